@@ -1,0 +1,129 @@
+"""A dump.json on disk: its header, the names of its records, and each record when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from msprobe_collector.dump_format.errors import DumpError
+from msprobe_collector.dump_format.names import Direction
+from msprobe_collector.dump_format.nonfinite import quote_nonfinite
+from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, decode_backward, decode_forward
+from msprobe_collector.dump_format.stacks import CallStacks
+from msprobe_collector.dump_format.tensors import TensorFolder
+
+TASKS = frozenset(
+    {"statistics", "tensor", "structure", "overflow_check", "exception_dump", "acc_check", "diff_check", "nan_check"}
+)
+FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
+TENSOR_FOLDER = "dump_tensor_data"
+
+
+class _File(msgspec.Struct):
+    """Top level of dump.json. Records stay undecoded slices of the text: 100,000 of them cost 10 MB, not 1 GB."""
+
+    data: dict[str, msgspec.Raw]
+    task: str
+    framework: str | None = None
+    level: str | None = None
+    dump_data_dir: str | None = None
+
+
+class Dump:
+    """One dump.json, read once and decoded record by record.
+
+    Attributes:
+        path: the file.
+        task: `statistics`, `tensor`, ... as recorded.
+        framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
+        level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            DumpError: it cannot be read, is no JSON, or has not the form of a dump.
+        """
+        self.path = path
+        text = _read(path)
+        content = _parse(text, path)
+        self.task = _one_of(content.task, TASKS, "task", path)
+        self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
+        self.level = content.level
+        self._dump_data_dir = content.dump_data_dir
+        self._records = content.data
+        self.holds_real_data = content.task == "tensor" or b'"data_name"' in text
+
+    @property
+    def record_names(self) -> list[str]:
+        """Names of all records, in the order of the file."""
+        return list(self._records)
+
+    def __contains__(self, record_name: str) -> bool:
+        return record_name in self._records
+
+    def forward(self, call: str) -> ForwardRecord | None:
+        """The forward record of the API call named `call`, or None. Raises DumpError for a malformed one."""
+        name = f"{call}.forward"
+        encoded = self._decode(name, "forward")
+        return None if encoded is None else decode_forward(encoded, file=str(self.path), record=name)
+
+    def backward(self, call: str) -> BackwardRecord | None:
+        """The backward record of the API call named `call`, or None. Raises DumpError for a malformed one."""
+        name = f"{call}.backward"
+        encoded = self._decode(name, "backward")
+        return None if encoded is None else decode_backward(encoded, file=str(self.path), record=name)
+
+    @cached_property
+    def stacks(self) -> CallStacks:
+        """Call stacks of the stack.json beside the dump; empty when there is none or it cannot be read."""
+        return CallStacks.beside(self.path)
+
+    @cached_property
+    def tensors(self) -> TensorFolder:
+        """The tensor files: in the recorded `dump_data_dir` when it exists, else in dump_tensor_data beside the dump."""
+        recorded = self._dump_data_dir
+        if recorded and os.path.isabs(recorded) and os.path.isdir(recorded):
+            return TensorFolder(Path(recorded))
+        return TensorFolder(self.path.parent / TENSOR_FOLDER)
+
+    def _decode(self, name: str, direction: Direction) -> object | None:
+        raw = self._records.get(name)
+        if raw is None:
+            return None
+        try:
+            decoded: object = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DumpError(f"the {direction} record cannot be decoded: {error}", file=str(self.path), record=name) from None
+        return decoded
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def _parse(text: bytes, path: Path) -> _File:
+    try:
+        return msgspec.json.decode(quote_nonfinite(text), type=_File)
+    except msgspec.ValidationError as error:
+        raise DumpError(f"is not a dump.json of an API dump: {error}", file=str(path)) from None
+    except msgspec.DecodeError as error:
+        cut = " (cut off while it was written?)" if "truncated" in str(error) else ""
+        raise DumpError(f"is not valid JSON: {error}{cut}; dump the step again", file=str(path)) from None
+    except RecursionError:
+        raise DumpError("is nested too deeply to be a dump", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise DumpError(f"is not UTF-8 text: {error}", file=str(path)) from None
+
+
+def _one_of(value: str, known: frozenset[str], field: str, path: Path) -> str:
+    if value not in known:
+        raise DumpError(f"unknown {field} {value!r}; known are {', '.join(sorted(known))}", file=str(path), field=field)
+    return value

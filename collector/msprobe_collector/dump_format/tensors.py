@@ -1,0 +1,103 @@
+"""Values of recorded tensors: `.npy` files read without trusting them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from msprobe_collector.dump_format.dtypes import array_dtype
+from msprobe_collector.dump_format.values import Place, TensorValue
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: From this size on a file is memory-mapped. Below, one read is faster than a mapping and leaves no file open.
+MAP_FROM_BYTES = 1 << 16
+
+
+class TensorFolder:
+    """The folder that holds the tensors of one dump.
+
+    Files are only ever opened inside it, never through a link that leads out of it, and never unpickled.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+        """The values of `value` in its recorded dtype and shape; large ones are memory-mapped and read-only.
+
+        bfloat16 and 8-bit floats are stored as float32 and converted back, which is exact.
+
+        Raises:
+            DumpError: no file is named, or it is missing, not a plain file inside the folder, cut off, holds objects,
+                or holds another dtype or shape than the record says.
+        """
+        place = place / "data_name"
+        if value.data_name is None or value.dtype is None:
+            raise place.fault("the record names no file with real data")
+        with self._open(value.data_name, place) as file:
+            stored = _read_npy(file, value, place)
+        wanted = array_dtype(value.dtype)
+        if wanted is None:
+            raise place.fault(f"there is no array type for {value.dtype.name}")
+        return stored if stored.dtype == wanted else stored.astype(wanted)
+
+    def _open(self, data_name: str, place: Place) -> BinaryIO:
+        if data_name != os.path.basename(data_name) or data_name in ("", ".", "..") or "\0" in data_name or "\\" in data_name:
+            raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused")
+        path = self.folder / data_name
+        try:
+            if path.is_symlink() and not _is_inside(path, self.folder):
+                raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused")
+            # Without O_NONBLOCK a FIFO would block here for ever.
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            raise place.fault(f"{data_name!r} is not in {self.folder}; copy dump_tensor_data beside dump.json") from None
+        except OSError as error:
+            raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused")
+        return os.fdopen(descriptor, "rb")
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    shape, column_major, dtype = _read_header(file, value, place)
+    offset = file.tell()
+    needed = value.size * dtype.itemsize
+    held = os.fstat(file.fileno()).st_size - offset
+    if held < needed:
+        raise place.fault(f"{value.data_name!r} is cut off: it holds {held} of {needed} bytes of values")
+    order = "F" if column_major else "C"
+    if needed >= MAP_FROM_BYTES:
+        return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+    # A bytearray keeps the array writable, which frameworks that share memory ask for.
+    return np.ndarray(shape, dtype=dtype, buffer=bytearray(file.read(needed)), order=order)
+
+
+def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    from numpy.lib import format as npy
+
+    try:
+        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, column_major, dtype = read_header(file)
+    except (ValueError, EOFError, OSError, SyntaxError, RecursionError, MemoryError) as error:
+        raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {str(error).splitlines()[0]}") from None
+    assert value.dtype is not None  # load() has seen to it
+    if dtype.hasobject:
+        raise place.fault(f"{value.data_name!r} holds pickled objects, which are never loaded")
+    if dtype.newbyteorder("=").name not in (value.dtype.stored_as, value.dtype.array_name):
+        raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}")
+    if tuple(shape) != value.shape:
+        raise place.fault(f"{value.data_name!r} has shape {tuple(shape)}, the record says {value.shape}")
+    return tuple(shape), bool(column_major), dtype

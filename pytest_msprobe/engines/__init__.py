@@ -1,0 +1,1 @@
+"""Who can execute an API call. See `protocol` for the contract and `selection` for who is asked when."""

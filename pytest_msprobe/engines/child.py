@@ -1,0 +1,139 @@
+"""An engine in a process of its own, perhaps with another interpreter.
+
+Needed where one process cannot hold both sides: a MindSpore CPU benchmark beside a MindSpore Ascend device, or a real
+PyTorch beside an MSAdapter `torch`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector import __file__ as _collector_file
+from msprobe_collector.dump_format import ApiName
+
+from pytest_msprobe.engines.protocol import Array, Call, Engine, LeafPath, Output, Unsupported
+from pytest_msprobe.engines.wire import receive, send
+
+#: Lets the child import our two packages and nothing else of our environment: with another interpreter, the NumPy or
+#: PyTorch of ours would not even load there.
+_START = """
+import importlib.machinery, sys
+places = dict(zip(("pytest_msprobe", "msprobe_collector"), sys.argv[2:4]))
+class OurPackages:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, [places[name]]) if name in places else None
+sys.meta_path.insert(0, OurPackages)
+from pytest_msprobe.engines.child_main import main
+main(sys.argv[1])
+"""
+_PLACES = (str(Path(__file__).parents[2]), str(Path(_collector_file).parents[1]))
+_NEEDED_THERE = "numpy, msgspec and ml_dtypes"
+
+
+class ChildError(RuntimeError):
+    """The API raised inside the child; the text is the child's."""
+
+
+class ChildEngine:
+    """Stands for an engine of this process and runs it in a child.
+
+    Attributes:
+        name, label: those of the engine it stands for, the label with "in a child process".
+    """
+
+    def __init__(self, engine: Engine, *, python: str | None = None) -> None:
+        """A child that runs the same engine as `engine`, started when first needed, with interpreter `python` or ours."""
+        self._engine = engine
+        self._python = python or sys.executable
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last_execution = 0
+        self._has_answered = False
+        self.name = engine.name
+        self.label = f"{engine.label}, in a child process"
+
+    def refusal(self, api: ApiName, framework: str) -> str | None:
+        """That of the engine it stands for."""
+        return self._engine.refusal(api, framework)
+
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ChildExecution:
+        """See `Engine.forward`. A child that dies is an error of this call; the next call starts a new one."""
+        self._last_execution += 1
+        reply = self._ask(
+            {
+                "do": "forward",
+                "execution": self._last_execution,
+                "api": [call.api.type, call.api.api, call.api.number],
+                "framework": call.framework,
+                "arguments": call.arguments,
+                "keywords": call.keywords,
+                "differentiate": differentiate,
+            }
+        )
+        outputs = tuple(Output(path, value) for path, value in reply["outputs"])
+        return ChildExecution(self, self._last_execution, outputs)
+
+    def gradients(self, execution: int, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """Gradients of an execution; the child keeps only the last one."""
+        reply = self._ask({"do": "gradients", "execution": execution, "incoming": incoming})
+        return tuple(reply["gradients"])
+
+    def close(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            process.stdout.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            send(process.stdin, request)
+            reply = receive(process.stdout)
+        except (EOFError, OSError):
+            code = process.wait()
+            self._process = None
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            hint = "" if self._has_answered else f"; that Python needs {_NEEDED_THERE} beside {self._engine.name}"
+            raise ChildError(f"the child process of {self._engine.label} died with {how}{hint}") from None
+        self._has_answered = True
+        if "unsupported" in reply:
+            raise Unsupported(reply["unsupported"])
+        if "error" in reply:
+            raise ChildError(reply["error"])
+        return reply
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            try:
+                self._process = subprocess.Popen(
+                    [self._python, "-c", _START, self._engine.name, *_PLACES],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            except OSError as error:
+                raise Unsupported(f"{self._python} cannot be started: {error.strerror}; see --msprobe-bench-python") from None
+        return self._process
+
+
+class ChildExecution:
+    """A forward that the child has run and keeps."""
+
+    def __init__(self, engine: ChildEngine, execution: int, outputs: tuple[Output, ...]) -> None:
+        self._engine = engine
+        self._execution = execution
+        self.outputs = outputs
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """See `Execution.gradients`."""
+        return self._engine.gradients(self._execution, incoming)

@@ -1,0 +1,252 @@
+"""MindSpore as an engine: the device under test (Ascend or CPU), or the float64 CPU benchmark where it has a kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from msprobe_collector.dump_format import ApiName, Dtype
+
+from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.engines.precision import argument_dtype, copy_of
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, Unsupported, flatten_outputs, map_leaves
+
+#: Where each API type lives.
+_MODULES = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops"}
+_PRIMITIVE_MODULES = ("ops", "ops.operations", "ops.auto_generate")
+#: How MindSpore says that a backend lacks a kernel or a dtype (seen on 2.7 and 2.10, CPU).
+_NO_KERNEL = re.compile(
+    r"The kernel (?P<kernel>\w+) unregistered"
+    r"|Select (?P<device>\w+) operator\[(?P<operator>\w+)\] fail"
+    r"|Unsupported op \[(?P<op>\w+)\]"
+    r"|(?P<general>[^\n]*(?:not supported on CPU|only support(?:s|ed)? (?:on )?Ascend|is not supported on the device)[^\n]*)"
+)
+
+
+class MindSporeEngine:
+    """Runs API calls through MindSpore in PyNative mode, synchronously: a kernel's error belongs to its own item.
+
+    Attributes:
+        name: `mindspore`.
+        target: `CPU` or `Ascend`.
+        label: device and precision for people.
+    """
+
+    name = "mindspore"
+
+    def __init__(self, target: str = "CPU", device_id: int | None = None, *, is_raised: bool) -> None:
+        """An engine on `target`, in float64 when `is_raised`, else in the dump's dtypes."""
+        self.target = target
+        self._device_id = device_id
+        self._is_raised = is_raised
+        where = target if device_id is None else f"{target}:{device_id}"
+        self.label = f"mindspore {where} {'float64' if is_raised else 'in the dump dtypes'}"
+
+    def refusal(self, api: ApiName, framework: str) -> str | None:
+        """Why MindSpore cannot run `api`, or None when it may."""
+        if framework != "mindspore":
+            return f"MindSpore cannot run the calls of a {framework} dump"
+        if api.type in _MODULES or api.type in ("Tensor", "Primitive"):
+            return None
+        return f"{api.type} calls cannot be run from a dump"
+
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> MindSporeExecution:
+        """See `Engine.forward`."""
+        refusal = self.refusal(call.api, call.framework)
+        if refusal is not None:
+            raise Unsupported(refusal)
+        function = self._resolve(call.api)
+        leaves: dict[LeafPath, Any] = {}
+        arguments, keywords = map_leaves(
+            call, lambda path, value: self._convert(call.api, path, value, differentiate, leaves)
+        )
+
+        def run(*given: Any) -> Any:
+            """The API call as a function of the leaves that are differentiated."""
+            values = {id(leaves[path]): value for path, value in zip(differentiate, given)}
+            clones = writes_in_place(call.api)
+
+            def put(value: Any) -> Any:
+                if isinstance(value, tuple):
+                    return tuple(put(item) for item in value)
+                if isinstance(value, dict):
+                    return {key: put(item) for key, item in value.items()}
+                placed = values.get(id(value), value)
+                return placed * 1 if clones and id(value) in values else placed
+
+            return function(*[put(value) for value in arguments], **{key: put(value) for key, value in keywords.items()})
+
+        with _Translated(self.target):
+            return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @cached_property
+    def _mindspore(self) -> Any:
+        try:
+            import mindspore
+        except ImportError as error:
+            raise Unsupported(f"MindSpore cannot be imported ({error})") from None
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+        # The one place where Ascend and CPU differ.
+        mindspore.set_device(self.target, *([] if self._device_id is None else [self._device_id]))
+        mindspore.runtime.launch_blocking()
+        return mindspore
+
+    def _resolve(self, api: ApiName) -> Callable[..., Any]:
+        mindspore = self._mindspore
+        if api.type == "Tensor":
+            return _method(api.api)
+        if api.type == "Primitive":
+            return self._primitive(api.primitive_class)
+        function = _attribute(mindspore, f"{_MODULES[api.type]}.{api.api}")
+        if function is None or not callable(function):
+            raise Unsupported(f"MindSpore {mindspore.__version__} has no mindspore.{_MODULES[api.type]}.{api.api}")
+        return function  # type: ignore[no-any-return]
+
+    def _primitive(self, class_name: str) -> Callable[..., Any]:
+        import inspect
+
+        mindspore = self._mindspore
+        found = (_attribute(mindspore, f"{module}.{class_name}") for module in _PRIMITIVE_MODULES)
+        primitive = next((item for item in found if inspect.isclass(item)), None)
+        if primitive is None:
+            raise Unsupported(f"MindSpore {mindspore.__version__} has no Primitive {class_name}")
+        attributes = list(inspect.signature(primitive.__init__).parameters)[1:]
+        if attributes:
+            raise Unsupported(f"{class_name} has constructor attributes ({', '.join(attributes)}) that the dump does not hold")
+        return primitive()  # type: ignore[no-any-return]
+
+    def _convert(
+        self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
+    ) -> Any:
+        if isinstance(value, Dtype):
+            raised = argument_dtype(value, api.short, is_raised=self._is_raised)
+            return getattr(self._mindspore, raised.array_name or raised.name)
+        if isinstance(value, NumpyArgument):
+            return copy_of(value.array, is_raised=self._is_raised)
+        if not hasattr(value, "__array_interface__"):
+            return value
+        tensor = self._mindspore.Tensor(copy_of(value, is_raised=self._is_raised))
+        if path in differentiate:
+            leaves[path] = tensor
+        return tensor
+
+
+class MindSporeExecution:
+    """A forward that MindSpore has run, with its graph when leaves are to be differentiated."""
+
+    def __init__(self, mindspore: Any, run: Callable[..., Any], leaves: tuple[Any, ...], target: str) -> None:
+        self._mindspore = mindspore
+        self._leaves = leaves
+        self._target = target
+        self._cell = _graph_cell(mindspore, run) if leaves else None
+        returned = run() if self._cell is None else self._cell.run_keeping_all(*leaves)
+        tensor_type = mindspore.Tensor
+        flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
+        self._tensors = [value for path, value in flat if len(path) == 1 and isinstance(value, tensor_type)]
+        self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """See `Execution.gradients`."""
+        if self._cell is None:
+            return ()
+        if len(incoming) > len(self._tensors):
+            raise ValueError(f"{len(incoming)} incoming gradients for {len(self._tensors)} output tensors")
+        padded = incoming + (None,) * (len(self._tensors) - len(incoming))
+        # The graph returns only outputs that can carry a gradient; theirs are passed in the same order.
+        sens = [self._like(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)]
+        if not sens:
+            raise Unsupported("no output of the API can carry a gradient")
+        operation = self._mindspore.ops.GradOperation(get_all=True, sens_param=True)
+        with _Translated(self._target):
+            found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            return tuple(_array(gradient) for gradient in found)
+
+    def _like(self, gradient: Array | None, output: Any) -> Any:
+        if gradient is None:
+            return self._mindspore.ops.zeros_like(output)
+        if tuple(gradient.shape) != tuple(output.shape):
+            raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
+        tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
+        return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
+
+
+class _Translated:
+    """Turns MindSpore's many ways of saying "no kernel for this" into Unsupported."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        match = _NO_KERNEL.search(str(error)) if isinstance(error, Exception) else None
+        if match is not None:
+            kernel = match["kernel"] or match["operator"] or match["op"] or match["general"].strip()
+            detail = " for this dtype" if match["operator"] else ""
+            raise Unsupported(f"MindSpore {self._target} has no kernel {kernel}{detail}") from None
+
+
+def _graph_cell(mindspore: Any, run: Callable[..., Any]) -> Any:
+    """A Cell around `run`. MindSpore keeps the graph of a Cell with set_grad, so that GradOperation on it does not run
+    the forward again (documented for `Cell.set_grad`; checked on 2.7 and 2.10 by counting)."""
+
+    class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
+        def __init__(self) -> None:
+            super().__init__(auto_prefix=False)
+            self.returned: Any = None
+            self.set_grad()
+
+        def construct(self, *leaves: Any) -> Any:
+            self.returned = run(*leaves)
+            flat = flatten_outputs(self.returned, lambda item: isinstance(item, mindspore.Tensor))
+            carrying = tuple(value for path, value in flat if len(path) == 1 and _is_float(mindspore, value))
+            return carrying[0] if len(carrying) == 1 else carrying
+
+        def run_keeping_all(self, *leaves: Any) -> Any:
+            self(*leaves)
+            returned, self.returned = self.returned, None
+            return returned
+
+    return GraphCell()
+
+
+def _is_float(mindspore: Any, value: Any) -> bool:
+    return isinstance(value, mindspore.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+        attribute = getattr(tensor, name, None)
+        if attribute is None:
+            raise Unsupported(f"this MindSpore's Tensor has no {name}")
+        # Some names that PyTorch has as methods are properties here (`size`).
+        return attribute(*arguments, **keywords) if callable(attribute) else attribute
+
+    return call
+
+
+def _attribute(root: Any, dotted: str) -> Any:
+    for step in dotted.split("."):
+        root = getattr(root, step, None)
+    return root
+
+
+def _output(tensor_type: type, value: Any) -> Any:
+    import numpy as np
+
+    if isinstance(value, tensor_type):
+        return _array(value)
+    if value is None or isinstance(value, (bool, int, float, str, np.ndarray)):
+        return value
+    return str(value)
+
+
+def _array(tensor: Any) -> Array:
+    array: Array = tensor.asnumpy()
+    return array

@@ -1,0 +1,149 @@
+"""What every engine promises, and the values that cross its border.
+
+Values cross as NumPy arrays and plain Python values only; nothing of a framework leaks out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
+
+from msprobe_collector.dump_format import ApiName, Dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# NumPy is named, not imported: asking an engine whether it can run a call must stay cheap.
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+#: How to reach a tensor: ("input", 0), ("input", 0, 1) for the second of a list, ("kwargs", "weight").
+LeafPath: TypeAlias = tuple[Union[str, int], ...]
+Argument: TypeAlias = Union[
+    "Array",
+    Dtype,
+    bool,
+    int,
+    float,
+    str,
+    slice,
+    EllipsisType,
+    tuple["Argument", ...],
+    dict[str, "Argument"],
+    "NumpyArgument",
+    None,
+]
+OutputValue: TypeAlias = Union["Array", bool, int, float, str, None]
+
+
+class Unsupported(Exception):
+    """This engine cannot run this API call; the text says why and what would help. Becomes a skip, never a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArgument:
+    """An argument that was a NumPy array in the training script, and stays one instead of becoming a tensor."""
+
+    array: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One API call with the values it gets. Engines never write to the arrays.
+
+    Attributes:
+        api: name of the API call.
+        framework: the dump's framework: `mindspore`, `mindtorch` or `pytorch`.
+        arguments: positional arguments.
+        keywords: keyword arguments.
+    """
+
+    api: ApiName
+    framework: str
+    arguments: tuple[Argument, ...]
+    keywords: dict[str, Argument]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One leaf of what an API call returned; `path` is its position, with more steps inside nested tuples."""
+
+    path: tuple[int | str, ...]
+    value: OutputValue
+
+
+class Execution(Protocol):
+    """An API call whose forward has run, once."""
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Every output leaf, in order."""
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """Gradients of the leaves that `forward` was asked to differentiate, in that order; the forward is not run again.
+
+        Args:
+            incoming: gradient of the i-th top-level tensor among the outputs; None or missing counts as zero.
+
+        Raises:
+            Unsupported: this engine has no gradient for the API.
+        """
+
+
+class Engine(Protocol):
+    """Something that can execute an API call."""
+
+    @property
+    def name(self) -> str:
+        """Short name: `torch`, `mindspore`, `recorded`."""
+
+    @property
+    def label(self) -> str:
+        """Name, device and precision for people: `torch CPU float64`."""
+
+    def refusal(self, api: ApiName, framework: str) -> str | None:
+        """Why this engine cannot run `api`, or None when it may. Cheap, and imports no framework."""
+
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Execution:
+        """Run `call` once, ready to differentiate it with respect to the named leaves.
+
+        Raises:
+            Unsupported: this engine has no such API, kernel or dtype.
+            Exception: whatever the API itself raised.
+        """
+
+    def close(self) -> None:
+        """Give back what the engine holds outside this process."""
+
+
+def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments and keywords of `call` with every leaf replaced by convert(path, leaf); tuples and dicts keep their shape."""
+
+    def walk(path: LeafPath, value: Argument) -> Any:
+        if isinstance(value, tuple):
+            return tuple(walk((*path, index), item) for index, item in enumerate(value))
+        if isinstance(value, dict):
+            return {key: walk((*path, key), item) for key, item in value.items()}
+        return convert(path, value)
+
+    arguments = [walk(("input", index), value) for index, value in enumerate(call.arguments)]
+    return arguments, {key: walk(("kwargs", key), value) for key, value in call.keywords.items()}
+
+
+def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples, lists and dicts add steps."""
+
+    def walk(path: tuple[int | str, ...], value: object) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+        if not is_leaf(value) and isinstance(value, (tuple, list)):
+            for index, item in enumerate(value):
+                yield from walk((*path, index), item)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from walk((*path, str(key)), item)
+        else:
+            yield path, value
+
+    if not is_leaf(returned) and isinstance(returned, (tuple, list)):
+        yield from walk((), returned)
+    else:
+        yield from walk((0,), returned)

@@ -1,0 +1,122 @@
+"""Which engine is the device and which is the benchmark: decided once per run, per dump and per API call."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from msprobe_collector.dump_format import ApiName, Dump
+
+from pytest_msprobe.engines.specification import DeviceSpecification
+
+if TYPE_CHECKING:
+    from pytest_msprobe.engines.protocol import Engine
+
+NO_TORCH = "PyTorch is not installed; pip install 'pytest-msprobe[torch]' covers nearly all of mint"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """What the user asked for: see the options of the same names."""
+
+    device: DeviceSpecification
+    bench: str
+    bench_python: str | None
+
+
+class Engines:
+    """The engines of one process, made when first needed. Making one imports no framework; running it does.
+
+    Attributes:
+        choice: what the user asked for.
+    """
+
+    def __init__(self, choice: EngineChoice) -> None:
+        self.choice = choice
+        self._devices: dict[DeviceSpecification, Engine] = {}
+
+    def device_for(self, dump: Dump) -> DeviceSpecification:
+        """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU."""
+        chosen = self.choice.device
+        runner = "mindspore" if dump.framework == "mindspore" else "torch"
+        if chosen.engine == "auto":
+            if runner == "mindspore" and has_ascend():
+                return DeviceSpecification("mindspore", "ascend")
+            return DeviceSpecification("recorded") if dump.holds_real_data else DeviceSpecification(runner, "cpu")
+        if chosen.engine == "mindspore" and chosen.target is None:
+            return DeviceSpecification("mindspore", "ascend" if has_ascend() else "cpu")
+        return chosen
+
+    def device(self, specification: DeviceSpecification) -> Engine:
+        """The engine that runs what `specification` names; not for `recorded`, which belongs to one API call."""
+        if specification not in self._devices:
+            self._devices[specification] = _make_device(specification)
+        return self._devices[specification]
+
+    @cached_property
+    def benchmarks(self) -> tuple[Engine, ...]:
+        """The float64 engines in the order in which they are asked."""
+        from pytest_msprobe.engines.child import ChildEngine
+        from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
+        from pytest_msprobe.engines.torch_engine import TorchEngine
+
+        python = self.choice.bench_python
+        found: list[Engine] = []
+        if self.choice.bench == "torch" or (self.choice.bench == "auto" and (python or has_torch())):
+            torch = TorchEngine(is_raised=True)
+            found.append(ChildEngine(torch, python=python) if python else torch)
+        if self.choice.bench in ("auto", "mindspore"):
+            mindspore = MindSporeEngine(is_raised=True)
+            # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
+            is_foreign = (python and self.choice.bench == "mindspore") or self._tests_ascend
+            found.append(ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None) if is_foreign else mindspore)
+        return tuple(found)
+
+    def benchmark_for(self, api: ApiName, framework: str) -> Engine | None:
+        """The first benchmark that does not refuse `api`, or None. Whether it has every kernel shows when it runs."""
+        return next((engine for engine in self.benchmarks if engine.refusal(api, framework) is None), None)
+
+    def close(self) -> None:
+        """End child processes."""
+        for engine in (*self.__dict__.get("benchmarks", ()), *self._devices.values()):
+            engine.close()
+
+    @property
+    def _tests_ascend(self) -> bool:
+        chosen = self.choice.device
+        return chosen.target == "ascend" or (chosen.engine in ("auto", "mindspore") and chosen.target is None and has_ascend())
+
+
+def has_ascend() -> bool:
+    """Whether this machine shows an Ascend NPU. Looks for its device files, so that no framework is imported for it."""
+    return bool(glob("/dev/davinci[0-9]*"))
+
+
+def has_torch() -> bool:
+    """Whether PyTorch is installed in this environment."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def version_of(distribution: str) -> str:
+    """Installed version of a distribution, or "not installed", without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _make_device(specification: DeviceSpecification) -> Engine:
+    if specification.engine == "torch":
+        from pytest_msprobe.engines.torch_engine import TorchEngine
+
+        target = specification.target or "cpu"
+        index = "" if specification.index is None else f":{specification.index}"
+        return TorchEngine(f"{target}{index}", is_raised=False)
+    from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
+
+    target = "Ascend" if specification.target == "ascend" else "CPU"
+    return MindSporeEngine(target, specification.index, is_raised=False)

@@ -1,0 +1,192 @@
+"""PyTorch as an engine: the float64 CPU benchmark, or a device in the dump's own dtype (CPU or CUDA)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
+
+from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.engines.precision import argument_dtype, copy_of
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, Unsupported, flatten_outputs, map_leaves
+from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchEngine:
+    """Runs API calls through their PyTorch counterparts.
+
+    Attributes:
+        name: `torch`.
+        label: device and precision for people.
+    """
+
+    name = "torch"
+
+    def __init__(self, device: str = "cpu", *, is_raised: bool) -> None:
+        """An engine on `device` (`cpu`, `cuda`, `cuda:1`), in float64 when `is_raised`, else in the dump's dtypes."""
+        self._device = device
+        self._is_raised = is_raised
+        self.label = f"torch {device.upper()} {'float64' if is_raised else 'in the dump dtypes'}"
+
+    def refusal(self, api: ApiName, framework: str) -> str | None:
+        """Why PyTorch has no counterpart of `api`, or None."""
+        binding = lookup(api.type, _table_name(api), framework)
+        return binding.reason if isinstance(binding, Refusal) else None
+
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
+        """See `Engine.forward`."""
+        torch = self._torch
+        binding = lookup(call.api.type, _table_name(call.api), call.framework)
+        if isinstance(binding, Refusal):
+            raise Unsupported(binding.reason)
+        leaves: dict[LeafPath, torch.Tensor] = {}
+        arguments, keywords = map_leaves(call, lambda path, value: self._convert(call, path, value, differentiate, leaves))
+        with torch.set_grad_enabled(bool(differentiate)):
+            try:
+                returned = binding.call(arguments, keywords, self._roots)
+            except MissingInTorch as error:
+                raise Unsupported(f"{error} (PyTorch {torch.__version__})") from None
+            except NotImplementedError as error:
+                raise Unsupported(f"PyTorch {torch.__version__} has no kernel: {_first_line(error)}") from None
+        return TorchExecution(torch, returned, [leaves[path] for path in differentiate])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @cached_property
+    def _torch(self) -> Any:
+        try:
+            import torch
+        except ImportError as error:
+            raise Unsupported(f"PyTorch cannot be imported ({error}); pip install 'pytest-msprobe[torch]'") from None
+        return torch
+
+    @cached_property
+    def _roots(self) -> dict[str, object]:
+        from pytest_msprobe.engines.torch_map import adapters
+
+        return {"torch": self._torch, "adapters": adapters}
+
+    def _convert(
+        self,
+        call: Call,
+        path: LeafPath,
+        value: Any,
+        differentiate: tuple[LeafPath, ...],
+        leaves: dict[LeafPath, torch.Tensor],
+    ) -> Any:
+        if isinstance(value, Dtype):
+            return self._dtype(argument_dtype(value, call.api.short, is_raised=self._is_raised))
+        if isinstance(value, NumpyArgument):
+            return copy_of(value.array, is_raised=self._is_raised)
+        if not hasattr(value, "__array_interface__"):
+            return value
+        tensor = to_tensor(self._torch, copy_of(value, is_raised=self._is_raised)).to(self._device)
+        if path not in differentiate:
+            return tensor
+        leaves[path] = tensor.requires_grad_()
+        # An in-place API may not write to a leaf that needs a gradient; its clone is no leaf.
+        return tensor.clone() if writes_in_place(call.api) else tensor
+
+    def _dtype(self, dtype: Dtype) -> Any:
+        found = getattr(self._torch, dtype.array_name or dtype.name, None)
+        if found is None:
+            raise Unsupported(f"PyTorch {self._torch.__version__} has no dtype {dtype.name}")
+        return found
+
+
+class TorchExecution:
+    """A forward that PyTorch has run, with its graph."""
+
+    def __init__(self, torch: Any, returned: object, leaves: list[torch.Tensor]) -> None:
+        self._torch = torch
+        self._leaves = leaves
+        self._tensors = []
+        outputs = []
+        for path, value in flatten_outputs(returned, lambda item: isinstance(item, torch.Size)):
+            if isinstance(value, torch.Tensor):
+                # "top-level" as the collectors count: bare, or directly in the returned tuple.
+                if len(path) == 1:
+                    self._tensors.append(value)
+                outputs.append(Output(path, to_array(torch, value)))
+            else:
+                outputs.append(Output(path, _plain_output(torch, value)))
+        self.outputs = tuple(outputs)
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """See `Execution.gradients`."""
+        torch = self._torch
+        if len(incoming) > len(self._tensors):
+            raise ValueError(f"{len(incoming)} incoming gradients for {len(self._tensors)} output tensors")
+        padded = incoming + (None,) * (len(self._tensors) - len(incoming))
+        pairs = [(out, gradient) for out, gradient in zip(self._tensors, padded) if out.requires_grad]
+        if not pairs:
+            raise Unsupported("the PyTorch counterpart has no gradient")
+        found = torch.autograd.grad(
+            [out for out, _ in pairs],
+            self._leaves,
+            [_like(torch, gradient, out) for out, gradient in pairs],
+            allow_unused=True,
+        )
+        return tuple(
+            to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
+            for gradient, leaf in zip(found, self._leaves)
+        )
+
+
+def to_tensor(torch: Any, array: Array) -> torch.Tensor:
+    """A tensor that shares memory with the writable `array`; bfloat16 and float8 by their bits."""
+    if array.dtype.isbuiltin == 1:
+        tensor: torch.Tensor = torch.from_numpy(array)
+        return tensor
+    same_width = {1: "uint8", 2: "int16"}[array.dtype.itemsize]
+    target = getattr(torch, array.dtype.name, None)
+    if target is None:
+        raise Unsupported(f"PyTorch {torch.__version__} has no dtype {array.dtype.name}")
+    bits: torch.Tensor = torch.from_numpy(array.view(same_width)).view(target)
+    return bits
+
+
+def to_array(torch: Any, tensor: torch.Tensor) -> Array:
+    """The values of `tensor` on the host; shares memory with it where it can."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense()
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        array: Array = host.numpy()
+    except TypeError:
+        dtype = find_dtype(str(host.dtype))
+        target = array_dtype(dtype) if dtype is not None else None
+        if target is None:
+            raise Unsupported(f"there is no array type for {host.dtype}") from None
+        array = host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()]).numpy().view(target)
+    return array
+
+
+def _like(torch: Any, gradient: Array | None, output: torch.Tensor) -> torch.Tensor:
+    if gradient is None:
+        return torch.zeros_like(output)  # type: ignore[no-any-return]
+    tensor = to_tensor(torch, copy_of(gradient, is_raised=False)).to(output.device, output.dtype)
+    if tensor.shape != output.shape:
+        raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")
+    return tensor
+
+
+def _plain_output(torch: Any, value: object) -> bool | int | float | str | None:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (torch.dtype, torch.Size, torch.device, complex)):
+        return str(value)
+    raise Unsupported(f"an output of type {type(value).__name__} cannot be compared")
+
+
+def _table_name(api: ApiName) -> str:
+    return api.primitive_class if api.type == "Primitive" else api.api
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300]

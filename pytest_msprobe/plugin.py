@@ -1,0 +1,69 @@
+"""The pytest hooks. Each is a few lines that call a room of the house; a run without a dump costs nothing.
+
+Nothing here may import NumPy or a framework: pytest loads this module in every project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from pytest_msprobe import _keys
+from pytest_msprobe.settings import add_options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare `--msprobe-*` options and their ini twins."""
+    add_options(parser)
+
+
+@pytest.hookimpl
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings and take the dumps into the collection, when there are any."""
+    from pytest_msprobe.activation import activate, names_a_dump
+
+    if names_a_dump(config):
+        activate(config)
+
+
+@pytest.hookimpl
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A dump that was named becomes a collector; a stray dump.json stays alone."""
+    session = parent.config.stash.get(_keys.SESSION, None)
+    if session is None or not session.wants(file_path, parent):
+        return None
+    from pytest_msprobe.precheck.nodes import DumpFile
+
+    return DumpFile.of(parent, file_path)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tell each API call which of its directions will run."""
+    if _keys.SESSION in session.config.stash:
+        from pytest_msprobe.precheck.nodes import mark_selected
+
+        mark_selected(session.items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Send an item's verdict row along with its report."""
+    report = yield
+    if _keys.SESSION in item.config.stash:
+        from pytest_msprobe.precheck.nodes import attach_row
+
+        attach_row(item, report)
+    return report
+
+
+@pytest.hookimpl
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End child processes."""
+    session = config.stash.get(_keys.SESSION, None)
+    if session is not None:
+        session.close()

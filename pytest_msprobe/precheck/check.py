@@ -1,0 +1,179 @@
+"""One API call from its records to its two verdicts: inputs once, forward once per engine, then compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msprobe_collector.dump_format import Direction, Dump, DumpError
+
+from pytest_msprobe.engines.gradient_pairing import best_order
+from pytest_msprobe.engines.protocol import Array, Engine, Execution, Unsupported
+from pytest_msprobe.engines.recorded import RecordedEngine
+from pytest_msprobe.engines.selection import NO_TORCH, Engines, has_torch
+from pytest_msprobe.numerics import Standard
+from pytest_msprobe.precheck.case import Case, read_case, read_incoming
+from pytest_msprobe.precheck.comparison import compare_gradients, compare_outputs
+from pytest_msprobe.precheck.finding import Finding, NotJudged, text_of
+from pytest_msprobe.precheck.inputs import InputSource
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """What checking a call depends on besides the dump.
+
+    Attributes:
+        seed: of random inputs.
+        max_memory_bytes: a call that may need more is skipped.
+        standard: the rule for verdicts.
+    """
+
+    seed: int
+    max_memory_bytes: int
+    standard: Standard
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What an API raised, as text: the exception itself would keep its frames, and their tensors, alive."""
+
+    text: str
+
+
+class CallCheck:
+    """The check of one API call. Holds its inputs and both forwards until `close`."""
+
+    def __init__(
+        self, dump: Dump, name: str, engines: Engines, settings: CheckSettings, *, directions: Sequence[Direction]
+    ) -> None:
+        """A check of the call `name` of `dump`; a graph is kept only if `directions` holds backward."""
+        self._dump = dump
+        self._name = name
+        self._engines = engines
+        self._settings = settings
+        self._directions = directions
+        self._source = InputSource(str(dump.path), dump.tensors, settings.seed)
+        self._prepared: Case | Finding | None = None
+        self._executions: dict[str, Execution | Unsupported | Raised] = {}
+
+    def run(self, direction: Direction) -> Finding:
+        """The finding for one direction. Never raises for what the dump, an engine or the API does wrong."""
+        case = self._case()
+        if isinstance(case, Finding):
+            return case
+        try:
+            return self._forward(case) if direction == "forward" else self._backward(case)
+        except NotJudged as stop:
+            return stop.finding
+
+    def close(self) -> None:
+        """Let go of all arrays and graphs."""
+        self._executions.clear()
+        self._prepared = None
+
+    def _case(self) -> Case | Finding:
+        if self._prepared is None:
+            try:
+                self._prepared = read_case(
+                    self._dump,
+                    self._name,
+                    self._source,
+                    with_backward="backward" in self._directions,
+                    max_memory_bytes=self._settings.max_memory_bytes,
+                )
+            except NotJudged as stop:
+                self._prepared = stop.finding
+        return self._prepared
+
+    def _forward(self, case: Case) -> Finding:
+        device, tested = self._tested(case, lambda execution: execution.outputs)
+        bench, reference = self._reference(case, lambda execution: execution.outputs)
+        compared = compare_outputs(case, tested, reference, self._settings.standard)
+        return compared.finding(device.label, bench.label, case.notes)
+
+    def _backward(self, case: Case) -> Finding:
+        incoming = read_incoming(case, self._source)
+        device, tested = self._tested(case, lambda execution: execution.gradients(incoming))
+        if all(gradient is None for gradient in tested):
+            raise NotJudged("skip", "the dump holds no gradients of this call: its tensors stand in lists or keywords")
+        bench, reference = self._reference(case, lambda execution: execution.gradients(incoming))
+        if device.name == "recorded":
+            tested = _in_best_order(case, tested, reference)
+        compared = compare_gradients(case, tested, reference, self._settings.standard)
+        return compared.finding(device.label, bench.label, case.notes)
+
+    def _device(self, case: Case) -> Engine:
+        specification = self._engines.device_for(self._dump)
+        if specification.engine == "recorded":
+            return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
+        return self._engines.device(specification)
+
+    def _tested(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
+        device = self._device(case)
+        outcome = self._ask(device, case, result)
+        if isinstance(outcome, Unsupported):
+            raise NotJudged("skip", f"device: {outcome}")
+        if isinstance(outcome, Raised):
+            raise NotJudged("error", f"device ({device.label}): {outcome.text}")
+        return device, outcome
+
+    def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
+        """The first benchmark's result. One that cannot, or that raises, passes the call on to the next."""
+        refused, raised = [], []
+        for bench in self._engines.benchmarks:
+            reason = bench.refusal(case.api, self._dump.framework)
+            outcome = Unsupported(reason) if reason else self._ask(bench, case, result)
+            if isinstance(outcome, Unsupported):
+                refused.append(f"{bench.name}: {outcome}")
+            elif isinstance(outcome, Raised):
+                raised.append(f"benchmark ({bench.label}): {outcome.text}")
+            else:
+                return bench, outcome
+        if raised:
+            raise NotJudged("error", "; ".join(raised))
+        if not has_torch() and self._engines.choice.bench == "auto":
+            refused.append(NO_TORCH)
+        raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
+
+    def _ask(self, engine: Engine, case: Case, result: Callable[[Execution], _Result]) -> _Result | Unsupported | Raised:
+        """The result of an execution, which is made once per engine whatever its outcome."""
+        execution = self._executions.get(engine.label)
+        if execution is None:
+            execution = attempt(lambda: engine.forward(case.call, differentiate=case.wanted))
+            self._executions[engine.label] = execution
+        if isinstance(execution, (Unsupported, Raised)):
+            return execution
+        return attempt(lambda: result(execution))
+
+
+def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
+    """The result of `action`, or what it raised in a form that keeps no frame, and so no tensor, alive.
+
+    Raises:
+        NotJudged: a tensor file of the dump is unusable.
+    """
+    try:
+        return action()
+    except Unsupported as error:
+        return Unsupported(str(error))
+    except DumpError as error:
+        problem = str(error)
+    except Exception as error:
+        return Raised(text_of(error))
+    raise NotJudged("error", problem)
+
+
+def _in_best_order(case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+    """`tested` with the gradients that nothing but their values tells apart put where they fit best."""
+    ordered = list(tested)
+    for group in case.pairing.interchangeable:
+        places = [index for index, path in enumerate(case.wanted) if path in group and tested[index] is not None]
+        found = [array for index in places if (array := tested[index]) is not None]
+        expected = [array for index in places if (array := reference[index]) is not None]
+        if len(found) == len(expected):
+            for place, chosen in zip(places, best_order(found, expected)):
+                ordered[place] = found[chosen]
+    return tuple(ordered)

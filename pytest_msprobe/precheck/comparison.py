@@ -1,0 +1,161 @@
+"""Outputs and gradients of both sides, paired and measured, as rows and as an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msprobe_collector.dump_format import Dtype, dtype_of_array
+
+from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
+from pytest_msprobe.numerics import Judgement, Metrics, Standard, check_indices, compare_scalars, explain, measure, summarise
+from pytest_msprobe.reports.row import OutputRow
+from pytest_msprobe.precheck.case import Case
+from pytest_msprobe.precheck.finding import Finding
+from pytest_msprobe.precheck.index_outputs import index_output, source_and_axis
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Rows and explanations of one direction, as they are found.
+
+    Attributes:
+        rows: one per compared output.
+        explanations: for the rows that failed.
+        problem: what is wrong beyond single outputs, such as their number; "" when nothing is.
+    """
+
+    rows: list[OutputRow] = field(default_factory=list)
+    explanations: list[str] = field(default_factory=list)
+    problem: str = ""
+
+    def add(self, label: str, dtypes: tuple[str, str], shape: tuple[int, ...], metrics: Metrics, judgement: Judgement) -> None:
+        """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
+        self.rows.append(
+            OutputRow(
+                label=label,
+                bench_dtype=dtypes[0],
+                tested_dtype=dtypes[1],
+                shape=shape,
+                cosine=metrics.cosine,
+                max_abs=metrics.max_abs,
+                max_rel=metrics.max_rel,
+                max_ulp=metrics.max_ulp,
+                status=judgement.status,
+                message=summarise(metrics, judgement),
+            )
+        )
+        if not judgement.is_pass:
+            self.explanations.append(explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape))
+
+    def finding(self, device: str, bench: str, notes: tuple[str, ...]) -> Finding:
+        """The verdict over all outputs: `pass` when every one passes and their number agrees."""
+        failed = bool(self.problem) or any(row.status != "pass" for row in self.rows)
+        if not self.rows and not failed:
+            return Finding("skip", "the call returned nothing that can be compared", device=device, bench=bench)
+        return Finding(
+            status="error" if failed else "pass",
+            message=self.problem or "; ".join(notes),
+            outputs=tuple(self.rows),
+            explanation="\n\n".join(filter(None, [self.problem, *self.explanations])),
+            device=device,
+            bench=bench,
+        )
+
+
+def compare_outputs(case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard) -> Comparison:
+    """Forward outputs compared one by one, in order; None on either side is no output."""
+    left = [output for output in tested if output.value is not None]
+    right = [output for output in reference if output.value is not None]
+    found = Comparison()
+    if len(left) != len(right):
+        found.problem = f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {min(len(left), len(right))} are compared"
+    recorded = case.output_dtypes()
+    for position, (actual, expected) in enumerate(zip(left, right)):
+        label = ".".join(("output", *map(str, actual.path)))
+        wanted = recorded[position] if len(recorded) == len(left) else None
+        _compare_output(found, case, label, actual, expected, wanted, standard)
+    return found
+
+
+def compare_gradients(
+    case: Case, tested: Sequence[Array | None], reference: Sequence[Array | None], standard: Standard
+) -> Comparison:
+    """Gradients compared argument by argument; one that the dump does not hold is not compared."""
+    found = Comparison()
+    for path, actual, expected in zip(case.wanted, tested, reference):
+        if actual is not None and expected is not None:
+            _compare_arrays(found, _gradient_label(case, path), actual, expected, None, standard)
+    return found
+
+
+def _gradient_label(case: Case, path: LeafPath) -> str:
+    entry = case.pairing.entries.get(path)
+    return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
+
+
+def _compare_output(
+    found: Comparison, case: Case, label: str, actual: Output, expected: Output, recorded: Dtype | None, standard: Standard
+) -> None:
+    if _is_array(actual.value) and _is_array(expected.value):
+        described = index_output(case.api)
+        if described is not None and actual.path == (described.position,) and _compare_indices(found, case, label, actual, expected, standard):
+            return
+        _compare_arrays(found, label, actual.value, expected.value, recorded, standard)
+    else:
+        _compare_plain(found, label, actual.value, expected.value, standard)
+
+
+def _compare_arrays(
+    found: Comparison, label: str, actual: Any, expected: Any, recorded: Dtype | None, standard: Standard
+) -> None:
+    metrics = measure(actual, expected, off_bound=standard.off_bound)
+    dtype = dtype_of_array(actual.dtype)
+    if metrics.structural is None and recorded is not None and dtype is not recorded:
+        metrics = Metrics(
+            metrics.kind, metrics.size, structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}."
+        )
+    found.add(label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, standard.judge(metrics))
+
+
+def _compare_indices(
+    found: Comparison, case: Case, label: str, actual: Output, expected: Output, standard: Standard
+) -> bool:
+    """Whether the output could be judged by the values that its indices select; then it was."""
+    described = index_output(case.api)
+    selected = source_and_axis(case.call, described) if described is not None else None
+    if described is None or selected is None:
+        return False
+    actual_indices, expected_indices = _array(actual.value), _array(expected.value)
+    if actual_indices.dtype.kind not in "iu" or expected_indices.dtype.kind not in "iu":
+        return False
+    metrics = check_indices(
+        selected[0], actual_indices, expected_indices, selected[1], unique_along_axis=described.is_selection
+    )
+    names = (_dtype_name(expected_indices), _dtype_name(actual_indices))
+    found.add(label, names, tuple(expected_indices.shape), metrics, standard.judge(metrics))
+    return True
+
+
+def _compare_plain(found: Comparison, label: str, actual: OutputValue, expected: OutputValue, standard: Standard) -> None:
+    metrics, judgement = compare_scalars(actual, expected, standard)
+    found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "__array_interface__")
+
+
+def _array(value: OutputValue) -> Array:
+    assert _is_array(value)
+    return value  # type: ignore[return-value]  # mypy does not follow the interface test
+
+
+def _type_name(value: OutputValue) -> str:
+    return _dtype_name(value) if _is_array(value) else type(value).__name__
+
+
+def _dtype_name(array: Any) -> str:
+    dtype = dtype_of_array(array.dtype)
+    return dtype.name if dtype is not None else str(array.dtype)

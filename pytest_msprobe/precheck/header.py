@@ -1,0 +1,61 @@
+"""The lines above a run: what is checked, on what, against what, and how much of it the benchmark covers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from msprobe_collector.dump_format import DumpError, is_cell_record, parse_api_name, split_record_name
+
+from pytest_msprobe.engines.selection import NO_TORCH, has_torch, version_of
+from pytest_msprobe.engines.specification import DeviceSpecification
+from pytest_msprobe.precheck.session import CheckSession
+
+
+def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
+    """One line on the dumps, one on the device, one on the benchmark. Reads the names of the records, runs nothing."""
+    calls: dict[tuple[Path, str], str] = {}
+    cells = 0
+    devices: Counter[DeviceSpecification] = Counter()
+    for path in dumps:
+        try:
+            dump = session.dump(path)
+        except DumpError:
+            continue  # the collection reports it
+        devices[session.engines.device_for(dump)] += 1
+        for record in dump.record_names:
+            found = split_record_name(record)
+            if is_cell_record(record):
+                cells += 1
+            elif found is not None:
+                calls[path, found[0]] = dump.framework
+    left = f"; {cells} Cell records are left to other suites" if cells else ""
+    shown = str(dumps[0]) if len(dumps) == 1 else f"{len(dumps)} dumps"
+    lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
+    lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    return [*lines, *_benchmark_lines(session, calls)]
+
+
+def _device_text(device: DeviceSpecification) -> str:
+    if device.engine == "recorded":
+        return "recorded values (what the training run itself computed)"
+    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA"}[device.target or "cpu"]
+    index = "" if device.index is None else f":{device.index}"
+    return f"{device.engine} {version_of(device.engine)} on {target}{index}"
+
+
+def _benchmark_lines(session: CheckSession, calls: dict[tuple[Path, str], str]) -> list[str]:
+    covered: Counter[str] = Counter()
+    for (_, name), framework in calls.items():
+        engine = session.engines.benchmark_for(parse_api_name(name), framework)
+        if engine is not None:
+            covered[engine.name] += 1
+    parts = [
+        f"{engine.name} {version_of(engine.name)} float64 for {covered[engine.name]} of {len(calls)} API calls"
+        for engine in session.engines.benchmarks
+    ]
+    lines = [f"msprobe: benchmark: {', '.join(parts)}"]
+    if session.engines.choice.bench == "auto" and not has_torch():
+        lines.append(f"msprobe: {NO_TORCH}")
+    return lines

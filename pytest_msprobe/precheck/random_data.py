@@ -1,0 +1,152 @@
+"""Random tensors in the recorded range, for dumps that hold statistics only.
+
+Each tensor has a generator of its own, seeded by the run's seed, the record's name and the tensor's place in it: the same
+data whatever runs before, beside or without it, and different data for every tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from msprobe_collector.dump_format import Dtype, Place, TensorValue, array_dtype, find_dtype
+
+#: Drawn from where the dump holds no range at all.
+DEFAULT_RANGE = {"float": (-1.0, 1.0), "complex": (0.0, 1.0), "int": (0, 1), "bool": (0, 1)}
+
+
+def generator_for(seed: int, place: Place) -> np.random.Generator:
+    """The random generator of one tensor, a function of `seed`, record name and field only."""
+    digest = hashlib.blake2b(f"{seed}|{place.record}|{place.field}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+def has_known_range(value: TensorValue) -> bool:
+    """Whether the dump tells from where to draw: it holds Min and Max, or the tensor is empty."""
+    return value.size == 0 or (value.maximum is not None and value.minimum is not None)
+
+
+def random_array(value: TensorValue, generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
+    """Random values in the dtype and shape of `value`, uniform between its Min and Max, both of which occur.
+
+    Integers include both ends. NaN and infinities occur where the statistics show them. Without Min and Max the range
+    is -1 to 1 for floats, 0 to 1 for integers, both truth values for bools. Complex numbers get a uniform magnitude
+    (their statistics are those of |z|) and any phase.
+
+    Raises:
+        DumpError: there is no array type for the dtype.
+    """
+    dtype = value.dtype
+    target = None if dtype is None else array_dtype(dtype)
+    if dtype is None or target is None:
+        raise (place / "dtype").fault(f"there is no array type for {dtype.name if dtype else 'this array'}")
+    if value.size == 0:
+        return np.zeros(value.shape, dtype=target)
+    if dtype.kind == "bool":
+        flat = _bools(value, generator)
+    elif dtype.kind == "int":
+        flat = _integers(value, dtype, target, generator)
+    elif dtype.kind == "complex":
+        magnitude = _floats(value, _largest(dtype), generator)
+        flat = magnitude * np.exp(2j * np.pi * generator.random(value.size))
+    else:
+        flat = _floats(value, _largest(dtype), generator)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return flat.astype(target).reshape(value.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _FloatRange:
+    """What the statistics of a float tensor say: finite ends, and which special values occur."""
+
+    low: float
+    high: float
+    specials: tuple[float, ...]
+
+
+def _bools(value: TensorValue, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    low, high = _ends(value, "bool")
+    flat = generator.integers(int(bool(low)), int(bool(high)), size=value.size, endpoint=True, dtype=np.int8)
+    return _pin(flat, (int(bool(low)), int(bool(high))), generator).astype(np.bool_)
+
+
+def _integers(
+    value: TensorValue, dtype: Dtype, target: np.dtype[Any], generator: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    drawn_as = np.dtype(np.int8) if dtype.name == "Int4" else target
+    least, most = (-8, 7) if dtype.name == "Int4" else (int(np.iinfo(drawn_as).min), int(np.iinfo(drawn_as).max))
+    ends = [_whole(end, least, most) for end in _ends(value, "int")]
+    low, high = min(ends), max(ends)
+    flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
+    return _pin(flat, (low, high), generator)
+
+
+def _floats(value: TensorValue, largest: float, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    bounds = _float_range(value, largest)
+    share = generator.random(value.size)
+    # Not low + share * (high - low): the difference of two large ends overflows.
+    flat = bounds.low * (1.0 - share) + bounds.high * share
+    np.clip(flat, bounds.low, bounds.high, out=flat)
+    ends = () if bounds.specials and value.size <= len(bounds.specials) else (bounds.low, bounds.high)
+    return _pin(flat, (*bounds.specials, *ends), generator)
+
+
+def _float_range(value: TensorValue, largest: float) -> _FloatRange:
+    low, high = (float(end) for end in _ends(value, "float"))
+    specials = []
+    norm = math.nan if value.norm is None else float(value.norm)
+    # inf - inf makes the mean NaN, so only a NaN norm proves a NaN; some kernels lose it in Max and Min.
+    if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(norm)):
+        specials.append(math.nan)
+    specials += sorted({end for end in (low, high) if math.isinf(end)})
+    low, high = (min(max(end, -largest), largest) if math.isfinite(end) else end for end in (low, high))
+    if not math.isfinite(low):
+        low = min(-1.0, high - 1.0) if math.isfinite(high) else -1.0
+    if not math.isfinite(high):
+        high = max(1.0, low + 1.0)
+    return _FloatRange(min(low, high), max(low, high), tuple(specials))
+
+
+def _ends(value: TensorValue, kind: str) -> tuple[float, float]:
+    if value.minimum is None or value.maximum is None:
+        return DEFAULT_RANGE[kind]
+    return value.minimum, value.maximum
+
+
+def _whole(end: float, least: int, most: int) -> int:
+    if isinstance(end, float) and not math.isfinite(end):
+        return 0
+    return min(max(round(end), least), most)
+
+
+def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Put `values` at distinct random places, the last ones last to be given up when there are too few elements."""
+    kept = values[-flat.size :] if len(values) > flat.size and not any(map(math.isnan, values[:1])) else values[: flat.size]
+    # Sorting all places would cost more than the data; a few draws until they differ do not.
+    places = generator.choice(flat.size, size=len(kept), replace=False) if flat.size < 1000 else _few(flat.size, len(kept), generator)
+    for place, pinned in zip(places, kept):
+        flat[place] = pinned
+    return flat
+
+
+def _few(size: int, count: int, generator: np.random.Generator) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        place = int(generator.integers(size))
+        if place not in found:
+            found.append(place)
+    return found
+
+
+def _largest(dtype: Dtype) -> float:
+    if dtype.kind == "complex":
+        return float(np.finfo(np.float32 if dtype.item_bytes == 8 else np.float64).max)
+    import ml_dtypes
+
+    target = array_dtype(dtype)
+    assert target is not None and find_dtype(target.name) is dtype
+    return float(ml_dtypes.finfo(target).max)

@@ -1,0 +1,1 @@
+"""What a run leaves behind. Reports know rows, and nothing of engines."""

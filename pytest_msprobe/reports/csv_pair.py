@@ -1,0 +1,139 @@
+"""The CSV pair: one row per API call in the result file, one per output in the details file.
+
+Names, columns, order, encoding and vocabulary are those of the existing tool, so that scripts that read its files read
+ours: UTF-8 with a byte order mark, CRLF, times in the local zone.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector.dump_format import Direction
+
+from pytest_msprobe.reports.row import OutputRow, VerdictRow
+
+RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
+DETAILS_COLUMNS = (
+    "API Name",
+    "Bench Dtype",
+    "Tested Dtype",
+    "Shape",
+    "Cosine",
+    "MaxAbsErr",
+    "MaxRelativeErr",
+    "Status",
+    "Message",
+)
+_WORDS = {"pass": "pass", "error": "error", "skip": "SKIP"}
+_SECOND = timedelta(seconds=1)
+
+
+class CsvPair:
+    """The two files of one run, created with the first row and flushed after every API call.
+
+    Attributes:
+        result, details: paths of the files, or None before the first row.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: list[TextIOWrapper] = []
+        self.result: Path | None = None
+        self.details: Path | None = None
+
+    def write(self, name: str, rows: Sequence[VerdictRow]) -> None:
+        """Write the rows of one API call, details first; `rows` holds one per direction, `name` goes in column one."""
+        if not self._files:
+            self._open()
+        details, result = (csv.writer(file) for file in self._files)
+        for row in rows:
+            details.writerows(_details(name, row))
+        self._files[0].flush()
+        result.writerow([neutral(cell) for cell in _result(name, rows)])
+        self._files[1].flush()
+
+    def close(self) -> None:
+        """Close both files."""
+        for file in self._files:
+            file.close()
+
+    def _open(self) -> None:
+        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        moment = datetime.now()
+        while not self._files:
+            stamp = f"{moment:%Y%m%d%H%M%S}"
+            self.details = self._folder / f"accuracy_checking_details_{stamp}.csv"
+            self.result = self._folder / f"accuracy_checking_result_{stamp}.csv"
+            try:
+                self._files = [_create(self.details), _create(self.result)]
+            except FileExistsError:
+                # Another run of the same second: never write into its files.
+                moment += _SECOND
+        for file, columns in zip(self._files, (DETAILS_COLUMNS, RESULT_COLUMNS)):
+            csv.writer(file).writerow(columns)
+            file.flush()
+
+
+def neutral(cell: Any) -> Any:
+    """`cell` with text made harmless that a spreadsheet would run as a formula; numbers stay numbers."""
+    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{cell}"
+    return cell
+
+
+def _create(path: Path) -> TextIOWrapper:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+    return open(descriptor, "w", encoding="utf-8-sig", newline="")
+
+
+def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
+    status = {row.direction: _WORDS[row.status] for row in rows}
+    messages = [message for row in rows for message in _messages(row, len(rows) > 1)]
+    messages += [f"{direction}: not selected in this run" for direction in _left_out(rows)]
+    # A record without a valid name has no direction; its verdict stands in the first column.
+    return [name, status.get("forward", status.get(None, "")), status.get("backward", ""), "\n".join(messages)]
+
+
+def _left_out(rows: Sequence[VerdictRow]) -> list[Direction]:
+    done = {row.direction for row in rows}
+    return [direction for direction in rows[0].recorded if direction not in done]
+
+
+def _messages(row: VerdictRow, is_one_of_two: bool) -> list[str]:
+    prefix = f"{row.direction}: " if is_one_of_two or row.direction == "backward" else ""
+    texts = [row.message] if row.message else []
+    texts += [f"{output.label}: {output.message}" for output in row.outputs if output.message]
+    return [f"{prefix}{text}" for text in texts]
+
+
+def _details(name: str, row: VerdictRow) -> list[list[Any]]:
+    if not row.outputs:
+        # A direction that was not compared is a row too, so that the two files tell the same story.
+        if row.status == "pass":
+            return []
+        return [[neutral(cell) for cell in (f"{name}.{row.direction}", "", "", "", "", "", "", _WORDS[row.status], row.message)]]
+    return [[neutral(cell) for cell in _output(f"{name}.{row.direction}", output)] for output in row.outputs]
+
+
+def _output(name: str, output: OutputRow) -> list[Any]:
+    return [
+        f"{name}.{output.label}",
+        output.bench_dtype,
+        output.tested_dtype,
+        str(output.shape),
+        _cell(output.cosine),
+        _cell(output.max_abs),
+        _cell(output.max_rel),
+        _WORDS[output.status],
+        output.message,
+    ]
+
+
+def _cell(value: float | None) -> float | str:
+    return "" if value is None else value
