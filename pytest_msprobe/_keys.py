@@ -11,6 +11,6 @@ if TYPE_CHECKING:
     from pytest_msprobe.reports.row import VerdictRow
 
 #: What the items of a run share.
-SESSION = pytest.StashKey["CheckSession"]()
+SESSION: pytest.StashKey[CheckSession] = pytest.StashKey()
 #: The verdict of an item that has run.
-ROW = pytest.StashKey["VerdictRow"]()
+ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
-
 from pytest_msprobe import _keys
 from pytest_msprobe.precheck.header import header_lines
 from pytest_msprobe.precheck.session import CheckSession
@@ -67,7 +66,9 @@ def _take_dumps_as_arguments(config: pytest.Config, settings: Settings) -> None:
 def _argument_paths(config: pytest.Config) -> list[Path]:
     if config.args_source != pytest.Config.ArgsSource.ARGS and not config.stash.get(_keys.SESSION, None):
         return []
-    return [Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])) for argument in config.args]
+    return [
+        Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])) for argument in config.args
+    ]
 
 
 def _register_markers(config: pytest.Config) -> None:

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.engines.specification import BENCH_FORMS, DEVICE_FORMS, DeviceSpecification, parse_bench, parse_device
+from pytest_msprobe.engines.specification import (
+    BENCH_FORMS,
+    DEVICE_FORMS,
+    DeviceSpecification,
+    parse_bench,
+    parse_device,
+)
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -114,9 +120,17 @@ OPTIONS = (
     Option("out", "DIR", "folder of the CSV pair, created when absent", ".", Path),
     Option("device", "DEVICE", f"what is tested: {DEVICE_FORMS}", "auto", parse_device),
     Option("bench", "BENCH", f"float64 CPU benchmark: {BENCH_FORMS}", "auto", parse_bench),
-    Option("bench_python", "FILE", "Python interpreter that runs the benchmark in a process of its own", "", _interpreter),
+    Option(
+        "bench_python", "FILE", "Python interpreter that runs the benchmark in a process of its own", "", _interpreter
+    ),
     Option("seed", "N", "seed of random inputs, for dumps that hold statistics only", "0", _seed),
-    Option("max_memory", "SIZE", "skip an API call that may need more, e.g. 16GB; auto is 80 %% of this machine", "auto", _memory),
+    Option(
+        "max_memory",
+        "SIZE",
+        "skip an API call that may need more, e.g. 16GB; auto is 80 %% of this machine",
+        "auto",
+        _memory,
+    ),
     Option("cosine", "X", "default standard: the cosine must be above X", "0.99", _cosine),
     Option("max_abs", "X", "default standard: the maximum absolute error must be below X", "1e-4", _positive),
 )
@@ -132,7 +146,9 @@ def add_options(parser: pytest.Parser) -> None:
         help="dump.json, or a folder to search for dump.json files; may be repeated",
     )
     parser.addini("msprobe_dump", "dumps to check: files or folders", type="paths", default=[])
-    group.addoption("--msprobe-config", metavar="FILE", help="YAML file with any of these options as keys (out, device, ...)")
+    group.addoption(
+        "--msprobe-config", metavar="FILE", help="YAML file with any of these options as keys (out, device, ...)"
+    )
     parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
     for option in OPTIONS:
         shown = option.default or "none"
@@ -201,13 +217,19 @@ def _read_yaml(config: pytest.Config) -> dict[str, Any]:
 def _yaml_dumps(value: Any, path: Path) -> list[Path]:
     names = [value] if isinstance(value, str) else value or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise pytest.UsageError(f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {value!r}")
+        raise pytest.UsageError(
+            f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {value!r}"
+        )
     return [path.parent / name for name in names]
 
 
 def _find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[Path, ...]:
     named = config.getoption("msprobe_dump")
-    given = [config.invocation_params.dir / name for name in named] if named else yaml_values.get("dump") or config.getini("msprobe_dump")
+    given = (
+        [config.invocation_params.dir / name for name in named]
+        if named
+        else yaml_values.get("dump") or config.getini("msprobe_dump")
+    )
     found: dict[Path, None] = {}
     for path in given:
         found.update(dict.fromkeys(_dump_files(Path(os.path.abspath(path)))))

@@ -9,11 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from msprobe_collector import __file__ as _collector_file
 from msprobe_collector.dump_format import ApiName
-
 from pytest_msprobe.engines.protocol import Array, Call, Engine, LeafPath, Output, Unsupported
 from pytest_msprobe.engines.wire import receive, send
 
@@ -46,7 +45,7 @@ class ChildEngine:
     """
 
     def __init__(self, engine: Engine, *, python: str | None = None) -> None:
-        """A child that runs the same engine as `engine`, started when first needed, with interpreter `python` or ours."""
+        """A child that runs the same engine as `engine`; it starts when first needed, with `python` or our Python."""
         self._engine = engine
         self._python = python or sys.executable
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,9 +84,8 @@ class ChildEngine:
         """End the child."""
         process, self._process = self._process, None
         if process is not None:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            process.stdout.close()
+            cast(BinaryIO, process.stdin).close()
+            cast(BinaryIO, process.stdout).close()
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
@@ -96,10 +94,9 @@ class ChildEngine:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         process = self._running()
-        assert process.stdin is not None and process.stdout is not None
         try:
-            send(process.stdin, request)
-            reply = receive(process.stdout)
+            send(cast(BinaryIO, process.stdin), request)
+            reply = receive(cast(BinaryIO, process.stdout))
         except (EOFError, OSError):
             code = process.wait()
             self._process = None
@@ -122,7 +119,9 @@ class ChildEngine:
                     stdout=subprocess.PIPE,
                 )
             except OSError as error:
-                raise Unsupported(f"{self._python} cannot be started: {error.strerror}; see --msprobe-bench-python") from None
+                raise Unsupported(
+                    f"{self._python} cannot be started: {error.strerror}; see --msprobe-bench-python"
+                ) from None
         return self._process
 
 

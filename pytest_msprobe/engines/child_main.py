@@ -7,7 +7,6 @@ import sys
 from typing import Any, BinaryIO
 
 from msprobe_collector.dump_format import ApiName
-
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 from pytest_msprobe.engines.wire import receive, send
 

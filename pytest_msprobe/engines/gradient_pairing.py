@@ -9,7 +9,6 @@ from itertools import permutations
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, ForwardRecord, TensorValue, Value, tensor_positions
-
 from pytest_msprobe.engines.protocol import Array, LeafPath
 
 #: Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of equal-shaped arrays.
@@ -54,17 +53,23 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
     indices = tuple(range(len(recorded)))
     if len(recorded) > _MOST_INTERCHANGEABLE:
         return indices
-    wide = [np.asarray(array, dtype=np.float64) for array in recorded]
     with np.errstate(all="ignore"):
-        distance = [[_distance(array, reference) for reference in references] for array in wide]
+        wide = [_widened(array) for array in references]
+        distance = [[_distance(_widened(array), reference) for reference in wide] for array in recorded]
     return min(permutations(indices), key=lambda order: sum(distance[i][place] for place, i in enumerate(order)))
 
 
 def _distance(array: Array, reference: Array) -> float:
     if array.shape != reference.shape or not array.size:
         return 0.0
-    largest = float(np.max(np.abs(array - reference)))
+    # The same NaN or infinity on both sides is no difference; on one side it is the largest.
+    is_same = (array == reference) | (np.isnan(array) & np.isnan(reference))
+    largest = float(np.max(np.where(is_same, 0.0, np.abs(array - reference))))
     return largest if largest == largest else float("inf")
+
+
+def _widened(array: Array) -> Array:
+    return np.asarray(array, dtype=np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _by_shape(
@@ -74,7 +79,9 @@ def _by_shape(
     for position in positions:
         waiting.setdefault(_look(arguments[position]), []).append(("input", position))
     interchangeable = {
-        look: tuple(paths) for look, paths in waiting.items() if len(paths) > 1 and any(_look(outgoing[i]) == look for i in recorded)
+        look: tuple(paths)
+        for look, paths in waiting.items()
+        if len(paths) > 1 and any(_look(outgoing[i]) == look for i in recorded)
     }
     entries: dict[LeafPath, int] = {}
     unmatched = []

@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype
-
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.precision import argument_dtype, copy_of
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, Unsupported, flatten_outputs, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    LeafPath,
+    NumpyArgument,
+    Output,
+    Unsupported,
+    flatten_outputs,
+    map_leaves,
+)
 
 #: Where each API type lives.
 _MODULES = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops"}
@@ -21,7 +29,7 @@ _NO_KERNEL = re.compile(
     r"The kernel (?P<kernel>\w+) unregistered"
     r"|Select (?P<device>\w+) operator\[(?P<operator>\w+)\] fail"
     r"|Unsupported op \[(?P<op>\w+)\]"
-    r"|(?P<general>[^\n]*(?:not supported on CPU|only support(?:s|ed)? (?:on )?Ascend|is not supported on the device)[^\n]*)"
+    r"|(?P<general>[^\n]*(?:not supported on CPU|only supports? (?:on )?Ascend|is not supported on the device)[^\n]*)"
 )
 
 
@@ -76,7 +84,9 @@ class MindSporeEngine:
                 placed = values.get(id(value), value)
                 return placed * 1 if clones and id(value) in values else placed
 
-            return function(*[put(value) for value in arguments], **{key: put(value) for key, value in keywords.items()})
+            return function(
+                *[put(value) for value in arguments], **{key: put(value) for key, value in keywords.items()}
+            )
 
         with _Translated(self.target):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
@@ -105,7 +115,7 @@ class MindSporeEngine:
         function = _attribute(mindspore, f"{_MODULES[api.type]}.{api.api}")
         if function is None or not callable(function):
             raise Unsupported(f"MindSpore {mindspore.__version__} has no mindspore.{_MODULES[api.type]}.{api.api}")
-        return function  # type: ignore[no-any-return]
+        return cast(Callable[..., Any], function)
 
     def _primitive(self, class_name: str) -> Callable[..., Any]:
         import inspect
@@ -117,8 +127,10 @@ class MindSporeEngine:
             raise Unsupported(f"MindSpore {mindspore.__version__} has no Primitive {class_name}")
         attributes = list(inspect.signature(primitive.__init__).parameters)[1:]
         if attributes:
-            raise Unsupported(f"{class_name} has constructor attributes ({', '.join(attributes)}) that the dump does not hold")
-        return primitive()  # type: ignore[no-any-return]
+            raise Unsupported(
+                f"{class_name} has constructor attributes ({', '.join(attributes)}) that the dump does not hold"
+            )
+        return cast(Callable[..., Any], primitive())
 
     def _convert(
         self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
@@ -158,7 +170,9 @@ class MindSporeExecution:
             raise ValueError(f"{len(incoming)} incoming gradients for {len(self._tensors)} output tensors")
         padded = incoming + (None,) * (len(self._tensors) - len(incoming))
         # The graph returns only outputs that can carry a gradient; theirs are passed in the same order.
-        sens = [self._like(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)]
+        sens = [
+            self._like(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)
+        ]
         if not sens:
             raise Unsupported("no output of the API can carry a gradient")
         operation = self._mindspore.ops.GradOperation(get_all=True, sens_param=True)
@@ -194,7 +208,8 @@ class _Translated:
 
 def _graph_cell(mindspore: Any, run: Callable[..., Any]) -> Any:
     """A Cell around `run`. MindSpore keeps the graph of a Cell with set_grad, so that GradOperation on it does not run
-    the forward again (documented for `Cell.set_grad`; checked on 2.7 and 2.10 by counting)."""
+    the forward again (documented for `Cell.set_grad`; checked on 2.7 and 2.10 by counting).
+    """
 
     class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
         def __init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from msprobe_collector.dump_format import Dtype, dtype_of_array, find_dtype
-
 from pytest_msprobe.engines.protocol import Array
 
 #: APIs whose whole purpose is the dtype that they are given: in float64 they would do nothing.
@@ -11,7 +10,7 @@ _CASTS = frozenset({"to", "type", "astype", "cast", "half", "bfloat16", "float",
 
 
 def copy_of(array: Array, *, is_raised: bool) -> Array:
-    """A writable copy of `array`; with `is_raised`, floats as float64 and complex numbers as complex128, which is exact."""
+    """A writable copy of `array`; with `is_raised`, floats as float64 and complex as complex128, which is exact."""
     import numpy as np
 
     if is_raised:

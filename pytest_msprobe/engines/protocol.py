@@ -80,7 +80,7 @@ class Execution(Protocol):
         """Every output leaf, in order."""
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """Gradients of the leaves that `forward` was asked to differentiate, in that order; the forward is not run again.
+        """Gradients of the leaves that `forward` was asked to differentiate, in that order, from the same forward.
 
         Args:
             incoming: gradient of the i-th top-level tensor among the outputs; None or missing counts as zero.
@@ -117,7 +117,7 @@ class Engine(Protocol):
 
 
 def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments and keywords of `call` with every leaf replaced by convert(path, leaf); tuples and dicts keep their shape."""
+    """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
 
     def walk(path: LeafPath, value: Argument) -> Any:
         if isinstance(value, tuple):
@@ -131,7 +131,7 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
 
 
 def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples, lists and dicts add steps."""
+    """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples and dicts add steps."""
 
     def walk(path: tuple[int | str, ...], value: object) -> Iterator[tuple[tuple[int | str, ...], Any]]:
         if not is_leaf(value) and isinstance(value, (tuple, list)):

@@ -12,7 +12,6 @@ from msprobe_collector.dump_format import (
     TensorValue,
     Value,
 )
-
 from pytest_msprobe.engines.gradient_pairing import GradientPairing
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported
 

@@ -10,7 +10,6 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
-
 from pytest_msprobe.engines.specification import DeviceSpecification
 
 if TYPE_CHECKING:
@@ -73,7 +72,11 @@ class Engines:
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
             is_foreign = (python and self.choice.bench == "mindspore") or self._tests_ascend
-            found.append(ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None) if is_foreign else mindspore)
+            found.append(
+                ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None)
+                if is_foreign
+                else mindspore
+            )
         return tuple(found)
 
     def benchmark_for(self, api: ApiName, framework: str) -> Engine | None:
@@ -88,7 +91,9 @@ class Engines:
     @property
     def _tests_ascend(self) -> bool:
         chosen = self.choice.device
-        return chosen.target == "ascend" or (chosen.engine in ("auto", "mindspore") and chosen.target is None and has_ascend())
+        return chosen.target == "ascend" or (
+            chosen.engine in ("auto", "mindspore") and chosen.target is None and has_ascend()
+        )
 
 
 def has_ascend() -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+_DEVICE_ID = re.compile(r"[0-9]{1,4}")
 _TARGETS = {
     "auto": (),
     "recorded": (),
@@ -29,7 +31,7 @@ def parse_device(text: str) -> DeviceSpecification:
     targets = _TARGETS.get(engine)
     if targets is None or len(rest) > 2 or (rest and rest[0] not in targets):
         raise ValueError(f"{text!r} is no device; use {DEVICE_FORMS}")
-    if len(rest) == 2 and (rest[0] == "cpu" or not (rest[1].isdecimal() and int(rest[1]) <= 4095)):
+    if len(rest) == 2 and (rest[0] == "cpu" or not (_DEVICE_ID.fullmatch(rest[1]) and int(rest[1]) <= 4095)):
         raise ValueError(f"{text!r} has no valid device id; use {DEVICE_FORMS} with ID from 0 to 4095")
     return DeviceSpecification(engine, rest[0] if rest else None, int(rest[1]) if len(rest) == 2 else None)
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
-
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.precision import argument_dtype, copy_of
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, Unsupported, flatten_outputs, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    LeafPath,
+    NumpyArgument,
+    Output,
+    Unsupported,
+    flatten_outputs,
+    map_leaves,
+)
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 
 class TorchEngine:
@@ -39,20 +47,21 @@ class TorchEngine:
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         """See `Engine.forward`."""
-        torch = self._torch
         binding = lookup(call.api.type, _table_name(call.api), call.framework)
         if isinstance(binding, Refusal):
             raise Unsupported(binding.reason)
-        leaves: dict[LeafPath, torch.Tensor] = {}
-        arguments, keywords = map_leaves(call, lambda path, value: self._convert(call, path, value, differentiate, leaves))
-        with torch.set_grad_enabled(bool(differentiate)):
+        leaves: dict[LeafPath, Tensor] = {}
+        arguments, keywords = map_leaves(
+            call, lambda path, value: self._convert(call, path, value, differentiate, leaves)
+        )
+        with self._torch.set_grad_enabled(bool(differentiate)):
             try:
                 returned = binding.call(arguments, keywords, self._roots)
             except MissingInTorch as error:
-                raise Unsupported(f"{error} (PyTorch {torch.__version__})") from None
+                raise Unsupported(f"{error} (PyTorch {self._torch.__version__})") from None
             except NotImplementedError as error:
-                raise Unsupported(f"PyTorch {torch.__version__} has no kernel: {_first_line(error)}") from None
-        return TorchExecution(torch, returned, [leaves[path] for path in differentiate])
+                raise Unsupported(f"PyTorch {self._torch.__version__} has no kernel: {_first_line(error)}") from None
+        return TorchExecution(self._torch, returned, [leaves[path] for path in differentiate])
 
     def close(self) -> None:
         """Nothing is held."""
@@ -77,7 +86,7 @@ class TorchEngine:
         path: LeafPath,
         value: Any,
         differentiate: tuple[LeafPath, ...],
-        leaves: dict[LeafPath, torch.Tensor],
+        leaves: dict[LeafPath, Tensor],
     ) -> Any:
         if isinstance(value, Dtype):
             return self._dtype(argument_dtype(value, call.api.short, is_raised=self._is_raised))
@@ -102,7 +111,7 @@ class TorchEngine:
 class TorchExecution:
     """A forward that PyTorch has run, with its graph."""
 
-    def __init__(self, torch: Any, returned: object, leaves: list[torch.Tensor]) -> None:
+    def __init__(self, torch: Any, returned: object, leaves: list[Tensor]) -> None:
         self._torch = torch
         self._leaves = leaves
         self._tensors = []
@@ -138,20 +147,20 @@ class TorchExecution:
         )
 
 
-def to_tensor(torch: Any, array: Array) -> torch.Tensor:
+def to_tensor(torch: Any, array: Array) -> Tensor:
     """A tensor that shares memory with the writable `array`; bfloat16 and float8 by their bits."""
     if array.dtype.isbuiltin == 1:
-        tensor: torch.Tensor = torch.from_numpy(array)
+        tensor: Tensor = torch.from_numpy(array)
         return tensor
     same_width = {1: "uint8", 2: "int16"}[array.dtype.itemsize]
     target = getattr(torch, array.dtype.name, None)
     if target is None:
         raise Unsupported(f"PyTorch {torch.__version__} has no dtype {array.dtype.name}")
-    bits: torch.Tensor = torch.from_numpy(array.view(same_width)).view(target)
+    bits: Tensor = torch.from_numpy(array.view(same_width)).view(target)
     return bits
 
 
-def to_array(torch: Any, tensor: torch.Tensor) -> Array:
+def to_array(torch: Any, tensor: Tensor) -> Array:
     """The values of `tensor` on the host; shares memory with it where it can."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense()
@@ -167,9 +176,9 @@ def to_array(torch: Any, tensor: torch.Tensor) -> Array:
     return array
 
 
-def _like(torch: Any, gradient: Array | None, output: torch.Tensor) -> torch.Tensor:
+def _like(torch: Any, gradient: Array | None, output: Tensor) -> Tensor:
     if gradient is None:
-        return torch.zeros_like(output)  # type: ignore[no-any-return]
+        return cast("Tensor", torch.zeros_like(output))
     tensor = to_tensor(torch, copy_of(gradient, is_raised=False)).to(output.device, output.dtype)
     if tensor.shape != output.shape:
         raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, array_dtype, find_dtype
-
 from pytest_msprobe.engines.protocol import Array, NumpyArgument
 
 _LENGTH = struct.Struct("<Q")
@@ -39,13 +38,14 @@ def receive(stream: BinaryIO) -> dict[str, Any]:
 def pack(value: Any) -> Any:
     """`value` in builtin types; what msgpack has no word for becomes a one-key object."""
     if isinstance(value, np.ndarray):
-        return {"~array": [value.dtype.name, list(value.shape), np.ascontiguousarray(value).tobytes()]}
+        native = value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+        return {"~array": [value.dtype.name, list(value.shape), native.tobytes()]}
     if isinstance(value, Dtype):
         return {"~dtype": value.name}
     if isinstance(value, NumpyArgument):
         return {"~numpy": pack(value.array)}
     if isinstance(value, slice):
-        return {"~slice": [value.start, value.stop, value.step]}
+        return {"~slice": pack([value.start, value.stop, value.step])}
     if value is Ellipsis:
         return {"~ellipsis": None}
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
@@ -53,7 +53,9 @@ def pack(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [pack(item) for item in value]
     if isinstance(value, dict):
-        return {key: pack(item) for key, item in value.items()}
+        packed = {key: pack(item) for key, item in value.items()}
+        # One that looks like our own words is wrapped, so that a user's {"~int": "x"} comes back as it was.
+        return {"~dict": packed} if len(packed) == 1 and next(iter(packed)) in _TAGS else packed
     return value
 
 
@@ -67,7 +69,11 @@ def unpack(value: Any) -> Any:
         ((tag, content),) = value.items()
         if tag in _TAGS:
             return _TAGS[tag](content)
-    return {key: unpack(item) for key, item in value.items()}
+    return _unpack_items(value)
+
+
+def _unpack_items(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: unpack(item) for key, item in content.items()}
 
 
 def _array(content: list[Any]) -> Array:
@@ -83,7 +89,8 @@ _TAGS: dict[str, Any] = {
     "~array": _array,
     "~dtype": find_dtype,
     "~numpy": lambda content: NumpyArgument(unpack(content)),
-    "~slice": lambda content: slice(*content),
+    "~slice": lambda content: slice(*unpack(content)),
     "~ellipsis": lambda content: Ellipsis,
     "~int": int,
+    "~dict": _unpack_items,
 }

@@ -17,7 +17,6 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     tensors_in,
 )
-
 from pytest_msprobe.engines.gradient_pairing import GradientPairing, pair_gradients
 from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
@@ -112,13 +111,14 @@ def _forward(dump: Dump, name: str) -> ForwardRecord:
         raise NotJudged("skip", "the dump has no forward record of this call, so its arguments are unknown")
     if forward.arguments is None:
         raise NotJudged(
-            "skip", f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all"
+            "skip",
+            f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all",
         )
     return forward
 
 
 def _refuse_large(forward: ForwardRecord, backward: BackwardRecord | None, limit: int) -> None:
-    values: tuple[Any, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
+    values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
     if backward is not None:
         values += (backward.incoming or (), backward.outgoing or ())
     needed = sum(needed_bytes(value) for value in values)

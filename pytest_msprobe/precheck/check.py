@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from msprobe_collector.dump_format import Direction, Dump, DumpError
-
 from pytest_msprobe.engines.gradient_pairing import best_order
 from pytest_msprobe.engines.protocol import Array, Engine, Execution, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
@@ -138,7 +137,9 @@ class CallCheck:
             refused.append(NO_TORCH)
         raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
 
-    def _ask(self, engine: Engine, case: Case, result: Callable[[Execution], _Result]) -> _Result | Unsupported | Raised:
+    def _ask(
+        self, engine: Engine, case: Case, result: Callable[[Execution], _Result]
+    ) -> _Result | Unsupported | Raised:
         """The result of an execution, which is made once per engine whatever its outcome."""
         execution = self._executions.get(engine.label)
         if execution is None:
@@ -166,7 +167,9 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
     raise NotJudged("error", problem)
 
 
-def _in_best_order(case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+def _in_best_order(
+    case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]
+) -> tuple[Array | None, ...]:
     """`tested` with the gradients that nothing but their values tells apart put where they fit best."""
     ordered = list(tested)
     for group in case.pairing.interchangeable:

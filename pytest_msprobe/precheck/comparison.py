@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msprobe_collector.dump_format import Dtype, dtype_of_array
-
 from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
-from pytest_msprobe.numerics import Judgement, Metrics, Standard, check_indices, compare_scalars, explain, measure, summarise
-from pytest_msprobe.reports.row import OutputRow
+from pytest_msprobe.numerics import (
+    Judgement,
+    Metrics,
+    Standard,
+    check_indices,
+    compare_scalars,
+    explain,
+    measure,
+    summarise,
+)
 from pytest_msprobe.precheck.case import Case
 from pytest_msprobe.precheck.finding import Finding
 from pytest_msprobe.precheck.index_outputs import index_output, source_and_axis
+from pytest_msprobe.reports.row import OutputRow
 
 
 @dataclass(slots=True)
@@ -30,7 +38,9 @@ class Comparison:
     explanations: list[str] = field(default_factory=list)
     problem: str = ""
 
-    def add(self, label: str, dtypes: tuple[str, str], shape: tuple[int, ...], metrics: Metrics, judgement: Judgement) -> None:
+    def add(
+        self, label: str, dtypes: tuple[str, str], shape: tuple[int, ...], metrics: Metrics, judgement: Judgement
+    ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
         self.rows.append(
             OutputRow(
@@ -64,13 +74,18 @@ class Comparison:
         )
 
 
-def compare_outputs(case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard) -> Comparison:
+def compare_outputs(
+    case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard
+) -> Comparison:
     """Forward outputs compared one by one, in order; None on either side is no output."""
     left = [output for output in tested if output.value is not None]
     right = [output for output in reference if output.value is not None]
     found = Comparison()
     if len(left) != len(right):
-        found.problem = f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {min(len(left), len(right))} are compared"
+        compared = min(len(left), len(right))
+        found.problem = (
+            f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {compared} are compared"
+        )
     recorded = case.output_dtypes()
     for position, (actual, expected) in enumerate(zip(left, right)):
         label = ".".join(("output", *map(str, actual.path)))
@@ -96,11 +111,21 @@ def _gradient_label(case: Case, path: LeafPath) -> str:
 
 
 def _compare_output(
-    found: Comparison, case: Case, label: str, actual: Output, expected: Output, recorded: Dtype | None, standard: Standard
+    found: Comparison,
+    case: Case,
+    label: str,
+    actual: Output,
+    expected: Output,
+    recorded: Dtype | None,
+    standard: Standard,
 ) -> None:
     if _is_array(actual.value) and _is_array(expected.value):
         described = index_output(case.api)
-        if described is not None and actual.path == (described.position,) and _compare_indices(found, case, label, actual, expected, standard):
+        if (
+            described is not None
+            and actual.path == (described.position,)
+            and _compare_indices(found, case, label, actual, expected, standard)
+        ):
             return
         _compare_arrays(found, label, actual.value, expected.value, recorded, standard)
     else:
@@ -114,9 +139,13 @@ def _compare_arrays(
     dtype = dtype_of_array(actual.dtype)
     if metrics.structural is None and recorded is not None and dtype is not recorded:
         metrics = Metrics(
-            metrics.kind, metrics.size, structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}."
+            metrics.kind,
+            metrics.size,
+            structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
         )
-    found.add(label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, standard.judge(metrics))
+    found.add(
+        label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, standard.judge(metrics)
+    )
 
 
 def _compare_indices(
@@ -138,7 +167,9 @@ def _compare_indices(
     return True
 
 
-def _compare_plain(found: Comparison, label: str, actual: OutputValue, expected: OutputValue, standard: Standard) -> None:
+def _compare_plain(
+    found: Comparison, label: str, actual: OutputValue, expected: OutputValue, standard: Standard
+) -> None:
     metrics, judgement = compare_scalars(actual, expected, standard)
     found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError, is_cell_record, parse_api_name, split_record_name
-
 from pytest_msprobe.engines.selection import NO_TORCH, has_torch, version_of
 from pytest_msprobe.engines.specification import DeviceSpecification
 from pytest_msprobe.precheck.session import CheckSession

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format import ApiName
-
 from pytest_msprobe.engines.protocol import Argument, Array, Call
 
 _AXIS_NAMES = ("dim", "axis")
@@ -30,6 +29,7 @@ class IndexOutput:
 
 _SORTING = IndexOutput(1, 1, -1, True)
 _EXTREME = IndexOutput(1, 1, None, False)
+_SELECTED = IndexOutput(1, 1, -1, False)
 _ARGUMENT = IndexOutput(0, 1, None, False)
 
 _TABLE = {
@@ -41,18 +41,13 @@ _TABLE = {
     "argmin": _ARGUMENT,
     "max": _EXTREME,
     "min": _EXTREME,
-    "median": _EXTREME,
-    "nanmedian": _EXTREME,
-    "mode": IndexOutput(1, 1, -1, False),
+    # torch gives indices only with an axis, mindspore always and along the last axis.
+    "median": _SELECTED,
+    "nanmedian": _SELECTED,
+    "mode": _SELECTED,
     "kthvalue": IndexOutput(1, 2, -1, False),
     "cummax": IndexOutput(1, 1, None, False),
     "cummin": IndexOutput(1, 1, None, False),
-}
-# mindspore.ops counts its axis from another place, or defaults to another axis.
-_FUNCTIONAL = {
-    "argmax": IndexOutput(0, 1, -1, False),
-    "argmin": IndexOutput(0, 1, None, False),
-    "argsort": IndexOutput(0, 1, -1, True),
 }
 
 
@@ -60,8 +55,7 @@ def index_output(api: ApiName) -> IndexOutput | None:
     """Which output of `api` is indices into its first argument, or None. Primitives hide their axis and have none."""
     if api.type == "Primitive":
         return None
-    name = api.short
-    return (_FUNCTIONAL.get(name) if api.type == "Functional" else None) or _TABLE.get(name)
+    return _TABLE.get(api.short)
 
 
 def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | None] | None:
@@ -74,6 +68,8 @@ def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | No
         axis = call.arguments[described.axis_position]
     for name in _AXIS_NAMES:
         axis = call.keywords.get(name, axis)
+    if axis is None:  # mindspore.ops.topk(x, k, dim=None) takes the last axis
+        axis = described.default_axis
     if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
         return None
     return source, axis  # type: ignore[return-value]  # an argument with an array interface is an array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from msprobe_collector.dump_format import (
     DtypeValue,
@@ -14,8 +13,8 @@ from msprobe_collector.dump_format import (
     TensorFolder,
     TensorValue,
     Value,
+    tensors_in,
 )
-
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
 from pytest_msprobe.precheck.random_data import generator_for, has_known_range, random_array
 
@@ -34,7 +33,9 @@ class InputSource:
     tensors: TensorFolder
     seed: int
 
-    def arguments(self, call: str, record: ForwardRecord) -> tuple[tuple[Argument, ...], dict[str, Argument], list[str]]:
+    def arguments(
+        self, call: str, record: ForwardRecord
+    ) -> tuple[tuple[Argument, ...], dict[str, Argument], list[str]]:
         """(positional arguments, keyword arguments, notes on what the dump left open) of a forward call.
 
         Raises:
@@ -82,8 +83,6 @@ class InputSource:
         return random_array(value, generator_for(self.seed, place), place)
 
 
-def needed_bytes(values: tuple[Value, ...] | dict[str, Value] | Any) -> int:
-    """Memory that checking tensors like `values` takes at most: their own copy, float64 on both sides and a gradient."""
-    from msprobe_collector.dump_format import tensors_in
-
+def needed_bytes(values: Value) -> int:
+    """Memory in bytes that checking tensors like `values` takes at most: a copy, float64 twice, and a gradient."""
     return sum(value.size * ((value.dtype.item_bytes if value.dtype else 8) + 3 * 8) for value in tensors_in(values))

@@ -20,10 +20,9 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
-
 from pytest_msprobe import _keys
-from pytest_msprobe.reports.row import VerdictRow
 from pytest_msprobe.precheck.finding import Finding
+from pytest_msprobe.reports.row import VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.precheck.check import CallCheck
@@ -227,5 +226,6 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def escape(name: str) -> str:
     """`name` in characters that a node id can hold: `::`, `[`, `@`, spaces and others become %XX."""
-    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name)
-
+    return _UNSAFE.sub(
+        lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name
+    )

@@ -1,7 +1,7 @@
 """Random tensors in the recorded range, for dumps that hold statistics only.
 
-Each tensor has a generator of its own, seeded by the run's seed, the record's name and the tensor's place in it: the same
-data whatever runs before, beside or without it, and different data for every tensor.
+Each tensor has a generator of its own, seeded by the run's seed, the record's name and the tensor's place in it: the
+same data whatever runs before, beside or without it, and different data for every tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.dump_format import Dtype, Place, TensorValue, array_dtype, find_dtype
+from msprobe_collector.dump_format import Dtype, Place, TensorValue, array_dtype
 
 #: Drawn from where the dump holds no range at all.
 DEFAULT_RANGE = {"float": (-1.0, 1.0), "complex": (0.0, 1.0), "int": (0, 1), "bool": (0, 1)}
@@ -51,27 +51,27 @@ def random_array(value: TensorValue, generator: np.random.Generator, place: Plac
     elif dtype.kind == "int":
         flat = _integers(value, dtype, target, generator)
     elif dtype.kind == "complex":
-        magnitude = _floats(value, _largest(dtype), generator)
+        magnitude = _floats(value, dtype, generator)
         flat = magnitude * np.exp(2j * np.pi * generator.random(value.size))
     else:
-        flat = _floats(value, _largest(dtype), generator)
+        flat = _floats(value, dtype, generator)
     with np.errstate(over="ignore", invalid="ignore"):
         return flat.astype(target).reshape(value.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _FloatRange:
-    """What the statistics of a float tensor say: finite ends, and which special values occur."""
+    """What the statistics of a float tensor say: finite ends, and values that occur, the surest first."""
 
     low: float
     high: float
-    specials: tuple[float, ...]
+    occurring: tuple[float, ...]
 
 
 def _bools(value: TensorValue, generator: np.random.Generator) -> np.ndarray[Any, Any]:
     low, high = _ends(value, "bool")
     flat = generator.integers(int(bool(low)), int(bool(high)), size=value.size, endpoint=True, dtype=np.int8)
-    return _pin(flat, (int(bool(low)), int(bool(high))), generator).astype(np.bool_)
+    return _pin(flat, (int(bool(high)), int(bool(low))), generator).astype(np.bool_)
 
 
 def _integers(
@@ -82,33 +82,35 @@ def _integers(
     ends = [_whole(end, least, most) for end in _ends(value, "int")]
     low, high = min(ends), max(ends)
     flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
-    return _pin(flat, (low, high), generator)
+    return _pin(flat, (high, low), generator)
 
 
-def _floats(value: TensorValue, largest: float, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    bounds = _float_range(value, largest)
+def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    bounds = _float_range(value, dtype)
     share = generator.random(value.size)
     # Not low + share * (high - low): the difference of two large ends overflows.
     flat = bounds.low * (1.0 - share) + bounds.high * share
     np.clip(flat, bounds.low, bounds.high, out=flat)
-    ends = () if bounds.specials and value.size <= len(bounds.specials) else (bounds.low, bounds.high)
-    return _pin(flat, (*bounds.specials, *ends), generator)
+    return _pin(flat, bounds.occurring, generator)
 
 
-def _float_range(value: TensorValue, largest: float) -> _FloatRange:
-    low, high = (float(end) for end in _ends(value, "float"))
-    specials = []
+def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
+    largest = _largest(dtype)
+    low, high = (float(end) for end in _ends(value, dtype.kind))
+    occurring = []
     norm = math.nan if value.norm is None else float(value.norm)
     # inf - inf makes the mean NaN, so only a NaN norm proves a NaN; some kernels lose it in Max and Min.
     if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(norm)):
-        specials.append(math.nan)
-    specials += sorted({end for end in (low, high) if math.isinf(end)})
+        occurring.append(math.nan)
+    occurring += sorted({end for end in (low, high) if math.isinf(end)})
     low, high = (min(max(end, -largest), largest) if math.isfinite(end) else end for end in (low, high))
+    # Ends that stand in for an infinite or unknown one below are made up, so they need not occur.
+    occurring += [end for end in (high, low) if math.isfinite(end)]
     if not math.isfinite(low):
         low = min(-1.0, high - 1.0) if math.isfinite(high) else -1.0
     if not math.isfinite(high):
         high = max(1.0, low + 1.0)
-    return _FloatRange(min(low, high), max(low, high), tuple(specials))
+    return _FloatRange(min(low, high), max(low, high), tuple(occurring))
 
 
 def _ends(value: TensorValue, kind: str) -> tuple[float, float]:
@@ -124,10 +126,14 @@ def _whole(end: float, least: int, most: int) -> int:
 
 
 def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Put `values` at distinct random places, the last ones last to be given up when there are too few elements."""
-    kept = values[-flat.size :] if len(values) > flat.size and not any(map(math.isnan, values[:1])) else values[: flat.size]
+    """Put `values` at distinct random places; the last ones are given up first when there are too few elements."""
+    kept = values[: flat.size]
     # Sorting all places would cost more than the data; a few draws until they differ do not.
-    places = generator.choice(flat.size, size=len(kept), replace=False) if flat.size < 1000 else _few(flat.size, len(kept), generator)
+    places = (
+        generator.choice(flat.size, size=len(kept), replace=False)
+        if flat.size < 1000
+        else _few(flat.size, len(kept), generator)
+    )
     for place, pinned in zip(places, kept):
         flat[place] = pinned
     return flat
@@ -147,6 +153,4 @@ def _largest(dtype: Dtype) -> float:
         return float(np.finfo(np.float32 if dtype.item_bytes == 8 else np.float64).max)
     import ml_dtypes
 
-    target = array_dtype(dtype)
-    assert target is not None and find_dtype(target.name) is dtype
-    return float(ml_dtypes.finfo(target).max)
+    return float(ml_dtypes.finfo(array_dtype(dtype)).max)  # type: ignore[no-untyped-call]  # ml_dtypes is half typed

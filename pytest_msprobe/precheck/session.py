@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from msprobe_collector.dump_format import Dump
-
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.settings import Settings
 

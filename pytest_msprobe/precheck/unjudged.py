@@ -6,12 +6,13 @@ from msprobe_collector.dump_format import ApiName
 
 _RANDOM = frozenset(
     """
-    alpha_dropout bernoulli bernoulli_ cauchy_ dropout dropout1d dropout2d dropout3d dropout_ext exponential exponential_
-    feature_alpha_dropout feature_dropout gamma geometric_ gumbel_softmax laplace log_normal log_normal_ log_uniform_candidate_sampler
-    multinomial multinomial_with_replacement normal normal_ poisson rand rand_like randint randint_like randn randn_like
-    random_ random_categorical random_gamma random_poisson randperm rrelu rrelu_ shuffle standard_laplace standard_normal
-    truncated_normal uniform uniform_ uniform_candidate_sampler StandardNormal UniformReal UniformInt Dropout DropoutExt
-    Dropout2D Dropout3D Multinomial RandomChoiceWithMask Randperm TruncatedNormal native_dropout
+    alpha_dropout bernoulli bernoulli_ cauchy_ dropout dropout1d dropout2d dropout3d dropout_ext exponential
+    exponential_ feature_alpha_dropout feature_dropout gamma geometric_ gumbel_softmax laplace log_normal
+    log_normal_ log_uniform_candidate_sampler multinomial multinomial_with_replacement normal normal_ poisson
+    rand rand_like randint randint_like randn randn_like random_ random_categorical random_gamma
+    random_poisson randperm rrelu rrelu_ shuffle standard_laplace standard_normal truncated_normal uniform
+    uniform_ uniform_candidate_sampler StandardNormal UniformReal UniformInt Dropout DropoutExt Dropout2D
+    Dropout3D Multinomial RandomChoiceWithMask Randperm TruncatedNormal native_dropout
     """.split()
 )
 _UNINITIALISED = frozenset(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import Direction
-
 from pytest_msprobe.reports.row import OutputRow, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -68,13 +67,14 @@ class CsvPair:
         moment = datetime.now()
         while not self._files:
             stamp = f"{moment:%Y%m%d%H%M%S}"
-            self.details = self._folder / f"accuracy_checking_details_{stamp}.csv"
-            self.result = self._folder / f"accuracy_checking_result_{stamp}.csv"
+            details = self._folder / f"accuracy_checking_details_{stamp}.csv"
+            result = self._folder / f"accuracy_checking_result_{stamp}.csv"
             try:
-                self._files = [_create(self.details), _create(self.result)]
+                self._files = _create_both(details, result)
             except FileExistsError:
                 # Another run of the same second: never write into its files.
                 moment += _SECOND
+        self.details, self.result = details, result
         for file, columns in zip(self._files, (DETAILS_COLUMNS, RESULT_COLUMNS)):
             csv.writer(file).writerow(columns)
             file.flush()
@@ -87,9 +87,21 @@ def neutral(cell: Any) -> Any:
     return cell
 
 
+def _create_both(first: Path, second: Path) -> list[TextIOWrapper]:
+    """Both files, or, after an error, neither."""
+    opened = _create(first)
+    try:
+        return [opened, _create(second)]
+    except OSError:
+        opened.close()
+        first.unlink()
+        raise
+
+
 def _create(path: Path) -> TextIOWrapper:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-    return open(descriptor, "w", encoding="utf-8-sig", newline="")
+    # backslashreplace: a path in a message may hold bytes that are no text; they must not cost the row.
+    return open(descriptor, "w", encoding="utf-8-sig", errors="backslashreplace", newline="")
 
 
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
@@ -112,13 +124,14 @@ def _messages(row: VerdictRow, is_one_of_two: bool) -> list[str]:
     return [f"{prefix}{text}" for text in texts]
 
 
-def _details(name: str, row: VerdictRow) -> list[list[Any]]:
+def _details(call: str, row: VerdictRow) -> list[list[Any]]:
+    name = f"{call}.{row.direction}" if row.direction else call
     if not row.outputs:
         # A direction that was not compared is a row too, so that the two files tell the same story.
         if row.status == "pass":
             return []
-        return [[neutral(cell) for cell in (f"{name}.{row.direction}", "", "", "", "", "", "", _WORDS[row.status], row.message)]]
-    return [[neutral(cell) for cell in _output(f"{name}.{row.direction}", output)] for output in row.outputs]
+        return [[neutral(cell) for cell in (name, "", "", "", "", "", "", _WORDS[row.status], row.message)]]
+    return [[neutral(cell) for cell in _output(name, output)] for output in row.outputs]
 
 
 def _output(name: str, output: OutputRow) -> list[Any]:

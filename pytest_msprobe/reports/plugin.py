@@ -114,5 +114,3 @@ def _check_writable(folder: Path) -> None:
         raise pytest.UsageError(f"--msprobe-out={folder}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise pytest.UsageError(f"--msprobe-out={folder}: {existing} cannot be written")
-
-

@@ -75,7 +75,7 @@ class Tally:
             yield f"failing APIs: {apis}"
         yield ""
         yield "worst API calls:" if has_errors else "nearest to the bound:"
-        names = [f"{name} {row.direction}" for _, _, name, row, _ in shown]
+        names = [f"{name} {row.direction or 'record'}" for _, _, name, row, _ in shown]
         width = max(map(len, names))
         yield f"  {'':{width}}  verdict  {'cosine':>12}  {'max abs':>10}  {'max rel':>10}  output"
         for name, (_, _, _, row, output) in zip(names, shown):

@@ -10,11 +10,28 @@ from msprobe_collector.dump_format.construct import read_construct
 from msprobe_collector.dump_format.dtypes import Dtype, Kind, array_dtype, dtype_of_array, find_dtype
 from msprobe_collector.dump_format.dump import TENSOR_FOLDER, Dump
 from msprobe_collector.dump_format.errors import DumpError
-from msprobe_collector.dump_format.names import API_TYPES, DIRECTIONS, ApiName, Direction, is_cell_record, name_fault, parse_api_name, split_record_name
+from msprobe_collector.dump_format.names import (
+    API_TYPES,
+    DIRECTIONS,
+    ApiName,
+    Direction,
+    is_cell_record,
+    name_fault,
+    parse_api_name,
+    split_record_name,
+)
 from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, tensor_positions
 from msprobe_collector.dump_format.stacks import CallStacks, Frame
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DtypeValue, OpaqueValue, Place, PlainValue, TensorValue, Value, tensors_in
+from msprobe_collector.dump_format.values import (
+    DtypeValue,
+    OpaqueValue,
+    Place,
+    PlainValue,
+    TensorValue,
+    Value,
+    tensors_in,
+)
 
 __all__ = [
     "API_TYPES",

@@ -75,7 +75,7 @@ def find_dtype(text: str) -> Dtype | None:
 
 @cache
 def array_dtype(dtype: Dtype) -> np.dtype[np.generic] | None:
-    """The NumPy dtype for arrays of `dtype` (bfloat16, float8 and int4 through ml_dtypes), or None when there is none."""
+    """NumPy dtype for arrays of `dtype` (bfloat16, float8 and int4 through ml_dtypes); None when there is none."""
     if dtype.array_name is None:
         return None
     import ml_dtypes  # noqa: F401  registers the small floats with NumPy

@@ -85,7 +85,7 @@ class Dump:
 
     @cached_property
     def tensors(self) -> TensorFolder:
-        """The tensor files: in the recorded `dump_data_dir` when it exists, else in dump_tensor_data beside the dump."""
+        """The tensor files: in the recorded `dump_data_dir` if it exists, else in dump_tensor_data beside the dump."""
         recorded = self._dump_data_dir
         if recorded and os.path.isabs(recorded) and os.path.isdir(recorded):
             return TensorFolder(Path(recorded))
@@ -97,8 +97,10 @@ class Dump:
             return None
         try:
             decoded: object = msgspec.json.decode(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise DumpError(f"the {direction} record cannot be decoded: {error}", file=str(self.path), record=name) from None
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise DumpError(
+                f"the {direction} record cannot be decoded: {error}", file=str(self.path), record=name
+            ) from None
         return decoded
 
 

@@ -63,7 +63,7 @@ def split_record_name(text: str) -> tuple[str, Direction] | None:
 
 
 def is_cell_record(text: str) -> bool:
-    """Whether `text` names a Cell (or Module) record, which other suites read: call, backward or parameter gradients."""
+    """Whether `text` names a Cell (or Module) record, which other suites read: a call, backward or its gradients."""
     return text.partition(".")[0] in _CELL_TYPES
 
 

@@ -11,7 +11,7 @@ _QUOTE_OR_ESCAPE = re.compile(rb'"|\\.', re.DOTALL)
 def quote_nonfinite(text: bytes) -> bytes:
     """`text` with every bare NaN, Infinity and -Infinity as a JSON string; those inside strings stay as they are.
 
-    Dumps hold these tokens where a statistic is not finite. Linear in the length; a text without them is returned itself.
+    Dumps hold these tokens where a statistic is not finite. Linear in the length; returns a text without them itself.
     """
     pieces: list[bytes] = []
     copied = scanned = 0

@@ -42,9 +42,7 @@ def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:
     keywords = decode_value(fields.get("input_kwargs", {}), Place(file, record, "input_kwargs"))
     if not isinstance(keywords, dict):
         raise Place(file, record, "input_kwargs").fault("expected an object of keyword arguments")
-    return ForwardRecord(
-        _values(fields, "input_args", file, record), keywords, _values(fields, "output", file, record)
-    )
+    return ForwardRecord(_values(fields, "input_args", file, record), keywords, _values(fields, "output", file, record))
 
 
 def decode_backward(encoded: Any, *, file: str, record: str) -> BackwardRecord:
@@ -56,9 +54,7 @@ def decode_backward(encoded: Any, *, file: str, record: str) -> BackwardRecord:
 def tensor_positions(arguments: tuple[Value, ...]) -> tuple[int, ...]:
     """Argument positions of the top-level tensors: entry i of a backward's `output` belongs to the i-th of them."""
     return tuple(
-        position
-        for position, value in enumerate(arguments)
-        if isinstance(value, TensorValue) and not value.is_numpy
+        position for position, value in enumerate(arguments) if isinstance(value, TensorValue) and not value.is_numpy
     )
 
 

@@ -10,8 +10,12 @@ import msgspec
 
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
 
-_FRAME = re.compile(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL)
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|mindspore|torch|torch_npu|msprobe|lib[/\\]python[\d.]+)[/\\]")
+_FRAME = re.compile(
+    r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
+)
+_LIBRARY = re.compile(
+    r"[/\\](?:site-packages|dist-packages|mindspore|torch|torch_npu|msprobe|lib[/\\]python[\d.]+)[/\\]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class CallStacks:
 
     @classmethod
     def beside(cls, dump_path: Path) -> CallStacks:
-        """The stacks in the stack.json beside `dump_path`. A missing or broken file gives none, and says so in `problem`."""
+        """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
         path = dump_path.parent / "stack.json"
         try:
             decoded = msgspec.json.decode(quote_nonfinite(path.read_bytes()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.dtypes import array_dtype
 from msprobe_collector.dump_format.values import Place, TensorValue
@@ -46,7 +46,12 @@ class TensorFolder:
         return stored if stored.dtype == wanted else stored.astype(wanted)
 
     def _open(self, data_name: str, place: Place) -> BinaryIO:
-        if data_name != os.path.basename(data_name) or data_name in ("", ".", "..") or "\0" in data_name or "\\" in data_name:
+        if (
+            data_name != os.path.basename(data_name)
+            or data_name in ("", ".", "..")
+            or "\0" in data_name
+            or "\\" in data_name
+        ):
             raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused")
         path = self.folder / data_name
         try:
@@ -55,7 +60,9 @@ class TensorFolder:
             # Without O_NONBLOCK a FIFO would block here for ever.
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         except FileNotFoundError:
-            raise place.fault(f"{data_name!r} is not in {self.folder}; copy dump_tensor_data beside dump.json") from None
+            raise place.fault(
+                f"{data_name!r} is not in {self.folder}; copy dump_tensor_data beside dump.json"
+            ) from None
         except OSError as error:
             raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -77,9 +84,11 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
     held = os.fstat(file.fileno()).st_size - offset
     if held < needed:
         raise place.fault(f"{value.data_name!r} is cut off: it holds {held} of {needed} bytes of values")
-    order = "F" if column_major else "C"
+    order: Literal["F", "C"] = "F" if column_major else "C"
     if needed >= MAP_FROM_BYTES:
-        return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+        source = cast(Any, file)  # NumPy takes an open file, its annotations name only some of them
+        mapped: np.ndarray[Any, Any] = np.memmap(source, dtype, "r", offset=offset, shape=shape, order=order)
+        return mapped
     # A bytearray keeps the array writable, which frameworks that share memory ask for.
     return np.ndarray(shape, dtype=dtype, buffer=bytearray(file.read(needed)), order=order)
 
@@ -90,9 +99,10 @@ def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tupl
     try:
         version = npy.read_magic(file)  # type: ignore[no-untyped-call]
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, column_major, dtype = read_header(file)
-    except (ValueError, EOFError, OSError, SyntaxError, RecursionError, MemoryError) as error:
-        raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {str(error).splitlines()[0]}") from None
+        shape, column_major, dtype = read_header(file)  # type: ignore[no-untyped-call]
+    except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}") from None
     assert value.dtype is not None  # load() has seen to it
     if dtype.hasobject:
         raise place.fault(f"{value.data_name!r} holds pickled objects, which are never loaded")

@@ -151,7 +151,7 @@ def _decode_tagged(type_name: str, encoded: dict[str, Any], place: Place) -> Val
     if type_name == "ellipsis":
         return Ellipsis
     if type_name == "torch.Size" and isinstance(value, list):
-        return tuple(PlainValue("int", item) for item in value)
+        return tuple(_decode_plain("int", item, place / index) for index, item in enumerate(value))
     return _decode_plain(type_name, value, place)
 
 
@@ -168,7 +168,7 @@ def _decode_plain(kind: str, value: Any, place: Place) -> Value:
             return PlainValue(kind, value)
     elif base == "float":
         number = _NONFINITE.get(value, value) if isinstance(value, str) else value
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and _fits_float(number):
             return PlainValue(kind, float(number))
     else:
         return OpaqueValue(kind)
@@ -203,9 +203,7 @@ def _decode_tensor(type_name: str, encoded: dict[str, Any], place: Place) -> Ten
         data_name = None
     if data_name is not None and not isinstance(data_name, str):
         raise (place / "data_name").fault(f"expected a file name, found {_shown(data_name)}")
-    maximum, minimum, mean, norm = (
-        _statistic(encoded.get(key), place / key) for key in ("Max", "Min", "Mean", "Norm")
-    )
+    maximum, minimum, mean, norm = (_statistic(encoded.get(key), place / key) for key in ("Max", "Min", "Mean", "Norm"))
     shape = _decode_shape(encoded.get("shape"), place / "shape")
     return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy)
 
@@ -221,9 +219,14 @@ def _decode_shape(shape: Any, place: Place) -> tuple[int, ...]:
 
 def _statistic(value: Any, place: Place) -> Statistic:
     number = _NONFINITE.get(value, value) if isinstance(value, str) else value
-    if number is None or isinstance(number, (bool, int, float)):
+    if number is None or (isinstance(number, (bool, int, float)) and _fits_float(number)):
         return number
     raise place.fault(f"expected a number, true, false or null, found {_shown(value)}")
+
+
+def _fits_float(number: float) -> bool:
+    """Whether float(number) is possible: a whole number in JSON has no limit."""
+    return not isinstance(number, int) or number.bit_length() < 1024
 
 
 def _is_int_or_none(value: Any) -> bool:

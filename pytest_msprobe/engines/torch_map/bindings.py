@@ -1,0 +1,292 @@
+"""Find the PyTorch call for a recorded API call, and bind the recorded arguments to it.
+
+A table line reads ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of one
+name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
+takes (``axis: int | None = None``): with them two overloads of equal length can be told apart. The right-hand
+side may use parameters, literals, dotted names that begin with ``torch.`` or ``adapters.``, methods and
+attributes of any of these, tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run
+by the small interpreter below: a table cannot do more than call PyTorch.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+_TABLE_OF_TYPE = {
+    "Mint": "mint.txt",
+    "MintFunctional": "mint_functional.txt",
+    "Tensor": "tensor.txt",
+    "Functional": "functional.txt",
+    "Primitive": "primitive.txt",
+}
+# MindSpore types whose names mean the same in PyTorch unless their table says otherwise.
+_NAMESAKES = {"Mint": "torch", "MintFunctional": "torch.nn.functional", "Tensor": "torch.Tensor"}
+_PYTORCH_NAMESPACE = {
+    "Torch": "torch",
+    "Functional": "torch.nn.functional",
+    "Tensor": "torch.Tensor",
+    "VF": "torch._VF",
+    "Aten": "torch.ops.aten",
+}
+_LINE = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\s*(?P<parameters>\(.*\))?\s*->\s*(?P<target>.+?)\s*(?:\s#.*)?$")
+_ALLOWED_NODES = (
+    ast.Call,
+    ast.keyword,
+    ast.Attribute,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Starred,
+    ast.UnaryOp,
+    ast.USub,
+)
+
+
+class MissingInTorch(LookupError):
+    """The installed PyTorch has no such name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the installed PyTorch has no {name}")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an API call has no PyTorch counterpart."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One table line: a MindSpore signature and the PyTorch call it becomes. Defaults are `ast` expressions."""
+
+    text: str
+    signature: inspect.Signature
+    expression: ast.expr
+
+    def bind(
+        self, args: Sequence[object], kwargs: Mapping[str, object], roots: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Value of every parameter; TypeError when the arguments do not fit."""
+        values: dict[str, object] = dict(self.signature.bind(*args, **kwargs).arguments)
+        for name, parameter in self.signature.parameters.items():
+            if name in values:
+                if parameter.annotation is not parameter.empty and not _is_of_kind(values[name], parameter.annotation):
+                    raise TypeError(f"argument '{name}' is a {type(values[name]).__name__}")
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                values[name] = ()
+            else:
+                values[name] = _evaluate(parameter.default, {}, roots)
+        return values
+
+    def targets(self) -> tuple[str, ...]:
+        """Dotted names under ``torch`` and ``adapters`` that the call needs."""
+        return tuple(dict.fromkeys(_dotted_names(self.expression)))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A PyTorch call for an API. Without forms: `target` takes the recorded arguments as they are."""
+
+    api: str
+    target: str
+    forms: tuple[Form, ...] = ()
+
+    def resolve(self, roots: Mapping[str, object]) -> Callable[..., object]:
+        """A callable that takes the recorded arguments; MissingInTorch when PyTorch lacks the target."""
+        if not self.forms:
+            return cast("Callable[..., object]", _attribute(self.target, roots))
+        for form in self.forms:
+            for target in form.targets():
+                _attribute(target, roots)
+        return lambda *args, **kwargs: self.call(args, kwargs, roots)
+
+    def call(self, args: Sequence[object], kwargs: Mapping[str, object], roots: Mapping[str, object]) -> object:
+        """Run it. `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values."""
+        if not self.forms:
+            return cast("Callable[..., object]", _attribute(self.target, roots))(*args, **kwargs)
+        problems = []
+        for form in self.forms:
+            try:
+                values = form.bind(args, kwargs, roots)
+            except TypeError as error:
+                problems.append(f"{form.text.partition(' -> ')[0]}: {error}")
+            else:
+                return _evaluate(form.expression, values, roots)
+        raise TypeError(f"{self.api}: the recorded arguments do not fit its signature ({'; or '.join(problems)})")
+
+
+def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | Refusal:
+    """The PyTorch call for an API, or why there is none. Neither framework is imported.
+
+    `name` may be dotted (``linalg.inv``); for ``Primitive`` it is the class name. Under the frameworks ``pytorch``
+    and ``mindtorch`` names and arguments are PyTorch's own.
+    """
+    api = f"{api_type}.{name}"
+    if framework in ("pytorch", "mindtorch"):
+        if api_type not in _PYTORCH_NAMESPACE:
+            return Refusal(f"{api}: PyTorch has no API of type {api_type}")
+        return Binding(api, f"{_PYTORCH_NAMESPACE[api_type]}.{name}")
+    if framework != "mindspore" or api_type not in _TABLE_OF_TYPE:
+        return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
+    if api_type == "Mint" and name.startswith("nn.functional."):
+        api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
+    entry = _entry(_TABLE_OF_TYPE[api_type], name)
+    if isinstance(entry, str):
+        return Refusal(f"{api}: {entry}")
+    if entry:
+        return Binding(api, entry[0].targets()[0] if entry[0].targets() else "torch.Tensor", entry)
+    if api_type in _NAMESAKES:
+        return Binding(api, f"{_NAMESAKES[api_type]}.{name}")
+    return Refusal(f"{api}: no PyTorch counterpart in the table ({_TABLE_OF_TYPE[api_type]})")
+
+
+def names(api_type: str) -> tuple[str, ...]:
+    """The names that the table of a MindSpore API type speaks of, in its order."""
+    return tuple(_lines(_TABLE_OF_TYPE[api_type]))
+
+
+@cache
+def _lines(table: str) -> Mapping[str, tuple[str, ...]]:
+    """Lines of a table by API name. Only split here: a line is parsed when its name is first asked for."""
+    lines: dict[str, tuple[str, ...]] = {}
+    for line in Path(__file__).with_name(table).read_text(encoding="utf-8").splitlines():
+        if line and line[0] not in "# ":
+            name = line.split("(", 1)[0].split(" ", 1)[0]
+            lines[name] = (*lines.get(name, ()), line)
+    return lines
+
+
+@cache
+def _entry(table: str, name: str) -> tuple[Form, ...] | str:
+    """The forms of a name, empty when the table is silent about it; a string is the reason of a refusal."""
+    forms = []
+    for line in _lines(table).get(name, ()):
+        match = _LINE.match(line)
+        if match is None:
+            raise ValueError(f"{table}: not a table line: {line}")
+        if match["target"].startswith("none:"):
+            return match["target"].removeprefix("none:").strip()
+        forms.append(_form(match["name"], match["parameters"] or "()", match["target"]))
+    return tuple(forms)
+
+
+def _form(name: str, parameters: str, target: str) -> Form:
+    text = f"{name}{parameters} -> {target}"
+    function = ast.parse(f"def form{parameters}: ...").body[0]
+    expression = ast.parse(target, mode="eval").body
+    assert isinstance(function, ast.FunctionDef)
+    for node in ast.walk(expression):
+        if not isinstance(node, _ALLOWED_NODES):
+            raise ValueError(f"{type(node).__name__} is not allowed in a table: {text}")
+    return Form(text, _signature(function.args), expression)
+
+
+def _signature(arguments: ast.arguments) -> inspect.Signature:
+    kind = inspect.Parameter
+    empty = inspect.Parameter.empty
+    unset: list[object] = [empty] * (len(arguments.args) - len(arguments.defaults))
+    parameters = [
+        kind(arg.arg, kind.POSITIONAL_OR_KEYWORD, default=default, annotation=_kinds(arg))
+        for arg, default in zip(arguments.args, [*unset, *arguments.defaults], strict=True)
+    ]
+    if arguments.vararg is not None:
+        parameters.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
+    for arg, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parameters.append(
+            kind(arg.arg, kind.KEYWORD_ONLY, default=empty if node is None else node, annotation=_kinds(arg))
+        )
+    return inspect.Signature(parameters)
+
+
+def _kinds(argument: ast.arg) -> object:
+    if argument.annotation is None:
+        return inspect.Parameter.empty
+    return tuple(part.strip() for part in ast.unparse(argument.annotation).split("|"))
+
+
+def _is_of_kind(value: object, kinds: tuple[str, ...]) -> bool:
+    return any(_KINDS[kind](value) for kind in kinds)
+
+
+_KINDS: Mapping[str, Callable[[object], bool]] = {
+    "None": lambda value: value is None,
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "float": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "tuple": lambda value: isinstance(value, (tuple, list)),
+    "Tensor": lambda value: hasattr(value, "shape"),
+    "dtype": lambda value: type(value).__name__ == "dtype",
+}
+
+
+def _attribute(dotted: str, roots: Mapping[str, object]) -> object:
+    root, *path = dotted.split(".")
+    value = roots[root]
+    for name in path:
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            raise MissingInTorch(dotted) from None
+    return value
+
+
+def _dotted_names(expression: ast.expr) -> list[str]:
+    """Longest dotted names of an expression that begin at a root, outermost first."""
+    found: list[str] = []
+    if isinstance(expression, ast.Attribute):
+        dotted = ast.unparse(expression)
+        if re.fullmatch(r"(torch|adapters)(\.\w+)+", dotted):
+            return [dotted]
+    for child in ast.iter_child_nodes(expression):
+        node = child.value if isinstance(child, ast.keyword) else child
+        if isinstance(node, ast.expr):
+            found += _dotted_names(node)
+    return found
+
+
+def _evaluate(node: object, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+    """Value of an expression of the allowed nodes."""
+    match node:
+        case ast.Constant(value=value):
+            return cast("object", value)
+        case ast.Name(id=name):
+            return values[name] if name in values else roots[name]
+        case ast.Attribute(value=owner, attr=name):
+            target = _evaluate(owner, values, roots)
+            try:
+                return cast("object", getattr(target, name))
+            except AttributeError:
+                raise MissingInTorch(ast.unparse(node)) from None
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            callee = cast("Callable[..., object]", _evaluate(function, values, roots))
+            named = {str(keyword.arg): _evaluate(keyword.value, values, roots) for keyword in keywords}
+            return callee(*_sequence(arguments, values, roots), **named)
+        case ast.Tuple(elts=elements):
+            return tuple(_sequence(elements, values, roots))
+        case ast.List(elts=elements):
+            return _sequence(elements, values, roots)
+        case ast.UnaryOp(operand=operand):
+            return -cast("float", _evaluate(operand, values, roots))
+    raise ValueError(f"not an expression of a table: {node!r}")
+
+
+def _sequence(nodes: Sequence[ast.expr], values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
+    items: list[object] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            items += cast("Sequence[object]", _evaluate(node.value, values, roots))
+        else:
+            items.append(_evaluate(node, values, roots))
+    return items

@@ -1,0 +1,37 @@
+"""Metrics and standards: pure functions on NumPy arrays; nothing of pytest, of a framework or of the other rooms.
+
+`measure` says how far two outputs are apart, a `Standard` turns that into a `Judgement`, `explain` and `summarise` put
+both into words. `compare_scalars` and `check_indices` are the measures for Python values and for indices under ties.
+"""
+
+from __future__ import annotations
+
+from pytest_msprobe.numerics.explanation import explain, summarise
+from pytest_msprobe.numerics.indices import check_indices, select
+from pytest_msprobe.numerics.judgement import Check, CosineMaxAbs, Judgement, Standard, Status, unforgivable_reasons
+from pytest_msprobe.numerics.kinds import Kind, kind_of
+from pytest_msprobe.numerics.measurement import measure
+from pytest_msprobe.numerics.metrics import Element, Metrics, Scalar
+from pytest_msprobe.numerics.rounding import round_once
+from pytest_msprobe.numerics.scalars import compare_scalars
+
+__all__ = [
+    "Check",
+    "CosineMaxAbs",
+    "Element",
+    "Judgement",
+    "Kind",
+    "Metrics",
+    "Scalar",
+    "Standard",
+    "Status",
+    "check_indices",
+    "compare_scalars",
+    "explain",
+    "kind_of",
+    "measure",
+    "round_once",
+    "select",
+    "summarise",
+    "unforgivable_reasons",
+]

@@ -1,0 +1,226 @@
+"""Measures pytest-msprobe on a dump: the whole process, the loop over the items, and the bare frameworks.
+
+    python tests/benchmarks/measure.py DUMP [--device auto] [--bench auto] [--runs 3] [--profile FILE]
+    python tests/benchmarks/measure.py DUMP --collect
+
+Every run is a fresh process in an empty folder. The smallest and the median of all runs are shown, since other work on
+the machine can only add to a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from witness import WITNESS_FILE
+
+_HERE = Path(__file__).resolve().parent
+#: What pytest itself may cost per item in the target for the loop.
+_ITEM_SECONDS = 1e-3
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCost:
+    """What a child process took.
+
+    Attributes:
+        wall_seconds, cpu_seconds: CPU is user and system together.
+        peak_bytes: largest resident size.
+        last_line: the last line that it printed.
+    """
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    last_line: str
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """The loop and the bare frameworks in one warm process, in seconds.
+
+    Attributes:
+        loop: pytest_runtestloop over all items.
+        outcomes: items by outcome.
+        bare, bare_tested, bare_benchmark: mean of a pass before and a pass after the loop.
+        bare_calls: API calls that ran bare.
+        left_out: why the others did not.
+    """
+
+    loop: float
+    outcomes: dict[str, int]
+    bare: float
+    bare_tested: float
+    bare_benchmark: float
+    bare_calls: int
+    left_out: dict[str, int]
+
+    @property
+    def items(self) -> int:
+        """Number of items that ran."""
+        return sum(self.outcomes.values())
+
+    @property
+    def ratio(self) -> float:
+        """(loop - 1 ms per item) / bare; the target is 1.3 or less."""
+        return (self.loop - _ITEM_SECONDS * self.items) / self.bare
+
+
+def run_process(
+    command: Sequence[str], folder: Path, *, allowed: Sequence[int] = (0,), **environment: str
+) -> ProcessCost:
+    """Run `command` in `folder` and give what it took. SystemExit with its output when its exit code is not allowed.
+
+    This process stays small on purpose: Linux counts a parent's size into the peak of the child that it starts.
+    """
+    output = folder / "output.txt"
+    started = perf_counter()
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    wall_seconds = perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    text = output.read_text(errors="replace").rstrip()
+    if process.returncode not in allowed:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{text[-3000:]}")
+    return ProcessCost(
+        wall_seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text.rpartition("\n")[2].strip("= ")
+    )
+
+
+def measure_process(dump: Path, options: Sequence[str]) -> ProcessCost:
+    """One `pytest --msprobe-dump=DUMP -q`."""
+    with empty_folder() as folder:
+        command = [sys.executable, "-m", "pytest", f"--msprobe-dump={dump}", "-q", *options]
+        return run_process(command, Path(folder), allowed=(0, 1))
+
+
+def measure_in_process(dump: Path, device: str, bench: str, profile: Path | None) -> InProcess:
+    """One loop and two bare passes in a fresh process; with `profile`, cProfile writes there and slows the loop."""
+    with empty_folder() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, str(_HERE / "in_process.py"), str(result), str(dump), device, bench]
+        run_process(command + ([str(profile)] if profile else []), Path(folder))
+        return _in_process(json.loads(result.read_text()))
+
+
+def measure_collection(dump: Path) -> tuple[ProcessCost, list[str]]:
+    """(cost of `pytest --co -q`, which heavy packages it imported)."""
+    with empty_folder() as folder:
+        seen = Path(folder) / "imported.txt"
+        command = [sys.executable, "-m", "pytest", "-p", "witness", "--co", "-q", f"--msprobe-dump={dump}"]
+        environment = {WITNESS_FILE: str(seen), "PYTHONPATH": str(_HERE)}
+        cost = run_process(command, Path(folder), **environment)
+        return cost, seen.read_text().split()
+
+
+def empty_folder() -> tempfile.TemporaryDirectory[str]:
+    """A rootdir of its own, so that no ini file of this repository has a say."""
+    folder = tempfile.TemporaryDirectory(prefix="msprobe-benchmark-")
+    (Path(folder.name) / "pytest.ini").write_text("[pytest]\n")
+    return folder
+
+
+def report_processes(costs: Sequence[ProcessCost]) -> None:
+    """Print what whole processes took."""
+    print(f"  wall {_spread([cost.wall_seconds for cost in costs])}")
+    print(f"  CPU  {_spread([cost.cpu_seconds for cost in costs])}")
+    print(f"  peak RSS {max(cost.peak_bytes for cost in costs) / _MEGABYTE:.0f} MB (largest)")
+    print(f"  {costs[-1].last_line}")
+
+
+def report_in_process(runs: Sequence[InProcess]) -> None:
+    """Print the loop, the bare frameworks and their ratio."""
+    items = runs[0].items
+    print(f"loop over {items} items {runs[0].outcomes}, frameworks warm")
+    print(f"  {_spread([run.loop for run in runs])}; per item {median(run.loop for run in runs) / items * 1e3:.2f} ms")
+    print(f"bare frameworks, {runs[0].bare_calls} API calls, same processes")
+    print(f"  both sides {_spread([run.bare for run in runs])}")
+    print(f"  tested     {_spread([run.bare_tested for run in runs])}")
+    print(f"  benchmark  {_spread([run.bare_benchmark for run in runs])}")
+    for reason, number in runs[0].left_out.items():
+        print(f"  left out {number}: {reason}")
+    print(f"(loop - 1 ms x items) / bare: {_spread([run.ratio for run in runs], unit='')}; target <= 1.3")
+    allowed = [1.3 * run.bare + _ITEM_SECONDS * run.items for run in runs]
+    print(f"allowed loop (1.3 x bare + 1 ms per item): {_spread(allowed)}")
+
+
+def describe_machine() -> str:
+    """Processor count and versions, for the table in README.md."""
+    packages = ("pytest", "numpy", "mindspore", "torch")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    return f"{os.cpu_count()} CPU cores, {platform.platform()}, Python {platform.python_version()}, {versions}"
+
+
+def _in_process(found: dict[str, Any]) -> InProcess:
+    def mean(side: str) -> float:
+        return sum(bare[side] for bare in found["bare"]) / len(found["bare"])
+
+    return InProcess(
+        loop=found["loop"],
+        outcomes=found["outcomes"],
+        bare=mean("total"),
+        bare_tested=mean("tested"),
+        bare_benchmark=mean("benchmark"),
+        bare_calls=found["bare_calls"],
+        left_out=found["left_out"],
+    )
+
+
+def _spread(values: Sequence[float], *, unit: str = " s") -> str:
+    return f"{min(values):.2f}{unit} min, {median(values):.2f}{unit} median of {len(values)}"
+
+
+def _check(dump: Path, arguments: argparse.Namespace) -> None:
+    options = [f"--msprobe-device={arguments.device}", f"--msprobe-bench={arguments.bench}"]
+    if not arguments.profile:
+        print(f"whole process: pytest --msprobe-dump=DUMP -q {' '.join(options)}")
+        report_processes([measure_process(dump, options) for _ in range(arguments.runs)])
+    profile = arguments.profile.absolute() if arguments.profile else None
+    runs = [measure_in_process(dump, arguments.device, arguments.bench, profile) for _ in range(arguments.runs)]
+    report_in_process(runs)
+
+
+def _collect(dump: Path, runs: int) -> None:
+    print("collection: pytest --co -q --msprobe-dump=DUMP")
+    measured = [measure_collection(dump) for _ in range(runs)]
+    report_processes([cost for cost, _ in measured])
+    print(f"  imported of the heavy packages: {', '.join(measured[-1][1]) or 'none'}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dump", type=Path, metavar="DUMP", help="dump.json or its folder")
+    parser.add_argument("--device", default="auto", help="as --msprobe-device: recorded, mindspore:cpu, torch:cpu")
+    parser.add_argument("--bench", default="auto", help="as --msprobe-bench")
+    parser.add_argument("--runs", type=int, default=3, help="fresh processes per figure")
+    parser.add_argument("--collect", action="store_true", help="measure collection only")
+    parser.add_argument("--profile", type=Path, help="cProfile of the loop into this file; no whole processes")
+    arguments = parser.parse_args()
+    dump = arguments.dump.absolute()
+    dump = dump / "dump.json" if dump.is_dir() else dump
+    print(f"{dump}\n{describe_machine()}")
+    if arguments.collect:
+        _collect(dump, arguments.runs)
+    else:
+        _check(dump, arguments)
+
+
+if __name__ == "__main__":
+    main()
