@@ -42,7 +42,8 @@ class DumpBuilder:
         if array.size and array.dtype.kind == "b":
             stats = [bool(array.max()), bool(array.min()), None, None]
         elif array.size:
-            stats = [float(wide.max()), float(wide.min()), float(wide.mean()), float(np.linalg.norm(wide.ravel()))]
+            with np.errstate(all="ignore"):
+                stats = [float(wide.max()), float(wide.min()), float(wide.mean()), float(np.linalg.norm(wide.ravel()))]
         entry = {"type": "mindspore.Tensor", "dtype": dtype.name, "shape": list(array.shape)}
         entry |= dict(zip(("Max", "Min", "Mean", "Norm"), stats))
         if self.real:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -82,15 +83,7 @@ class ChildEngine:
 
     def close(self) -> None:
         """End the child."""
-        process, self._process = self._process, None
-        if process is not None:
-            cast(BinaryIO, process.stdin).close()
-            cast(BinaryIO, process.stdout).close()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._end()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         process = self._running()
@@ -98,8 +91,7 @@ class ChildEngine:
             send(cast(BinaryIO, process.stdin), request)
             reply = receive(cast(BinaryIO, process.stdout))
         except (EOFError, OSError):
-            code = process.wait()
-            self._process = None
+            code = self._end()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             hint = "" if self._has_answered else f"; that Python needs {_NEEDED_THERE} beside {self._engine.name}"
             raise ChildError(f"the child process of {self._engine.label} died with {how}{hint}") from None
@@ -109,6 +101,20 @@ class ChildEngine:
         if "error" in reply:
             raise ChildError(reply["error"])
         return reply
+
+    def _end(self) -> int:
+        """Close the pipes, on which the child ends by itself, and reap it; its exit code, 0 without a child."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError):  # a request that a dead child never read
+                cast(BinaryIO, stream).close()
+        try:
+            return process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -14,8 +14,9 @@ def explain(metrics: Metrics, judgement: Judgement, *, label: str, dtype: str, s
 
     `dtype` and `shape` are those of the tested output, as the caller wants them written.
     """
-    lines = [f"{label}: {judgement.status} ({dtype}, shape {shape})", *judgement.reasons, *_figures(metrics)]
-    return "\n  ".join(lines)
+    first, *others = judgement.reasons or (judgement.status,)
+    # pytest repeats the first line in its short summary, so it is the one that says what is wrong.
+    return "\n  ".join([f"{label} {dtype} {shape}: {first}", *others, *_figures(metrics)])
 
 
 def summarise(metrics: Metrics, judgement: Judgement) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from msprobe_collector.dump_format import Dtype, dtype_of_array
+from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
 from pytest_msprobe.numerics import (
     Judgement,
@@ -129,7 +130,7 @@ def _compare_output(
             return
         _compare_arrays(found, label, actual.value, expected.value, recorded, standard)
     else:
-        _compare_plain(found, label, actual.value, expected.value, standard)
+        _compare_plain(found, case, label, actual.value, expected.value, standard)
 
 
 def _compare_arrays(
@@ -168,9 +169,12 @@ def _compare_indices(
 
 
 def _compare_plain(
-    found: Comparison, label: str, actual: OutputValue, expected: OutputValue, standard: Standard
+    found: Comparison, case: Case, label: str, actual: OutputValue, expected: OutputValue, standard: Standard
 ) -> None:
-    metrics, judgement = compare_scalars(actual, expected, standard)
+    first = case.call.arguments[0] if case.call.arguments else None
+    # A Python float out of a float32 tensor is as coarse as that tensor.
+    dtype = _array(first).dtype if _is_array(first) and is_differentiable(_array(first)) else None
+    metrics, judgement = compare_scalars(actual, expected, standard, dtype=dtype)
     found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
 
 
@@ -178,9 +182,8 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array_interface__")
 
 
-def _array(value: OutputValue) -> Array:
-    assert _is_array(value)
-    return value  # type: ignore[return-value]  # mypy does not follow the interface test
+def _array(value: object) -> Array:
+    return cast("Array", value)
 
 
 def _type_name(value: OutputValue) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
@@ -60,7 +61,9 @@ class CsvPair:
     def close(self) -> None:
         """Close both files."""
         for file in self._files:
-            file.close()
+            # Every row was flushed when it was written; what is left here is one whose writing failed, which was said.
+            with suppress(OSError):
+                file.close()
 
     def _open(self) -> None:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -56,7 +56,9 @@ def run_loop(dump: Path, device: str, bench: str, profile: cProfile.Profile | No
     """One pytest run over `dump` in this process."""
     clock = LoopClock(profile)
     options = [f"--msprobe-dump={dump}", f"--msprobe-device={device}", f"--msprobe-bench={bench}", "-q"]
-    code = pytest.main([*options, "--msprobe-out=out"], plugins=[clock])
+    code = pytest.main(
+        [*options, "--msprobe-out=out", "-p", "no:hypothesispytest", "-p", "no:pytest_cov"], plugins=[clock]
+    )
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise SystemExit(f"pytest ended with {code!r}")
     return clock

@@ -3,8 +3,8 @@
     python tests/benchmarks/measure.py DUMP [--device auto] [--bench auto] [--runs 3] [--profile FILE]
     python tests/benchmarks/measure.py DUMP --collect
 
-Every run is a fresh process in an empty folder. The smallest and the median of all runs are shown, since other work on
-the machine can only add to a time.
+Every run is a fresh process in an empty folder, after one that is not counted. The smallest and the median of all runs
+are shown, since other work on the machine can only add to a time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ _HERE = Path(__file__).resolve().parent
 #: What pytest itself may cost per item in the target for the loop.
 _ITEM_SECONDS = 1e-3
 _MEGABYTE = 1e6
+#: Plugins of this project's own test environment that a user of pytest-msprobe does not have.
+_NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
+#: Compiled modules are kept here, as an ordinary run keeps them, even where PYTHONDONTWRITEBYTECODE is set: without
+#: them pytest compiles every plugin anew in each process.
+_COMPILED = Path(tempfile.gettempdir()) / f"msprobe-benchmark-pycache-{os.getuid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def run_process(
     started = perf_counter()
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, env=_environment(environment)
         )
         _, status, usage = os.wait4(process.pid, 0)
     wall_seconds = perf_counter() - started
@@ -106,7 +111,7 @@ def run_process(
 def measure_process(dump: Path, options: Sequence[str]) -> ProcessCost:
     """One `pytest --msprobe-dump=DUMP -q`."""
     with empty_folder() as folder:
-        command = [sys.executable, "-m", "pytest", f"--msprobe-dump={dump}", "-q", *options]
+        command = [sys.executable, "-m", "pytest", *_NOT_OURS, f"--msprobe-dump={dump}", "-q", *options]
         return run_process(command, Path(folder), allowed=(0, 1))
 
 
@@ -123,7 +128,8 @@ def measure_collection(dump: Path) -> tuple[ProcessCost, list[str]]:
     """(cost of `pytest --co -q`, which heavy packages it imported)."""
     with empty_folder() as folder:
         seen = Path(folder) / "imported.txt"
-        command = [sys.executable, "-m", "pytest", "-p", "witness", "--co", "-q", f"--msprobe-dump={dump}"]
+        options = ["-p", "witness", *_NOT_OURS, "--co", "-q", f"--msprobe-dump={dump}"]
+        command = [sys.executable, "-m", "pytest", *options]
         environment = {WITNESS_FILE: str(seen), "PYTHONPATH": str(_HERE)}
         cost = run_process(command, Path(folder), **environment)
         return cost, seen.read_text().split()
@@ -167,6 +173,11 @@ def describe_machine() -> str:
     return f"{os.cpu_count()} CPU cores, {platform.platform()}, Python {platform.python_version()}, {versions}"
 
 
+def _environment(extra: dict[str, str]) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPYCACHEPREFIX": str(_COMPILED), **extra}
+
+
 def _in_process(found: dict[str, Any]) -> InProcess:
     def mean(side: str) -> float:
         return sum(bare[side] for bare in found["bare"]) / len(found["bare"])
@@ -190,6 +201,7 @@ def _check(dump: Path, arguments: argparse.Namespace) -> None:
     options = [f"--msprobe-device={arguments.device}", f"--msprobe-bench={arguments.bench}"]
     if not arguments.profile:
         print(f"whole process: pytest --msprobe-dump=DUMP -q {' '.join(options)}")
+        measure_process(dump, options)  # fills the caches of compiled modules and of the disk
         report_processes([measure_process(dump, options) for _ in range(arguments.runs)])
     profile = arguments.profile.absolute() if arguments.profile else None
     runs = [measure_in_process(dump, arguments.device, arguments.bench, profile) for _ in range(arguments.runs)]
@@ -198,6 +210,7 @@ def _check(dump: Path, arguments: argparse.Namespace) -> None:
 
 def _collect(dump: Path, runs: int) -> None:
     print("collection: pytest --co -q --msprobe-dump=DUMP")
+    measure_collection(dump)
     measured = [measure_collection(dump) for _ in range(runs)]
     report_processes([cost for cost, _ in measured])
     print(f"  imported of the heavy packages: {', '.join(measured[-1][1]) or 'none'}")

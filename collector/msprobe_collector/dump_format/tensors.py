@@ -43,7 +43,13 @@ class TensorFolder:
         wanted = array_dtype(value.dtype)
         if wanted is None:
             raise place.fault(f"there is no array type for {value.dtype.name}")
-        return stored if stored.dtype == wanted else stored.astype(wanted)
+        if stored.dtype == wanted:
+            return stored
+        import numpy as np
+
+        # A signalling NaN or a value out of range is the file's, and no reason to warn.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return stored.astype(wanted)
 
     def _open(self, data_name: str, place: Place) -> BinaryIO:
         if (

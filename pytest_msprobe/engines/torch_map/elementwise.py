@@ -79,10 +79,11 @@ def clip_by_norm(x: Tensor | Sequence[Tensor], max_norm: float, norm_type: float
     return x * factor if isinstance(x, Tensor) else [item * factor for item in tensors]
 
 
-def clip_by_global_norm(x: Sequence[Tensor], clip_norm: float) -> tuple[Tensor, ...]:
+def clip_by_global_norm(x: Tensor | Sequence[Tensor], clip_norm: float) -> object:
     """Each x * clip_norm / max(global norm, clip_norm)."""
     norm = torch.sqrt(add_n([(item * item).sum() for item in x]))
-    return tuple(item * clip_norm / torch.clamp(norm, min=clip_norm) for item in x)
+    factor = clip_norm / torch.clamp(norm, min=clip_norm)
+    return x * factor if isinstance(x, Tensor) else tuple(item * factor for item in x)
 
 
 # Creation

@@ -94,8 +94,8 @@ def segment_prod(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor) -> 
 
 
 def segment_reduce(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor, how: str) -> Tensor:
-    """unsorted_segment_max and _min: an empty segment is the lowest or highest value of the dtype."""
-    limits = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
+    """unsorted_segment_max and _min: an empty segment is the lowest or highest value of the dtype, here float32's."""
+    limits = torch.finfo(torch.float32) if x.is_floating_point() else torch.iinfo(x.dtype)
     return _segments(x, segment_ids, num_segments, limits.min if how == "max" else limits.max, how)
 
 

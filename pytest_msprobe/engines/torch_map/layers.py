@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_msprobe.engines.torch_map.arguments import long
+from pytest_msprobe.engines.torch_map.arguments import long, sizes
 
 
 def fast_gelu(x: Tensor) -> Tensor:
@@ -102,6 +102,30 @@ def _per_axis(value: object, rank: int) -> list[int]:
     return [value] * rank if isinstance(value, int) else [int(item) for item in value]  # type: ignore[attr-defined]
 
 
+def fold(
+    x: Tensor, output_size: object, kernel_size: object, dilation: object, padding: object, stride: object
+) -> Tensor:
+    """Columns to image; MindSpore also takes the columns as (N, C, kernel, L)."""
+    columns = x.flatten(1, 2) if x.dim() == 4 else x
+    return functional.fold(columns, sizes(output_size), kernel_size, dilation, padding, stride)  # type: ignore[arg-type]
+
+
+def interpolate(
+    x: Tensor, size: object, scale_factor: object, mode: str, align_corners: bool | None, recompute: bool | None
+) -> Tensor:
+    """As in PyTorch, but for bicubic, whose kernel has another coefficient (seen on CPU)."""
+    if mode == "bicubic":
+        raise NotImplementedError("the bicubic kernel of mindspore.ops.interpolate")
+    return functional.interpolate(x, size, scale_factor, mode, align_corners, recompute)  # type: ignore[arg-type]
+
+
+def kl_div(x: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
+    """PyTorch warns about the reduction `mean`, which is the mean over all elements in both."""
+    if reduction == "mean":
+        return functional.kl_div(x, target, reduction="none", log_target=log_target).mean()
+    return functional.kl_div(x, target, reduction=reduction, log_target=log_target)
+
+
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Tensor:
@@ -151,3 +175,11 @@ def qr(x: Tensor, some: bool) -> tuple[Tensor, Tensor]:
 def diag(x: Tensor) -> Tensor:
     """All elements on the diagonal of a tensor of twice the rank."""
     return torch.diag(x.reshape(-1)).reshape(*x.shape, *x.shape)
+
+
+def triangular_solve(
+    b: Tensor, matrix: Tensor, upper: bool, transpose: bool, unitriangular: bool
+) -> tuple[Tensor, Tensor]:
+    """(solution of `matrix @ x = b`, the matrix)."""
+    used = matrix.mT if transpose else matrix
+    return torch.linalg.solve_triangular(used, b, upper=upper != transpose, unitriangular=unitriangular), matrix.clone()

@@ -1,0 +1,98 @@
+"""Forward and backward records; positions by the rules of collector.md 5.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from msprobe_collector.dump_format import BackwardRecord, DumpError, ForwardRecord, PlainValue, tensor_positions
+from msprobe_collector.dump_format.records import decode_backward, decode_forward
+from msprobe_collector.dump_format.values import Place, decode_value
+
+INT = {"type": "int", "value": 3}
+THREE = PlainValue("int", 3)
+
+
+def tensor(dtype: str = "Float32", type_name: str = "mindspore.Tensor") -> dict[str, Any]:
+    return {"type": type_name, "dtype": dtype, "shape": [2], "Max": 1.0, "Min": 0.0, "Mean": 0.5, "Norm": 1.0}
+
+
+def forward(encoded: Any) -> ForwardRecord:
+    return decode_forward(encoded, file="dump.json", record="Mint.add.0.forward")
+
+
+def backward(encoded: Any) -> BackwardRecord:
+    return decode_backward(encoded, file="dump.json", record="Mint.add.0.backward")
+
+
+@pytest.mark.parametrize(
+    ("encoded", "record"),
+    [
+        (
+            {"input_args": [INT], "input_kwargs": {"dim": INT}, "output": [INT, None]},
+            ((THREE,), {"dim": THREE}, (THREE, None)),
+        ),
+        ({"input_args": [], "input_kwargs": {}, "output": []}, ((), {}, ())),
+        ({"output": [INT]}, (None, {}, (THREE,))),
+        ({"input_args": [INT], "input_kwargs": {}}, ((THREE,), {}, None)),
+        ({}, (None, {}, None)),
+        ({"input_args": [], "parameters": {"w": tensor()}, "is_recompute": False}, ((), {}, None)),
+        ({"input_args": [], "input_kwargs": {"type": INT, "self": None}}, ((), {"type": THREE, "self": None}, None)),
+    ],
+)
+def test_a_forward_record_keeps_what_is_missing_apart_from_what_is_empty(encoded: Any, record: tuple[Any, ...]) -> None:
+    assert forward(encoded) == ForwardRecord(*record)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "record"),
+    [
+        ({"input": [None], "output": [None, INT]}, ((None,), (None, THREE))),
+        ({"input": []}, ((), None)),
+        ({"output": []}, (None, ())),
+        ({}, (None, None)),
+    ],
+)
+def test_a_backward_record_counts_its_nulls(encoded: Any, record: tuple[Any, ...]) -> None:
+    assert backward(encoded) == BackwardRecord(*record)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "sentence"),
+    [
+        ([], "dump.json: Mint.add.0.forward: expected an object, found list"),
+        (None, "dump.json: Mint.add.0.forward: expected an object, found NoneType"),
+        ({"input_args": {}}, "dump.json: Mint.add.0.forward: input_args: expected a list, found dict"),
+        ({"output": None}, "dump.json: Mint.add.0.forward: output: expected a list, found NoneType"),
+        ({"input_kwargs": []}, "dump.json: Mint.add.0.forward: input_kwargs: expected an object of keyword arguments"),
+        ({"input_kwargs": INT}, "dump.json: Mint.add.0.forward: input_kwargs: expected an object of keyword arguments"),
+        (
+            {"input_kwargs": {"dim": 3}},
+            "dump.json: Mint.add.0.forward: input_kwargs.dim: expected an object with a type, a list or null, found 3",
+        ),
+        (
+            {"input_args": [None, [tensor(dtype="X")]]},
+            "dump.json: Mint.add.0.forward: input_args[1][0].dtype: unknown tensor dtype 'X'",
+        ),
+    ],
+)
+def test_a_malformed_forward_record_is_one_sentence(encoded: Any, sentence: str) -> None:
+    with pytest.raises(DumpError) as caught:
+        forward(encoded)
+    assert str(caught.value) == sentence
+
+
+def test_a_malformed_backward_record_is_one_sentence() -> None:
+    with pytest.raises(DumpError) as caught:
+        backward({"input": [], "output": 3})
+    assert str(caught.value) == "dump.json: Mint.add.0.backward: output: expected a list, found int"
+
+
+def test_tensor_positions_skip_what_is_no_top_level_tensor() -> None:
+    """`f(x, 3, int_t, y, bool_t, nodiff)` gave output [T, null, T, null, null]: five entries for six arguments."""
+    place = Place("", "", "")
+    arguments = (tensor(), INT, tensor("Int64"), tensor(), tensor("Bool"), tensor(), [tensor()], {"k": tensor()})
+    values = tuple(decode_value(item, place) for item in (*arguments, tensor("float64", "numpy.ndarray"), None))
+    assert tensor_positions(values) == (0, 2, 3, 4, 5)
+    assert tensor_positions(()) == ()

@@ -1,0 +1,237 @@
+"""The tables of the PyTorch counterparts: well formed, complete for mint, and numerically what MindSpore computes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from torch_map_samples import attribute, mindspore_api
+
+from pytest_msprobe.engines.torch_map import Binding, MissingInTorch, Refusal, bindings, lookup, names
+
+API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
+ENTRIES = [(api_type, name) for api_type in API_TYPES for name in names(api_type)]
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def mindspore() -> ModuleType:
+    module: ModuleType = pytest.importorskip("mindspore")
+    module.runtime.launch_blocking()
+    return module
+
+
+@pytest.fixture(scope="module")
+def roots(torch: ModuleType) -> dict[str, object]:
+    from pytest_msprobe.engines.torch_map import adapters
+
+    return {"torch": torch, "adapters": adapters}
+
+
+class TestTables:
+    @pytest.mark.parametrize("api_type", API_TYPES)
+    def test_every_line_belongs_to_an_entry(self, api_type: str) -> None:
+        text = Path(bindings.__file__).with_name(bindings._TABLE_OF_TYPE[api_type]).read_text(encoding="utf-8")
+        for line in text.splitlines():
+            assert not line or line[0] == "#" or bindings._LINE.match(line), line
+
+    def test_every_entry_resolves_in_the_installed_torch(self, roots: dict[str, object]) -> None:
+        for api_type, name in ENTRIES:
+            found = lookup(api_type, name)
+            if isinstance(found, Binding):
+                found.resolve(roots)
+
+    def test_names_of_a_call_are_parameters_or_roots(self) -> None:
+        for api_type, name in ENTRIES:
+            found = lookup(api_type, name)
+            for form in found.forms if isinstance(found, Binding) else ():
+                used = {node.id for node in ast.walk(form.expression) if isinstance(node, ast.Name)}
+                assert used <= {*form.signature.parameters, "torch", "adapters"}, form.text
+
+    def test_adapters_exist_and_are_used(self, roots: dict[str, Any]) -> None:
+        folder = Path(bindings.__file__).parent
+        used = {
+            name
+            for table in bindings._TABLE_OF_TYPE.values()
+            for name in re.findall(r"adapters\.(\w+)", (folder / table).read_text(encoding="utf-8"))
+        }
+        assert used == set(roots["adapters"].__all__)
+
+    def test_signatures_name_the_parameters_of_mindspore(self, mindspore: ModuleType) -> None:
+        checked = 0
+        for api_type, name in ENTRIES:
+            found = lookup(api_type, name)
+            if isinstance(found, Refusal):
+                continue
+            theirs = _mindspore_parameters(mindspore, api_type, name)
+            if theirs is None:
+                continue
+            checked += 1
+            for form in found.forms:
+                # A table may hold more forms than inspect shows, but at least one with exactly these parameters.
+                ours = list(form.signature.parameters)[api_type == "Tensor" :]
+                if ours == theirs:
+                    break
+            else:
+                pytest.fail(f"{api_type}.{name}{theirs}: {[form.text for form in found.forms]}")
+        assert checked > 850
+
+    def test_primitives_with_constructor_arguments_are_known(self, mindspore: ModuleType) -> None:
+        import mindspore.ops.auto_generate as generated
+        import mindspore.ops.operations as operations
+
+        left_out = {"Primitive", "PrimitiveWithInfer", "Custom", "Morph", "PyFunc"}
+        unknown = [
+            name
+            for module in (operations, generated)
+            for name, value in vars(module).items()
+            if inspect.isclass(value)
+            and issubclass(value, mindspore.ops.Primitive)
+            and not name.startswith("_")
+            and len(inspect.signature(value.__init__).parameters) > 1
+            and name not in left_out
+            and name not in names("Primitive")
+        ]
+        assert unknown == []
+
+    def test_importing_the_tables_imports_no_framework(self) -> None:
+        code = (
+            "import sys; from pytest_msprobe.engines.torch_map import lookup;"
+            "lookup('Mint', 'add'); lookup('Functional', 'max');"
+            "assert not {'torch', 'mindspore', 'numpy'} & set(sys.modules), 'a framework was imported'"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestLookup:
+    @pytest.mark.parametrize(
+        ("module", "api_type", "prefix"),
+        [
+            ("mint", "Mint", ""),
+            ("mint.nn.functional", "MintFunctional", ""),
+            ("mint.linalg", "Mint", "linalg."),
+            ("mint.special", "Mint", "special."),
+        ],
+    )
+    def test_every_public_mint_name_has_a_counterpart(
+        self,
+        mindspore: ModuleType,
+        roots: dict[str, object],
+        module: str,
+        api_type: str,
+        prefix: str,
+    ) -> None:
+        owner = attribute(mindspore, module)
+        routines = [name for name in dict.fromkeys(owner.__all__) if inspect.isroutine(getattr(owner, name, None))]
+        # mint.__all__ also repeats the names of its submodules, which mint itself does not have.
+        assert routines
+        for name in routines:
+            found = lookup(api_type, prefix + name)
+            if isinstance(found, Binding):
+                found.resolve(roots)
+            else:
+                assert name in names(api_type)
+
+    def test_submodules_of_mint_may_be_dotted(self) -> None:
+        found = lookup("Mint", "nn.functional.sigmoid_")
+        assert isinstance(found, Binding)
+        assert found.target == "torch.sigmoid_"
+        assert lookup("Mint", "linalg.qr") == Binding("Mint.linalg.qr", "torch.linalg.qr")
+
+    @pytest.mark.parametrize(
+        ("api_type", "name", "target"),
+        [
+            ("Torch", "softmax", "torch.softmax"),
+            ("Functional", "softmax", "torch.nn.functional.softmax"),
+            ("Tensor", "mean", "torch.Tensor.mean"),
+            ("VF", "lstm", "torch._VF.lstm"),
+            ("Aten", "mm", "torch.ops.aten.mm"),
+        ],
+    )
+    @pytest.mark.parametrize("framework", ["pytorch", "mindtorch"])
+    def test_names_of_pytorch_stay(
+        self, roots: dict[str, object], framework: str, api_type: str, name: str, target: str
+    ) -> None:
+        found = lookup(api_type, name, framework)
+        assert found == Binding(f"{api_type}.{name}", target)
+        assert callable(found.resolve(roots))
+
+    @pytest.mark.parametrize(
+        ("api_type", "name", "framework", "reason"),
+        [
+            ("NPU", "npu_gelu", "pytorch", "no API of type NPU"),
+            ("Distributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type Distributed"),
+            ("MintDistributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type"),
+            ("Functional", "no_such_op", "mindspore", "no PyTorch counterpart in the table"),
+            ("Primitive", "MatMul", "mindspore", r"\(transpose_a, transpose_b\) are not in the dump"),
+            ("Primitive", "NoSuchClass", "mindspore", "no PyTorch counterpart in the table"),
+            ("Functional", "svd", "mindspore", "unique only up to a factor"),
+            ("Mint", "add", "jax", "framework jax"),
+        ],
+    )
+    def test_refusals_give_the_reason(self, api_type: str, name: str, framework: str, reason: str) -> None:
+        found = lookup(api_type, name, framework)
+        assert isinstance(found, Refusal)
+        assert re.search(reason, found.reason)
+
+
+class TestBinding:
+    def test_arguments_that_do_not_fit_say_so(self, roots: dict[str, object]) -> None:
+        found = lookup("Functional", "softmax")
+        assert isinstance(found, Binding)
+        with pytest.raises(TypeError, match=r"Functional\.softmax: the recorded arguments do not fit .*'input'"):
+            found.call((), {}, roots)
+
+    def test_kinds_choose_among_overloads(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("Tensor", "transpose")
+        assert isinstance(found, Binding)
+        x = torch.zeros(2, 3, 4)
+        assert found.call((x, 0, 2), {}, roots).shape == (4, 3, 2)  # type: ignore[attr-defined]
+        assert found.call((x, 1, 2, 0), {}, roots).shape == (3, 4, 2)  # type: ignore[attr-defined]
+        assert found.call((x, (1, 2, 0)), {}, roots).shape == (3, 4, 2)  # type: ignore[attr-defined]
+
+    def test_a_type_error_of_the_call_itself_is_not_taken_for_a_misfit(self, roots: dict[str, object]) -> None:
+        found = lookup("Functional", "sin")
+        assert isinstance(found, Binding)
+        with pytest.raises(TypeError, match="must be Tensor"):
+            found.call(("text",), {}, roots)
+
+    def test_a_name_that_torch_lacks(self, roots: dict[str, object]) -> None:
+        found = lookup("Mint", "no_such_function")
+        assert isinstance(found, Binding)
+        with pytest.raises(MissingInTorch, match=r"no torch\.no_such_function"):
+            found.call((), {}, roots)
+
+    def test_a_method_that_torch_lacks(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        form = bindings._form("f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])")
+        with pytest.raises(MissingInTorch, match="no_such_method"):
+            Binding("Tensor.f", "torch", (form,)).call((torch.zeros(1),), {}, roots)
+
+    def test_tables_cannot_hold_other_code(self) -> None:
+        with pytest.raises(ValueError, match="BinOp is not allowed"):
+            bindings._form("f", "(x)", "x + 1")
+
+
+def _mindspore_parameters(mindspore: ModuleType, api_type: str, name: str) -> list[str] | None:
+    try:
+        callee = mindspore_api(mindspore, api_type, name)
+        signature = inspect.signature(callee.__call__ if api_type == "Primitive" else callee)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    parameters = list(signature.parameters.values())[api_type == "Tensor" :]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    if any(parameter.kind is parameter.VAR_POSITIONAL and parameter.name == "args" for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters]
