@@ -37,7 +37,7 @@ class DumpBuilder:
         """The JSON entry of a tensor, whose values are saved when the dump holds real data."""
         dtype = dtype_of_array(array.dtype)
         assert dtype is not None
-        wide = array.astype(np.float64) if dtype.name == "BFloat16" else array
+        wide = array.astype(np.float64) if dtype.name == "BFloat16" else abs(array) if dtype.kind == "complex" else array
         stats: list[Json] = [None] * 4
         if array.size and array.dtype.kind == "b":
             stats = [bool(array.max()), bool(array.min()), None, None]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype
 from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 from pytest_msprobe.engines.precision import argument_dtype, copy_of
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -24,13 +24,6 @@ from pytest_msprobe.engines.protocol import (
 #: Where each API type lives.
 _MODULES = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops"}
 _PRIMITIVE_MODULES = ("ops", "ops.operations", "ops.auto_generate")
-#: How MindSpore says that a backend lacks a kernel or a dtype (seen on 2.7 and 2.10, CPU).
-_NO_KERNEL = re.compile(
-    r"The kernel (?P<kernel>\w+) unregistered"
-    r"|Select (?P<device>\w+) operator\[(?P<operator>\w+)\] fail"
-    r"|Unsupported op \[(?P<op>\w+)\]"
-    r"|(?P<general>[^\n]*(?:not supported on CPU|only supports? (?:on )?Ascend|is not supported on the device)[^\n]*)"
-)
 
 
 class MindSporeEngine:
@@ -199,11 +192,9 @@ class _Translated:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        match = _NO_KERNEL.search(str(error)) if isinstance(error, Exception) else None
-        if match is not None:
-            kernel = match["kernel"] or match["operator"] or match["op"] or match["general"].strip()
-            detail = " for this dtype" if match["operator"] else ""
-            raise Unsupported(f"MindSpore {self._target} has no kernel {kernel}{detail}") from None
+        lacking = missing_kernel(error) if isinstance(error, Exception) else None
+        if lacking is not None:
+            raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
 
 
 def _graph_cell(mindspore: Any, run: Callable[..., Any]) -> Any:

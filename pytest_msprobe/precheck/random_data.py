@@ -69,9 +69,9 @@ class _FloatRange:
 
 
 def _bools(value: TensorValue, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    low, high = _ends(value, "bool")
-    flat = generator.integers(int(bool(low)), int(bool(high)), size=value.size, endpoint=True, dtype=np.int8)
-    return _pin(flat, (int(bool(high)), int(bool(low))), generator).astype(np.bool_)
+    low, high = sorted(int(bool(end)) for end in _ends(value, "bool"))
+    flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=np.int8)
+    return _pin(flat, (high, low), generator).astype(np.bool_)
 
 
 def _integers(

@@ -1,14 +1,18 @@
-"""pytester unloads what an in-process run imported; compiled packages do not survive that, so they are loaded before."""
+"""Every test here runs pytest inside pytest."""
 
 from __future__ import annotations
 
-import mindspore  # noqa: F401
-import ml_dtypes  # noqa: F401
-import pytest
-import torch  # noqa: F401
+import importlib
 
-import pytest_msprobe.engines.torch_map.adapters
-import pytest_msprobe.precheck.check  # noqa: F401
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _load_compiled_packages() -> None:
+    """pytester unloads what an in-process run imported, which compiled packages do not survive: load them before."""
+    for name in ("mindspore", "ml_dtypes", "torch", "pytest_msprobe.engines.torch_map.adapters"):
+        importlib.import_module(name)
+    importlib.import_module("pytest_msprobe.precheck.check")
 
 
 @pytest.fixture(autouse=True)

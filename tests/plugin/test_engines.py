@@ -35,15 +35,19 @@ def child_of_mindspore() -> Iterator[ChildEngine]:
     engine.close()
 
 
-@pytest.fixture(params=["torch", "torch child", "mindspore", "mindspore child"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "mindspore child":
-        yield request.getfixturevalue("child_of_mindspore")
-        return
-    made: Engine = TorchEngine(is_raised=True) if "torch" in request.param else MindSporeEngine(is_raised=True)
-    made = ChildEngine(made) if "child" in request.param else made
-    yield made
-    made.close()
+@pytest.fixture(scope="module")
+def child_of_torch() -> Iterator[ChildEngine]:
+    engine = ChildEngine(TorchEngine(is_raised=True))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(params=["torch", "child_of_torch", "mindspore", "child_of_mindspore"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param.startswith("child"):
+        child: ChildEngine = request.getfixturevalue(request.param)
+        return child
+    return TorchEngine(is_raised=True) if request.param == "torch" else MindSporeEngine(is_raised=True)
 
 
 def test_matmul_and_its_gradients_in_float64(engine: Engine) -> None:

@@ -126,6 +126,7 @@ class Binding:
         raise TypeError(f"{self.api}: the recorded arguments do not fit its signature ({'; or '.join(problems)})")
 
 
+@cache
 def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | Refusal:
     """The PyTorch call for an API, or why there is none. Neither framework is imported.
 
