@@ -14,7 +14,7 @@ Json = Any
 
 
 class DumpBuilder:
-    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values become files."""
+    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too."""
 
     def __init__(self, folder: Path, *, real: bool = True, framework: str = "mindspore") -> None:
         self.folder = folder
@@ -37,7 +37,9 @@ class DumpBuilder:
         """The JSON entry of a tensor, whose values are saved when the dump holds real data."""
         dtype = dtype_of_array(array.dtype)
         assert dtype is not None
-        wide = array.astype(np.float64) if dtype.name == "BFloat16" else abs(array) if dtype.kind == "complex" else array
+        wide = (
+            array.astype(np.float64) if dtype.name == "BFloat16" else abs(array) if dtype.kind == "complex" else array
+        )
         stats: list[Json] = [None] * 4
         if array.size and array.dtype.kind == "b":
             stats = [bool(array.max()), bool(array.min()), None, None]
@@ -76,7 +78,9 @@ class DumpBuilder:
         forward = f"{name}.forward"
         self.records[forward] = {
             "input_args": [self.value(item, f"{forward}.input.{i}") for i, item in enumerate(arguments)],
-            "input_kwargs": {key: self.value(item, f"{forward}.kwargs.{key}") for key, item in (keywords or {}).items()},
+            "input_kwargs": {
+                key: self.value(item, f"{forward}.kwargs.{key}") for key, item in (keywords or {}).items()
+            },
             "output": [self.value(item, f"{forward}.output.{i}") for i, item in enumerate(outputs)],
         }
         self.stacks[forward] = [f"File /home/train/net.py, line 7, in construct, \n y = {name}(x)"]

@@ -37,7 +37,7 @@ _REFUSED_DTYPE = re.compile(
 
 
 def missing_kernel(error: BaseException) -> str | None:
-    """What MindSpore lacks, as `kernel LinalgVectorNorm` or `kernel MatMul for this dtype`, or None for another error."""
+    """What MindSpore lacks, `kernel LinalgVectorNorm` or `kernel MatMul for this dtype`; None for another error."""
     text = str(error)
     if match := _NO_KERNEL.search(text):
         return f"kernel {_name(match)}"

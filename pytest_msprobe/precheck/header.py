@@ -30,7 +30,7 @@ def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
             elif found is not None:
                 calls[path, found[0]] = dump.framework
     left = f"; {cells} Cell records are left to other suites" if cells else ""
-    shown = str(dumps[0]) if len(dumps) == 1 else f"{len(dumps)} dumps"
+    shown = session.node_id(dumps[0]) if len(dumps) == 1 else f"{len(dumps)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
     return [*lines, *_benchmark_lines(session, calls)]

@@ -117,7 +117,11 @@ SPOILT: dict[str, tuple[Callable[[DumpBuilder], None], str, str]] = {
         "error",
         "Mint.neg.0.forward: input_args: expected a list, found str",
     ),
-    "record is no object": (lambda builder: builder.records.update({RECORD: 7}), "error", "expected an object, found int"),
+    "record is no object": (
+        lambda builder: builder.records.update({RECORD: 7}),
+        "error",
+        "expected an object, found int",
+    ),
     "unknown dtype": (
         set_field(RECORD, ["input_args", 0, "dtype"], "Float99"),
         "error",
@@ -165,7 +169,9 @@ def test_a_bad_record_is_one_sentence_with_file_record_and_field(
     assert "Traceback" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("name", ["Mint.neg.forward", "Mint.neg.x.forward", "Mint.neg.0", "forward", "", "Mint.0.forward"])
+@pytest.mark.parametrize(
+    "name", ["Mint.neg.forward", "Mint.neg.x.forward", "Mint.neg.0", "forward", "", "Mint.0.forward"]
+)
 def test_a_name_without_call_number_is_an_item_that_fails(pytester: pytest.Pytester, name: str) -> None:
     builder = builder_with_a_good_call(pytester.path)
     builder.records[name] = {"input_args": [], "input_kwargs": {}, "output": []}
@@ -197,7 +203,9 @@ def test_a_broken_stack_file_costs_nothing_but_the_stack(pytester: pytest.Pytest
 
 
 def test_nan_in_a_real_files_json_is_read(pytester: pytest.Pytester) -> None:
-    builder = DumpBuilder(pytester.path).call("Mint.neg.0", [np.array([np.nan], np.float32)], [np.array([np.nan], np.float32)])
+    builder = DumpBuilder(pytester.path).call(
+        "Mint.neg.0", [np.array([np.nan], np.float32)], [np.array([np.nan], np.float32)]
+    )
     dump = builder.write()
     assert "NaN" in dump.read_text()
     pytester.runpytest(f"--msprobe-dump={dump}").assert_outcomes(passed=1)

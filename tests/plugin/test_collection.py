@@ -83,9 +83,9 @@ def test_a_plain_argument_is_collected_and_a_stray_dump_is_not(pytester: pytest.
     pytester.makepyfile("def test_own(): pass")
     pytester.runpytest("named/dump.json").assert_outcomes(passed=5)
     pytester.runpytest().assert_outcomes(passed=1)
-    pytester.runpytest("named/dump.json", "test_a_plain_argument_is_collected_and_a_stray_dump_is_not.py").assert_outcomes(
-        passed=6
-    )
+    pytester.runpytest(
+        "named/dump.json", "test_a_plain_argument_is_collected_and_a_stray_dump_is_not.py"
+    ).assert_outcomes(passed=6)
 
 
 def test_with_the_option_and_no_paths_only_the_dumps_are_collected(pytester: pytest.Pytester) -> None:
@@ -133,7 +133,18 @@ def test_neither_start_nor_collection_imports_numpy_or_a_framework(tmp_path: Pat
     small_dump(tmp_path)
     (tmp_path / "conftest.py").write_text(LOADED)
     # The test extra's own plugins import NumPy; they are not part of what is tested here.
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:hypothesispytest", "-p", "no:cacheprovider", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "LOADED []" in done.stdout, done.stdout + done.stderr
 

@@ -16,7 +16,9 @@ def existing_rows(folder: Path, kind: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["gpt_tiny_tensor", "gpt_tiny_mix", "gpt_tiny_statistics"])
-def test_every_call_of_a_float32_step_passes(pytester: pytest.Pytester, reports: Reports, dumps: Path, name: str) -> None:
+def test_every_call_of_a_float32_step_passes(
+    pytester: pytest.Pytester, reports: Reports, dumps: Path, name: str
+) -> None:
     result = pytester.runpytest(f"--msprobe-dump={dumps / name}", "--msprobe-bench=torch")
     result.assert_outcomes(passed=180)
     assert len(reports.results) == 90

@@ -95,7 +95,9 @@ def test_primitive_gradients_in_firing_order_are_paired_by_shape(pytester: pytes
     gradients = [(G.T @ A).astype(np.float32), G.sum(0), (G @ weight).astype(np.float32)]
     builder = DumpBuilder(pytester.path)
     builder.call("Primitive.dense.Dense.0", [A, weight, bias], [output], incoming=[G], gradients=gradients)
-    builder.call("Primitive.dense.Dense.1", [A, weight, bias], [output], incoming=[G], gradients=[g * 2 for g in gradients])
+    builder.call(
+        "Primitive.dense.Dense.1", [A, weight, bias], [output], incoming=[G], gradients=[g * 2 for g in gradients]
+    )
     result = run(pytester, builder)
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["FAILED *Primitive.dense.Dense.1::backward*"])
@@ -124,9 +126,9 @@ PASSES = {
         "Mint.matmul.0",
         [A.astype(ml_dtypes.bfloat16), B.astype(ml_dtypes.bfloat16)],
         [
-            (
-                A.astype(ml_dtypes.bfloat16).astype(np.float64) @ B.astype(ml_dtypes.bfloat16).astype(np.float64)
-            ).astype(np.float32).astype(ml_dtypes.bfloat16)
+            (A.astype(ml_dtypes.bfloat16).astype(np.float64) @ B.astype(ml_dtypes.bfloat16).astype(np.float64))
+            .astype(np.float32)
+            .astype(ml_dtypes.bfloat16)
         ],
     ),
     "Python int": ("Tensor.numel.0", [A], [32]),
@@ -244,7 +246,9 @@ def test_a_device_output_of_another_dtype_than_recorded_is_an_error(pytester: py
     result.stdout.fnmatch_lines(["*Tested dtype Float32, but the dump recorded Float16*"])
 
 
-def test_an_exception_on_the_device_is_an_error_that_says_which_side(pytester: pytest.Pytester, reports: Reports) -> None:
+def test_an_exception_on_the_device_is_an_error_that_says_which_side(
+    pytester: pytest.Pytester, reports: Reports
+) -> None:
     builder = DumpBuilder(pytester.path, real=False).call("Mint.matmul.0", [A, A], [EXACT])
     run(pytester, builder, "--msprobe-device=mindspore:cpu").assert_outcomes(failed=1)
     message = reports.results["Mint.matmul.0"]["Message"]
@@ -252,7 +256,9 @@ def test_an_exception_on_the_device_is_an_error_that_says_which_side(pytester: p
     assert "C++ Call Stack" not in message
 
 
-def test_an_exception_in_the_benchmark_is_an_error_that_says_which_side(pytester: pytest.Pytester, reports: Reports) -> None:
+def test_an_exception_in_the_benchmark_is_an_error_that_says_which_side(
+    pytester: pytest.Pytester, reports: Reports
+) -> None:
     builder = DumpBuilder(pytester.path).call("Mint.matmul.0", [A, A], [EXACT])
     run(pytester, builder).assert_outcomes(failed=1)
     assert reports.results["Mint.matmul.0"]["Message"].startswith("benchmark (torch CPU float64): RuntimeError: ")
@@ -311,5 +317,7 @@ def test_a_frameworks_warnings_are_no_verdicts(pytester: pytest.Pytester) -> Non
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     builder = DumpBuilder(pytester.path)
     # torch.det of a batch and __floordiv__ have both warned in some version; a complex cast does in this one.
-    builder.call("Tensor.to.0", [np.array([1 + 2j]), {"type": "mindspore.dtype", "value": "Float64"}], [np.array([1.0])])
+    builder.call(
+        "Tensor.to.0", [np.array([1 + 2j]), {"type": "mindspore.dtype", "value": "Float64"}], [np.array([1.0])]
+    )
     run(pytester, builder).assert_outcomes(passed=1)

@@ -158,6 +158,12 @@ def test_messages_follow_each_other_and_an_end_is_an_end() -> None:
             receive(BytesIO(whole[:length]))
 
 
+@pytest.mark.parametrize("dtype", ["U3", "float128", "S2"])
+def test_an_array_that_no_dump_holds_is_refused_by_the_reader(dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"no array type {np.dtype(dtype).name}"):
+        through(np.zeros(2, dtype=dtype))
+
+
 class Payload:
     def __reduce__(self) -> tuple[Any, ...]:
         raise AssertionError("pickled")

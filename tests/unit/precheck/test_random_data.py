@@ -98,6 +98,12 @@ def test_min_and_max_occur_after_rounding_to_a_small_dtype(dtype: str, one: floa
     assert wide(found).max() == float(ends[1])
 
 
+def test_both_ends_have_places_of_their_own_whatever_the_seed() -> None:
+    value = tensor("Float32", 1000, -1.0, 1.0)
+    ends = {(array.min(), array.max()) for array in (draw(value, seed) for seed in range(3000))}
+    assert ends == {(-1.0, 1.0)}  # about three of the seeds draw one place twice
+
+
 def test_floats_fill_the_range_evenly() -> None:
     found = draw(tensor("Float32", 40_000, 2.0, 6.0))
     counts, _ = np.histogram(found, bins=8, range=(2.0, 6.0))
