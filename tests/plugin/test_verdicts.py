@@ -321,3 +321,19 @@ def test_a_frameworks_warnings_are_no_verdicts(pytester: pytest.Pytester) -> Non
         "Tensor.to.0", [np.array([1 + 2j]), {"type": "mindspore.dtype", "value": "Float64"}], [np.array([1.0])]
     )
     run(pytester, builder).assert_outcomes(passed=1)
+
+
+def test_a_pytorch_dump_with_pt_files_is_checked_on_recorded_values(pytester: pytest.Pytester) -> None:
+    import torch
+
+    builder = DumpBuilder(pytester.path, framework="pytorch")
+    builder.call("Torch.matmul.0", [A, B], [EXACT], incoming=[G], gradients=GRADIENTS)
+    folder = builder.folder / "dump_tensor_data"
+    for file in list(folder.glob("*.npy")):
+        torch.save(torch.from_numpy(np.load(file)), file.with_suffix(".pt"))
+        file.unlink()
+    text = builder.write().read_text().replace(".npy", ".pt").replace("mindspore.Tensor", "torch.Tensor")
+    builder.path.write_text(text.replace('"Float32"', '"torch.float32"'))
+    result = pytester.runpytest("--msprobe-dump=dump.json")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["msprobe: tested: recorded values*"])

@@ -78,10 +78,11 @@ def array_dtype(dtype: Dtype) -> np.dtype[np.generic] | None:
     """NumPy dtype for arrays of `dtype` (bfloat16, float8 and int4 through ml_dtypes); None when there is none."""
     if dtype.array_name is None:
         return None
-    import ml_dtypes  # noqa: F401  registers the small floats with NumPy
+    import ml_dtypes
     import numpy as np
 
-    return np.dtype(dtype.array_name)
+    # Not by name alone: MindSpore, once imported, registers a bfloat16 of its own under the same name.
+    return np.dtype(getattr(ml_dtypes, dtype.array_name, dtype.array_name))
 
 
 @cache

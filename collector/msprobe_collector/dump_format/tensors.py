@@ -1,4 +1,4 @@
-"""Values of recorded tensors: `.npy` files read without trusting them."""
+"""Values of recorded tensors: `.npy` and `.pt` files read without trusting them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.dtypes import array_dtype
+from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
 from msprobe_collector.dump_format.values import Place, TensorValue
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class TensorFolder:
         if value.data_name is None or value.dtype is None:
             raise place.fault("the record names no file with real data")
         with self._open(value.data_name, place) as file:
-            stored = _read_npy(file, value, place)
+            is_pytorch = value.data_name.endswith(".pt")
+            stored = _read_pt(file, value, place) if is_pytorch else _read_npy(file, value, place)
         wanted = array_dtype(value.dtype)
         if wanted is None:
             raise place.fault(f"there is no array type for {value.dtype.name}")
@@ -79,6 +81,14 @@ class TensorFolder:
 
 def _is_inside(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def _read_pt(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+    assert value.dtype is not None  # load() has seen to it
+    try:
+        return read_pytorch_tensor(file, value.shape, value.dtype)
+    except PytorchFileError as error:
+        raise place.fault(f"{value.data_name!r} {error}") from None
 
 
 def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:

@@ -73,6 +73,17 @@ def test_a_dtype_and_its_array_type_are_one_pair_of_equal_size(name: str) -> Non
     assert dtype_of_array(array_type.newbyteorder(">")) is dtype
 
 
+def test_bfloat16_is_that_of_ml_dtypes_even_after_mindspore_registered_its_own() -> None:
+    code = (
+        "import ml_dtypes, mindspore, numpy as np, msprobe_collector.dump_format as f;"
+        "found = f.array_dtype(f.find_dtype('BFloat16'));"
+        "print(found == np.dtype(ml_dtypes.bfloat16), np.dtype('bfloat16') == np.dtype(ml_dtypes.bfloat16))"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    # The second word shows that the danger is real; when it turns True, MindSpore has stopped doing this.
+    assert ran.stdout.split() == ["True", "False"]
+
+
 def test_hifloat8_has_no_array_type() -> None:
     dtype = find_dtype("HiFloat8")
     assert dtype is not None

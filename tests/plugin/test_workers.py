@@ -1,0 +1,77 @@
+"""Real xdist workers: the same items, data and rows as in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+from report_reader import Reports
+
+RANDOM = np.random.default_rng(3)
+
+
+def statistics_dump(folder: Path, calls: int = 6) -> DumpBuilder:
+    builder = DumpBuilder(folder, real=False)
+    for number in range(calls):
+        a, b = RANDOM.standard_normal((2, 8, 8)).astype(np.float32)
+        builder.call(f"Mint.matmul.{number}", [a, b], [a @ b], incoming=[a], gradients=[a, b])
+    return builder
+
+
+def test_rows_do_not_depend_on_the_number_of_workers(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path).write()
+    rows = []
+    for workers in ("0", "2"):
+        out = pytester.path / f"out{workers}"
+        result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", workers, f"--msprobe-out={out}")
+        result.assert_outcomes(passed=12)
+        reports = Reports(out)
+        assert len(reports.results) == 6
+        assert {row["Backward Test Success"] for row in reports.results.values()} == {"pass"}
+        rows.append(reports.details)
+    assert rows[0] == rows[1]
+
+
+def test_rows_do_not_depend_on_what_else_is_selected(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path).write()
+    pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-out=all")
+    pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-out=one", "-k", "matmul.4 and backward")
+    everything, alone = Reports(pytester.path / "all").details, Reports(pytester.path / "one").details
+    assert alone.keys() == {"Mint.matmul.4.backward.output.0", "Mint.matmul.4.backward.output.1"}
+    assert all(everything[name] == row for name, row in alone.items())
+
+
+def test_another_seed_gives_other_data(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path, calls=1).write()
+    for seed in ("0", "1"):
+        pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-seed={seed}", f"--msprobe-out={seed}")
+    errors = [Reports(pytester.path / seed).details["Mint.matmul.0.forward.output.0"]["MaxRelativeErr"] for seed in "01"]
+    assert errors[0] != errors[1]
+
+
+def test_a_direction_that_was_not_selected_says_so(pytester: pytest.Pytester, reports: Reports) -> None:
+    statistics_dump(pytester.path, calls=1).write()
+    pytester.runpytest("--msprobe-dump=dump.json", "-m", "backward").assert_outcomes(passed=1, deselected=1)
+    assert list(reports.results["Mint.matmul.0"].values()) == [
+        "Mint.matmul.0",
+        "",
+        "pass",
+        "forward: not selected in this run",
+    ]
+
+
+def test_plain_arguments_a_bad_dump_and_last_failed_work_with_workers(pytester: pytest.Pytester) -> None:
+    builder = statistics_dump(pytester.path / "rank0")
+    builder.records["Mint.matmul.3.forward"]["input_args"][0]["dtype"] = "Float99"
+    builder.write()
+    (pytester.path / "rank1").mkdir()
+    (pytester.path / "rank1" / "dump.json").write_text("{")
+    arguments = ("rank0/dump.json", "rank1/dump.json", "-n", "2")
+    result = pytester.runpytest_subprocess(*arguments)
+    assert result.parseoutcomes()["passed"] == 10
+    assert result.parseoutcomes()["failed"] == 2
+    result.stdout.fnmatch_lines(["*rank1/dump.json: is not valid JSON*"])
+    again = pytester.runpytest_subprocess("rank0/dump.json", "-n", "2", "--lf")
+    again.assert_outcomes(failed=2)
