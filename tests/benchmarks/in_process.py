@@ -1,6 +1,8 @@
 """The child process of measure.py: pytest's loop and the bare frameworks in one process that is warm already.
 
-python tests/benchmarks/in_process.py RESULT_FILE DUMP DEVICE BENCH [PROFILE_FILE]
+    python tests/benchmarks/in_process.py RESULT_FILE DUMP DEVICE BENCH [PROFILE_FILE]
+
+RESULT_FILE becomes a JSON object; every API call has run once on both sides before anything is timed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Makes a large dump out of a small one: the same records again and again, under new call numbers.
 
-python tests/benchmarks/make_dump.py SOURCE_DIR TARGET_DIR --calls 712
-python tests/benchmarks/make_dump.py SOURCE_DIR TARGET_DIR --records 100000
+    python tests/benchmarks/make_dump.py SOURCE_DIR TARGET_DIR --calls 712
+    python tests/benchmarks/make_dump.py SOURCE_DIR TARGET_DIR --records 100000
+
+TARGET_DIR may not exist yet. Tensors are hard links to the source's files where the file system allows it.
 """
 
 from __future__ import annotations
