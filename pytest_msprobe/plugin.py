@@ -5,6 +5,7 @@ Nothing here may import NumPy or a framework: pytest loads this module in every 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     from pytest_msprobe.precheck.nodes import DumpFile
 
     return DumpFile.of(parent, file_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect without the garbage collector: nodes are no garbage, and 100,000 of them would be walked many times."""
+    is_paused = _keys.SESSION in session.config.stash and gc.isenabled()
+    if is_paused:
+        gc.disable()
+    try:
+        return (yield)
+    finally:
+        if is_paused:
+            gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from report_reader import Reports
 
+from pytest_msprobe.engines.float_environment import restore_subnormals
+
 DUMPS = Path(__file__).parent / "dumps"
+
+
+@pytest.fixture(autouse=True)
+def _default_floating_point_mode() -> Iterator[None]:
+    """Tests that call MindSpore directly must not leave flush-to-zero to the next."""
+    yield
+    restore_subnormals()
 
 
 @pytest.fixture

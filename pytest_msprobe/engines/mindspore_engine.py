@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype
+from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 from pytest_msprobe.engines.precision import argument_dtype, copy_of
 from pytest_msprobe.engines.protocol import (
@@ -81,7 +83,7 @@ class MindSporeEngine:
                 *[put(value) for value in arguments], **{key: put(value) for key, value in keywords.items()}
             )
 
-        with _Translated(self.target):
+        with _Guarded(self.target):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
 
     def close(self) -> None:
@@ -90,12 +92,15 @@ class MindSporeEngine:
     @cached_property
     def _mindspore(self) -> Any:
         try:
-            import mindspore
+            mindspore = load_framework("mindspore")
         except ImportError as error:
             raise Unsupported(f"MindSpore cannot be imported ({error})") from None
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-        # The one place where Ascend and CPU differ.
-        mindspore.set_device(self.target, *([] if self._device_id is None else [self._device_id]))
+        # The one place where Ascend and CPU differ. What is so already is not asked for: MindSpore refuses once it ran.
+        if self._device_id is not None:
+            mindspore.set_device(self.target, self._device_id)
+        elif mindspore.get_context("device_target") != self.target:
+            mindspore.set_device(self.target)
         mindspore.runtime.launch_blocking()
         return mindspore
 
@@ -148,7 +153,7 @@ class MindSporeExecution:
         self._mindspore = mindspore
         self._leaves = leaves
         self._target = target
-        self._cell = _graph_cell(mindspore, run) if leaves else None
+        self._cell = _graph_tools(mindspore)[0](run) if leaves else None
         returned = run() if self._cell is None else self._cell.run_keeping_all(*leaves)
         tensor_type = mindspore.Tensor
         flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
@@ -168,8 +173,8 @@ class MindSporeExecution:
         ]
         if not sens:
             raise Unsupported("no output of the API can carry a gradient")
-        operation = self._mindspore.ops.GradOperation(get_all=True, sens_param=True)
-        with _Translated(self._target):
+        operation = _graph_tools(self._mindspore)[1]
+        with _Guarded(self._target):
             found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
             return tuple(_array(gradient) for gradient in found)
 
@@ -182,8 +187,10 @@ class MindSporeExecution:
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 
-class _Translated:
-    """Turns MindSpore's many ways of saying "no kernel for this" into Unsupported."""
+class _Guarded:
+    """Around MindSpore's own code: its many ways of saying "no kernel for this" become Unsupported, and the
+    floating-point mode is put back.
+    """
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -192,24 +199,29 @@ class _Translated:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        restore_subnormals()
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
 
 
-def _graph_cell(mindspore: Any, run: Callable[..., Any]) -> Any:
-    """A Cell around `run`. MindSpore keeps the graph of a Cell with set_grad, so that GradOperation on it does not run
-    the forward again (documented for `Cell.set_grad`; checked on 2.7 and 2.10 by counting).
+@cache
+def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
+    """(class of a Cell around a function, gradient operation).
+
+    MindSpore keeps the graph of a Cell with set_grad, so that GradOperation on it does not run the forward again
+    (documented for `Cell.set_grad`; counted on 2.7 and 2.10).
     """
 
     class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
-        def __init__(self) -> None:
+        def __init__(self, run: Callable[..., Any]) -> None:
             super().__init__(auto_prefix=False)
+            self.run = run
             self.returned: Any = None
             self.set_grad()
 
         def construct(self, *leaves: Any) -> Any:
-            self.returned = run(*leaves)
+            self.returned = self.run(*leaves)
             flat = flatten_outputs(self.returned, lambda item: isinstance(item, mindspore.Tensor))
             carrying = tuple(value for path, value in flat if len(path) == 1 and _is_float(mindspore, value))
             return carrying[0] if len(carrying) == 1 else carrying
@@ -219,7 +231,7 @@ def _graph_cell(mindspore: Any, run: Callable[..., Any]) -> Any:
             returned, self.returned = self.returned, None
             return returned
 
-    return GraphCell()
+    return GraphCell, mindspore.ops.GradOperation(get_all=True, sens_param=True)
 
 
 def _is_float(mindspore: Any, value: Any) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from glob import glob
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -96,8 +97,9 @@ class Engines:
         )
 
 
+@cache
 def has_ascend() -> bool:
-    """Whether this machine shows an Ascend NPU. Looks for its device files, so that no framework is imported for it."""
+    """Whether this machine shows an Ascend NPU: looks for its device files, once, and imports no framework for it."""
     return bool(glob("/dev/davinci[0-9]*"))
 
 
@@ -123,5 +125,8 @@ def _make_device(specification: DeviceSpecification) -> Engine:
         return TorchEngine(f"{target}{index}", is_raised=False)
     from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 
+    # MindSpore and PyTorch each bring an OpenMP runtime whose idle threads spin: side by side in one process they take
+    # the cores from each other (MindSpore 2.5 times slower). Read when the runtimes load; a user's own value stays.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     target = "Ascend" if specification.target == "ascend" else "CPU"
     return MindSporeEngine(target, specification.index, is_raised=False)

@@ -87,9 +87,12 @@ def _integers(
 
 def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) -> np.ndarray[Any, Any]:
     bounds = _float_range(value, dtype)
-    share = generator.random(value.size)
-    # Not low + share * (high - low): the difference of two large ends overflows.
-    flat = bounds.low * (1.0 - share) + bounds.high * share
+    flat = generator.random(value.size)
+    # In place: a tensor may be as large as memory allows. Halves, as the difference of two large ends would overflow.
+    half_width = bounds.high / 2 - bounds.low / 2
+    flat *= half_width
+    flat += bounds.low / 2
+    flat *= 2
     np.clip(flat, bounds.low, bounds.high, out=flat)
     return _pin(flat, bounds.occurring, generator)
 
@@ -128,18 +131,13 @@ def _whole(end: float, least: int, most: int) -> int:
 def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
     """Put `values` at distinct random places; the last ones are given up first when there are too few elements."""
     kept = values[: flat.size]
-    # Sorting all places would cost more than the data; a few draws until they differ do not.
-    places = (
-        generator.choice(flat.size, size=len(kept), replace=False)
-        if flat.size < 1000
-        else _few(flat.size, len(kept), generator)
-    )
-    for place, pinned in zip(places, kept):
+    for place, pinned in zip(_distinct_places(flat.size, len(kept), generator), kept):
         flat[place] = pinned
     return flat
 
 
-def _few(size: int, count: int, generator: np.random.Generator) -> list[int]:
+def _distinct_places(size: int, count: int, generator: np.random.Generator) -> list[int]:
+    """`count` different indices below `size`, by drawing until they differ: a permutation would cost more."""
     found: list[int] = []
     while len(found) < count:
         place = int(generator.integers(size))

@@ -47,7 +47,9 @@ def test_another_seed_gives_other_data(pytester: pytest.Pytester) -> None:
     statistics_dump(pytester.path, calls=1).write()
     for seed in ("0", "1"):
         pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-seed={seed}", f"--msprobe-out={seed}")
-    errors = [Reports(pytester.path / seed).details["Mint.matmul.0.forward.output.0"]["MaxRelativeErr"] for seed in "01"]
+    errors = [
+        Reports(pytester.path / seed).details["Mint.matmul.0.forward.output.0"]["MaxRelativeErr"] for seed in "01"
+    ]
     assert errors[0] != errors[1]
 
 

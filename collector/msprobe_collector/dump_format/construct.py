@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from msprobe_collector.dump_format.errors import DumpError
+from msprobe_collector.dump_format.files import read_plain
 
 
 def read_construct(path: Path) -> dict[str, str | None]:
@@ -18,7 +19,7 @@ def read_construct(path: Path) -> dict[str, str | None]:
         DumpError: the file cannot be read or has another form.
     """
     try:
-        decoded = msgspec.json.decode(path.read_bytes())
+        decoded = msgspec.json.decode(read_plain(path))
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

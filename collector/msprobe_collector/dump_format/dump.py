@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from msprobe_collector.dump_format.errors import DumpError
+from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.names import Direction
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
 from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, decode_backward, decode_forward
@@ -106,7 +107,7 @@ class Dump:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
 
 _FRAME = re.compile(
@@ -47,7 +48,7 @@ class CallStacks:
         """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
         path = dump_path.parent / "stack.json"
         try:
-            decoded = msgspec.json.decode(quote_nonfinite(path.read_bytes()))
+            decoded = msgspec.json.decode(quote_nonfinite(read_plain(path)))
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
+import struct
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.dtypes import array_dtype
+from msprobe_collector.dump_format.files import NotAPlainFileError, open_plain
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
 from msprobe_collector.dump_format.values import Place, TensorValue
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 #: From this size on a file is memory-mapped. Below, one read is faster than a mapping and leaves no file open.
 MAP_FROM_BYTES = 1 << 16
+_MOST_HEADER_BYTES = 1 << 16
 
 
 class TensorFolder:
@@ -65,18 +69,15 @@ class TensorFolder:
         try:
             if path.is_symlink() and not _is_inside(path, self.folder):
                 raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused")
-            # Without O_NONBLOCK a FIFO would block here for ever.
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+            return open_plain(path)
         except FileNotFoundError:
             raise place.fault(
                 f"{data_name!r} is not in {self.folder}; copy dump_tensor_data beside dump.json"
             ) from None
+        except NotAPlainFileError:
+            raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused") from None
         except OSError as error:
             raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused")
-        return os.fdopen(descriptor, "rb")
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -110,12 +111,8 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
 
 
 def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    from numpy.lib import format as npy
-
     try:
-        version = npy.read_magic(file)  # type: ignore[no-untyped-call]
-        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, column_major, dtype = read_header(file)  # type: ignore[no-untyped-call]
+        shape, column_major, dtype = _parse_header(_header_bytes(file))
     except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}") from None
@@ -126,4 +123,26 @@ def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tupl
         raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}")
     if tuple(shape) != value.shape:
         raise place.fault(f"{value.data_name!r} has shape {tuple(shape)}, the record says {value.shape}")
+    return shape, column_major, dtype
+
+
+def _header_bytes(file: BinaryIO) -> bytes:
+    """The header of an .npy file, read to its end: magic string, version, length and description, as far as they go."""
+    start = file.read(8)
+    length_format = "<H" if start[6:7] == b"\x01" else "<I"
+    length = file.read(struct.calcsize(length_format))
+    if len(length) < struct.calcsize(length_format):
+        return start + length
+    return start + length + file.read(min(struct.unpack(length_format, length)[0], _MOST_HEADER_BYTES))
+
+
+@lru_cache(maxsize=4096)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether column-major, dtype) of an .npy header; a dump has thousands of files and few distinct ones."""
+    from numpy.lib import format as npy
+
+    source = BytesIO(header)
+    version = npy.read_magic(source)  # type: ignore[no-untyped-call]
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, column_major, dtype = read_header(source)  # type: ignore[no-untyped-call]
     return tuple(shape), bool(column_major), dtype

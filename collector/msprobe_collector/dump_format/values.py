@@ -90,15 +90,26 @@ Value = Union[
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a dump a value stands, for error sentences."""
+    """Where in a dump a value stands. Its text is only made when it is needed: one is made per value, few are printed.
+
+    Attributes:
+        file, record: path of the dump.json and full record name.
+        root: field of the record, `input_args`.
+        steps: indices and keys inside that field.
+    """
 
     file: str
     record: str
-    field: str
+    root: str
+    steps: tuple[str | int, ...] = ()
 
     def __truediv__(self, step: str | int) -> Place:
-        inner = f"{self.field}[{step}]" if isinstance(step, int) else f"{self.field}.{step}"
-        return Place(self.file, self.record, inner)
+        return Place(self.file, self.record, self.root, (*self.steps, step))
+
+    @property
+    def field(self) -> str:
+        """Field and steps as text: `input_args[0].shape`."""
+        return self.root + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
 
     def fault(self, problem: str) -> DumpError:
         """The error that says `problem` about this place."""

@@ -160,8 +160,11 @@ def test_a_broken_file_is_one_sentence_with_its_path(tmp_path: Path, content: An
 def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="none\\.json: cannot be read: No such file or directory"):
         Dump(tmp_path / "none.json")
-    with pytest.raises(DumpError, match="cannot be read: Is a directory"):
+    with pytest.raises(DumpError, match="cannot be read: it is not a plain file"):
         Dump(tmp_path)
+    os.mkfifo(tmp_path / "dump.json")
+    with pytest.raises(DumpError, match="cannot be read: it is not a plain file"):
+        Dump(tmp_path / "dump.json")
 
 
 @pytest.mark.parametrize(

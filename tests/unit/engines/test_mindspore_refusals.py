@@ -7,7 +7,10 @@ from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 # Verbatim first lines of MindSpore 2.10 on CPU.
 LACKING = [
     (RuntimeError("The kernel LinalgVectorNorm unregistered.\n\n---"), "kernel LinalgVectorNorm"),
-    (RuntimeError("\n-----\n- Kernel select failed:\n----\nUnsupported op [Fmin] on CPU, Please confirm"), "kernel Fmin"),
+    (
+        RuntimeError("\n-----\n- Kernel select failed:\n----\nUnsupported op [Fmin] on CPU, Please confirm"),
+        "kernel Fmin",
+    ),
     (RuntimeError("Create kernelmod for op LayerNormExt failed"), "kernel LayerNormExt"),
     (RuntimeError("Not found op FuncMaxPool2D on device CPU"), "kernel FuncMaxPool2D"),
     (RuntimeError("'repeat' is not supported on this device."), "kernel repeat"),
@@ -15,7 +18,10 @@ LACKING = [
     (NotImplementedError("new_full method support Ascend only"), "kernel new_full"),
     (ValueError("should not come here for kthvalue py_method."), "kernel kthvalue"),
     (AttributeError("'Registry' object has no attribute 'triangular_solve'"), "kernel triangular_solve"),
-    (TypeError("Select CPU operator[MatMul] fail! Unsupported data type!\nThe supported"), "kernel MatMul for this dtype"),
+    (
+        TypeError("Select CPU operator[MatMul] fail! Unsupported data type!\nThe supported"),
+        "kernel MatMul for this dtype",
+    ),
     (RuntimeError("Reduce does not support this kernel data type: [Kernel Attr]"), "kernel Reduce for this dtype"),
     (RuntimeError("KernelMod Init Failed: Round"), "kernel Round for this dtype"),
 ]
@@ -29,7 +35,9 @@ REFUSED_DTYPES = [
     "The 'x1' doesn't support 'Float64' and expect to receive [mindspore.float16, mindspore.float32].",
 ]
 ERRORS = [
-    TypeError("For primitive[MultiMarginLoss], the input argument[target] must be a type of {Int64}, but got Tensor[Int32]."),
+    TypeError(
+        "For primitive[MultiMarginLoss], the input argument[target] must be a type of {Int64}, but got Tensor[Int32]."
+    ),
     TypeError('Failed calling add with "add(input=Tensor, other=str)". The valid calling should be: "add(...)"'),
     RuntimeError("For 'MatMulExt' op, shape1[-1] must be equal to shape2[-2], but got 3 and 4."),
     ValueError("axis 7 is out of range"),

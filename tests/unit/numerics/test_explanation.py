@@ -22,7 +22,8 @@ def texts(tested: np.ndarray, reference: np.ndarray) -> tuple[list[str], str]:
 def test_a_wrong_float_output() -> None:
     lines, summary = texts(np.array([[1.5, 0.25], [0.0, -2.0]]), np.array([[1.25, 0.25], [0.5, -2.0]]))
     assert lines == [
-        "Mint.matmul.3.forward.output.0 float64 (2, 2): Cosine 0.974987 is not above 0.99; a limit of 0.9749 would pass.",
+        "Mint.matmul.3.forward.output.0 float64 (2, 2): "
+        "Cosine 0.974987 is not above 0.99; a limit of 0.9749 would pass.",
         "  Max absolute error 0.5 is not below 0.0001; a limit of 0.501 would pass.",
         "  cosine              0.974987",
         "  max absolute error  0.5 at [1, 0] (tested 0.0, benchmark 0.5)",
