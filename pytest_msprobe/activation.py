@@ -37,8 +37,6 @@ def activate(config: pytest.Config) -> None:
     config.stash[_keys.SESSION] = session
     _take_dumps_as_arguments(config, settings)
     _register_markers(config)
-    if _collects_nothing_but_dumps(config, settings):
-        _spare_the_logging_plugin(config)
     # A dump that cannot be read is one error; the others are still checked.
     config.option.continue_on_collection_errors = True
     if not hasattr(config, "workerinput"):
@@ -72,23 +70,6 @@ def _argument_paths(config: pytest.Config) -> list[Path]:
     return [
         Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])) for argument in config.args
     ]
-
-
-def _collects_nothing_but_dumps(config: pytest.Config, settings: Settings) -> bool:
-    return all(path.name == "dump.json" or path in settings.dumps for path in _argument_paths(config))
-
-
-def _spare_the_logging_plugin(config: pytest.Config) -> None:
-    """Do without pytest's log capture, unless an option asks for logs.
-
-    It attaches handlers to every logger that does not propagate, in each phase of each item, and importing PyTorch
-    makes 43 of those: 0.4 ms per item, as much as a small API call. Items log nothing of their own.
-    """
-    wants_logs = any(
-        config.getoption(name, None) for name in ("log_level", "log_cli_level", "log_file", "log_file_level")
-    )
-    if not wants_logs and not config.getini("log_cli") and not config.getini("log_file"):
-        config.pluginmanager.set_blocked("logging-plugin")
 
 
 def _register_markers(config: pytest.Config) -> None:

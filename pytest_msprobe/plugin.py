@@ -62,6 +62,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         mark_selected(session.items)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Run without log capture where it only costs."""
+    if _keys.SESSION not in session.config.stash:
+        return (yield)
+    from pytest_msprobe.log_capture import without_log_capture
+
+    with without_log_capture(session):
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+
+from msprobe_collector.dump_format import Place, TensorFolder, TensorValue
 
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(7)
@@ -337,3 +340,71 @@ def test_a_pytorch_dump_with_pt_files_is_checked_on_recorded_values(pytester: py
     result = pytester.runpytest("--msprobe-dump=dump.json")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["msprobe: tested: recorded values*"])
+
+
+def test_gradients_that_the_existing_tool_loses(pytester: pytest.Pytester, reports: Reports) -> None:
+    x = np.array([[1.0, 4.0, 2.0], [3.0, 0.0, 8.0]], np.float32)
+    ones = np.ones(2, np.float32)
+    builder = DumpBuilder(pytester.path, real=False)
+    builder.call("Mint.std_mean.0", [x, 1], [x.std(1, ddof=1), x.mean(1)], incoming=[ones, ones], gradients=[x])
+    builder.call(
+        "Mint.topk.0", [x, 1, 1], [x[:, :1], np.zeros((2, 1), np.int64)], incoming=[x[:, :1], None], gradients=[x]
+    )
+    builder.call("Mint.add.0", [x], [x], keywords={"other": x}, incoming=[x], gradients=[x])
+    builder.call("Mint.linalg.inv.0", [np.eye(2, dtype=np.float32)], [np.eye(2, dtype=np.float32)])
+    run(pytester, builder, "--msprobe-device=torch:cpu").assert_outcomes(passed=7)
+    assert "Mint.topk.0.backward.output.0" in reports.details
+
+
+def test_every_file_is_opened_once_and_every_forward_runs_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from msprobe_collector.dump_format import tensors
+
+    opened: list[str] = []
+    forwards: list[int] = []
+    plain, matmul = tensors.open_plain, torch.matmul
+    monkeypatch.setattr(tensors, "open_plain", lambda path: opened.append(path.name) or plain(path))
+    monkeypatch.setattr(torch, "matmul", lambda *given: forwards.append(1) or matmul(*given))
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.matmul.0", [A, B], [EXACT], incoming=[G], gradients=GRADIENTS)
+    run(pytester, builder).assert_outcomes(passed=2)
+    assert len(forwards) == 1
+    assert sorted(opened) == sorted(path.name for path in (pytester.path / "dump_tensor_data").iterdir())
+
+
+def test_a_failed_calls_arrays_are_let_go_of_before_the_next(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[str, weakref.ref[Array]]] = []
+    still_there: list[str] = []
+    load = TensorFolder.load
+
+    def load_and_watch(folder: TensorFolder, value: TensorValue, place: Place) -> Array:
+        array = load(folder, value, place)
+        loaded.append((place.record, weakref.ref(array)))
+        return array
+
+    class Witness:
+        def pytest_runtest_setup(self, item: pytest.Item) -> None:
+            if "neg.1" in item.nodeid:
+                still_there.extend(record for record, array in loaded if "neg.0" in record and array() is not None)
+
+    monkeypatch.setattr(TensorFolder, "load", load_and_watch)
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.neg.0", [A], [A], incoming=[A], gradients=[A])
+    builder.call("Mint.neg.1", [A], [-A])
+    outcome = pytester.inline_run(f"--msprobe-dump={builder.write()}", plugins=[Witness()])
+    outcome.assertoutcome(failed=2, passed=1)
+    assert len(loaded) == 6
+    assert still_there == []
+
+
+def test_mindspore_that_has_run_already_can_still_be_the_device(pytester: pytest.Pytester) -> None:
+    import mindspore
+
+    mindspore.mint.add(mindspore.Tensor(A), 1.0).asnumpy()
+    builder = DumpBuilder(pytester.path, real=False).call("Mint.neg.0", [A], [-A])
+    run(pytester, builder, "--msprobe-device=mindspore:cpu").assert_outcomes(passed=1)
