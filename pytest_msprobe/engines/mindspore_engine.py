@@ -68,19 +68,13 @@ class MindSporeEngine:
 
         def run(*given: Any) -> Any:
             """The API call as a function of the leaves that are differentiated."""
-            values = {id(leaves[path]): value for path, value in zip(differentiate, given)}
-            clones = writes_in_place(call.api)
-
-            def put(value: Any) -> Any:
-                if isinstance(value, tuple):
-                    return tuple(put(item) for item in value)
-                if isinstance(value, dict):
-                    return {key: put(item) for key, item in value.items()}
-                placed = values.get(id(value), value)
-                return placed * 1 if clones and id(value) in values else placed
-
+            placed = {id(leaves[path]): value for path, value in zip(differentiate, given)}
+            if writes_in_place(call.api):
+                # An in-place API may not write to a leaf that is differentiated.
+                placed = {key: value * 1 for key, value in placed.items()}
             return function(
-                *[put(value) for value in arguments], **{key: put(value) for key, value in keywords.items()}
+                *[_with_leaves(value, placed) for value in arguments],
+                **{key: _with_leaves(value, placed) for key, value in keywords.items()},
             )
 
         with _Guarded(self.target):
@@ -232,6 +226,15 @@ def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
             return returned
 
     return GraphCell, mindspore.ops.GradOperation(get_all=True, sens_param=True)
+
+
+def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:
+    """`value` with the tensors put in that `placed` has for the identity of those in it."""
+    if isinstance(value, tuple):
+        return tuple(_with_leaves(item, placed) for item in value)
+    if isinstance(value, dict):
+        return {key: _with_leaves(item, placed) for key, item in value.items()}
+    return placed.get(id(value), value)
 
 
 def _is_float(mindspore: Any, value: Any) -> bool:

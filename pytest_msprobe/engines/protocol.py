@@ -118,32 +118,36 @@ class Engine(Protocol):
 
 def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
-
-    def walk(path: LeafPath, value: Argument) -> Any:
-        if isinstance(value, tuple):
-            return tuple(walk((*path, index), item) for index, item in enumerate(value))
-        if isinstance(value, dict):
-            return {key: walk((*path, key), item) for key, item in value.items()}
-        return convert(path, value)
-
-    arguments = [walk(("input", index), value) for index, value in enumerate(call.arguments)]
-    return arguments, {key: walk(("kwargs", key), value) for key, value in call.keywords.items()}
+    arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
+    return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
 
 
 def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:
     """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples and dicts add steps."""
+    is_sequence = not is_leaf(returned) and isinstance(returned, (tuple, list))
+    return _flattened(() if is_sequence else (0,), returned, is_leaf)
 
-    def walk(path: tuple[int | str, ...], value: object) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-        if not is_leaf(value) and isinstance(value, (tuple, list)):
-            for index, item in enumerate(value):
-                yield from walk((*path, index), item)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                yield from walk((*path, str(key)), item)
-        else:
-            yield path, value
 
-    if not is_leaf(returned) and isinstance(returned, (tuple, list)):
-        yield from walk((), returned)
+# Functions of the module, not closures that call themselves: such a closure is a cycle, and keeps the tensors that it
+# sees alive until the garbage collector comes by.
+
+
+def _mapped(path: LeafPath, value: Argument, convert: Callable[[LeafPath, Any], Any]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_mapped((*path, index), item, convert) for index, item in enumerate(value))
+    if isinstance(value, dict):
+        return {key: _mapped((*path, key), item, convert) for key, item in value.items()}
+    return convert(path, value)
+
+
+def _flattened(
+    path: tuple[int | str, ...], value: object, is_leaf: Callable[[object], bool]
+) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    if not is_leaf(value) and isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            yield from _flattened((*path, index), item, is_leaf)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flattened((*path, str(key)), item, is_leaf)
     else:
-        yield from walk((0,), returned)
+        yield path, value

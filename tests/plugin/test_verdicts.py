@@ -375,8 +375,9 @@ def test_every_file_is_opened_once_and_every_forward_runs_once(
     assert sorted(opened) == sorted(path.name for path in (pytester.path / "dump_tensor_data").iterdir())
 
 
-def test_a_failed_calls_arrays_are_let_go_of_before_the_next(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["recorded", "torch:cpu", "mindspore:cpu"])
+def test_a_calls_arrays_are_let_go_of_before_the_next(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     loaded: list[tuple[str, weakref.ref[Array]]] = []
     still_there: list[str] = []
@@ -396,9 +397,11 @@ def test_a_failed_calls_arrays_are_let_go_of_before_the_next(
     builder = DumpBuilder(pytester.path)
     builder.call("Mint.neg.0", [A], [A], incoming=[A], gradients=[A])
     builder.call("Mint.neg.1", [A], [-A])
-    outcome = pytester.inline_run(f"--msprobe-dump={builder.write()}", plugins=[Witness()])
-    outcome.assertoutcome(failed=2, passed=1)
-    assert len(loaded) == 6
+    options = (f"--msprobe-dump={builder.write()}", f"--msprobe-device={device}", "--msprobe-bench=torch")
+    outcome = pytester.inline_run(*options, plugins=[Witness()])
+    is_recorded = device == "recorded"
+    outcome.assertoutcome(failed=2 if is_recorded else 0, passed=1 if is_recorded else 3)
+    assert len(loaded) == (6 if is_recorded else 3)
     assert still_there == []
 
 
