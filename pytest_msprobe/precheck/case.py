@@ -126,9 +126,15 @@ def _refuse_large(forward: ForwardRecord, backward: BackwardRecord | None, limit
         largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
         raise NotJudged(
             "skip",
-            f"checking it needs up to {needed / 1e9:.3g} GB (its largest tensor has shape {largest.shape}), more than "
-            f"--msprobe-max-memory={limit / 1e9:.3g}GB",
+            f"checking it needs up to {_size(needed)} (its largest tensor has shape {largest.shape}), more than "
+            f"--msprobe-max-memory={_size(limit)}",
         )
+
+
+def _size(count: int) -> str:
+    """Bytes as people and --msprobe-max-memory write them: 16.3GB."""
+    unit = min(4, (len(str(count)) - 1) // 3)
+    return f"{count / 1000**unit:.3g}{('B', 'KB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def _all_leaves(call: Call) -> tuple[LeafPath, ...]:

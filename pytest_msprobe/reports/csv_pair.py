@@ -15,7 +15,6 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format import Direction
 from pytest_msprobe.reports.row import OutputRow, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -110,14 +109,21 @@ def _create(path: Path) -> TextIOWrapper:
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
     status = {row.direction: _WORDS[row.status] for row in rows}
     messages = [message for row in rows for message in _messages(row, len(rows) > 1)]
-    messages += [f"{direction}: not selected in this run" for direction in _left_out(rows)]
+    messages += _missing(rows)
     # A record without a valid name has no direction; its verdict stands in the first column.
     return [name, status.get("forward", status.get(None, "")), status.get("backward", ""), "\n".join(messages)]
 
 
-def _left_out(rows: Sequence[VerdictRow]) -> list[Direction]:
+def _missing(rows: Sequence[VerdictRow]) -> list[str]:
+    """What became of the recorded directions that have no row."""
     done = {row.direction for row in rows}
-    return [direction for direction in rows[0].recorded if direction not in done]
+    return [
+        f"{direction}: not run, the run ended before it"
+        if direction in rows[0].selected
+        else f"{direction}: not selected in this run"
+        for direction in rows[0].recorded
+        if direction not in done
+    ]
 
 
 def _messages(row: VerdictRow, is_one_of_two: bool) -> list[str]:

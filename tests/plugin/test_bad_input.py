@@ -135,7 +135,7 @@ SPOILT: dict[str, tuple[Callable[[DumpBuilder], None], str, str]] = {
     "huge shape": (
         set_field(RECORD, ["input_args", 0, "shape"], [10**12, 3]),
         "SKIP",
-        "more than --msprobe-max-memory=",
+        "needs up to 84TB (its largest tensor has shape (1000000000000, 3)), more than --msprobe-max-memory=",
     ),
     "a value that is no form": (
         set_field(RECORD, ["input_args", 0], 3.5),

@@ -64,6 +64,16 @@ def test_a_direction_that_was_not_selected_says_so(pytester: pytest.Pytester, re
     ]
 
 
+def test_a_direction_that_the_run_did_not_reach_says_so(pytester: pytest.Pytester, reports: Reports) -> None:
+    builder = statistics_dump(pytester.path, calls=1)
+    builder.records["Mint.matmul.0.forward"]["input_args"][0]["dtype"] = "Float99"
+    builder.write()
+    pytester.runpytest("--msprobe-dump=dump.json", "-x").assert_outcomes(failed=1)
+    row = reports.results["Mint.matmul.0"]
+    assert (row["Forward Test Success"], row["Backward Test Success"]) == ("error", "")
+    assert row["Message"].endswith("backward: not run, the run ended before it")
+
+
 def test_plain_arguments_a_bad_dump_and_last_failed_work_with_workers(pytester: pytest.Pytester) -> None:
     builder = statistics_dump(pytester.path / "rank0")
     builder.records["Mint.matmul.3.forward"]["input_args"][0]["dtype"] = "Float99"
