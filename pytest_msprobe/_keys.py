@@ -14,3 +14,5 @@ if TYPE_CHECKING:
 SESSION: pytest.StashKey[CheckSession] = pytest.StashKey()
 #: The verdict of an item that has run.
 ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
+#: A picture of what a failed item is off by, PNG in base64.
+PLOT: pytest.StashKey[str] = pytest.StashKey()

@@ -15,6 +15,13 @@ from pytest_msprobe import _keys
 from pytest_msprobe.settings import add_options
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks for conftest.py files."""
+    from pytest_msprobe import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare `--msprobe-*` options and their ini twins."""
     add_options(parser)
@@ -27,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if names_a_dump(config):
         activate(config)
+
+
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto` means the number of devices, where there are any."""
+    from pytest_msprobe.activation import auto_worker_count, names_a_dump
+
+    return auto_worker_count(config) if names_a_dump(config) else None
 
 
 @pytest.hookimpl
@@ -51,6 +66,18 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         if is_paused:
             gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out API calls: of other shards, those that a conftest.py does not want, and what a resumed run has done."""
+    if _keys.SESSION in config.stash:
+        from pytest_msprobe.precheck.nodes import deselect, deselect_done
+        from pytest_msprobe.precheck.shard import deselect_other_shards
+
+        deselect_other_shards(config, items)
+        deselect(config, items)
+        deselect_done(config, items)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_msprobe import option_values
+from pytest_msprobe.dump_search import find_dumps
 from pytest_msprobe.engines.specification import (
     BENCH_FORMS,
     DEVICE_FORMS,
@@ -19,10 +20,6 @@ from pytest_msprobe.engines.specification import (
     parse_bench,
     parse_device,
 )
-
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_DEFAULT_MEMORY_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,15 @@ class Settings:
         seed: of random inputs.
         max_memory_bytes: an API call that may need more is skipped.
         cosine, max_abs: bounds of the default standard.
+        html_passes: what becomes of passes on the HTML page: `fold`, `omit` or `show`.
+        jsonl: file for machine rows, or None.
+        timeout_seconds: how long a check in a worker may hang; 0 for ever, None for a limit that grows with its cost.
+        resume: result file of an interrupted run to continue, or None.
+        error_data, reproducers: folders for what failing calls leave behind, or None.
+        error_data_limit_bytes: how much each of them may take.
+        shard: (number, count) of the part of the API calls to check, or None for all.
+        devices: ids that workers may use; empty for all that are visible.
+        workers_per_device: how many workers may share one.
     """
 
     dumps: tuple[Path, ...]
@@ -47,17 +53,31 @@ class Settings:
     max_memory_bytes: int
     cosine: float
     max_abs: float
+    html_passes: str
+    jsonl: Path | None
+    resume: Path | None
+    timeout_seconds: float | None
+    error_data: Path | None
+    reproducers: Path | None
+    error_data_limit_bytes: int
+    shard: tuple[int, int] | None
+    devices: tuple[str, ...]
+    workers_per_device: int
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting under its three names: `--msprobe-NAME`, ini `msprobe_NAME`, YAML key `NAME` (with underscores)."""
+    """One setting under its three names: `--msprobe-NAME`, ini `msprobe_NAME`, YAML key `NAME` (with underscores).
+
+    `bare` is the value of the flag on the command line without a value; "" for an option that needs one.
+    """
 
     name: str
     metavar: str
     help: str
     default: str
     parse: Callable[[str], Any]
+    bare: str = ""
 
     @property
     def flag(self) -> str:
@@ -70,69 +90,78 @@ class Option:
         return f"msprobe_{self.name}"
 
 
-def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or float(match["number"]) == 0:
-        raise ValueError(f"{text!r} is no size; use a number with KB, MB, GB or TB, such as 16GB")
-    return int(float(match["number"]) * _UNITS[match["unit"].upper()])
-
-
-def _memory(text: str) -> int:
-    if text == "auto":
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _DEFAULT_MEMORY_SHARE)
-    return _size(text)
-
-
-def _seed(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no whole number from 0 on")
-    return int(text)
-
-
-def _cosine(text: str) -> float:
-    value = _number(text)
-    if not -1 <= value < 1:
-        raise ValueError(f"{text!r} is no cosine bound; use a number from -1 up to, but not, 1")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{text!r} is not above 0")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
-
-
-def _interpreter(text: str) -> str | None:
-    if text and not os.access(text, os.X_OK):
-        raise ValueError(f"{text!r} is no executable file; give the path of a Python interpreter")
-    return text or None
-
-
 OPTIONS = (
     Option("out", "DIR", "folder of the CSV pair, created when absent", ".", Path),
     Option("device", "DEVICE", f"what is tested: {DEVICE_FORMS}", "auto", parse_device),
     Option("bench", "BENCH", f"float64 CPU benchmark: {BENCH_FORMS}", "auto", parse_bench),
     Option(
-        "bench_python", "FILE", "Python interpreter that runs the benchmark in a process of its own", "", _interpreter
+        "bench_python",
+        "FILE",
+        "Python interpreter that runs the benchmark in a process of its own",
+        "",
+        option_values.interpreter,
     ),
-    Option("seed", "N", "seed of random inputs, for dumps that hold statistics only", "0", _seed),
+    Option("seed", "N", "seed of random inputs, for dumps that hold statistics only", "0", option_values.seed),
     Option(
         "max_memory",
         "SIZE",
         "skip an API call that may need more, e.g. 16GB; auto is 80 %% of this machine",
         "auto",
-        _memory,
+        option_values.memory,
     ),
-    Option("cosine", "X", "default standard: the cosine must be above X", "0.99", _cosine),
-    Option("max_abs", "X", "default standard: the maximum absolute error must be below X", "1e-4", _positive),
+    Option(
+        "save_error_data",
+        "DIR",
+        "save the values of every failing API call in a folder that is a dump; without DIR error_data in --msprobe-out",
+        "",
+        option_values.folder,
+        bare="true",
+    ),
+    Option(
+        "error_data_limit",
+        "SIZE",
+        "what --msprobe-save-error-data and --msprobe-reproducers may each take",
+        "1GB",
+        option_values.size,
+    ),
+    Option(
+        "reproducers", "DIR", "write a script with its data for every failing API call", "", option_values.optional_path
+    ),
+    Option(
+        "resume",
+        "RESULT.csv",
+        "continue the CSV pair of an interrupted run: run what has no complete row",
+        "",
+        option_values.optional_path,
+    ),
+    Option(
+        "timeout",
+        "SECONDS",
+        "with -n: end a check that hangs longer; 0 is never, auto grows with its cost",
+        "auto",
+        option_values.timeout,
+    ),
+    Option("shard", "I/N", "check part I of N, split by cost the same way on every host", "all", option_values.shard),
+    Option("jsonl", "FILE", "write one JSON object per verdict into this new file", "", option_values.optional_path),
+    Option(
+        "devices",
+        "IDS",
+        "device ids for the workers of -n, such as 4,5,6,7 or 0-3",
+        "all visible",
+        option_values.devices,
+    ),
+    Option("workers_per_device", "K", "how many workers may share a device", "1", option_values.count),
+    Option("cosine", "X", "default standard: the cosine must be above X", "0.99", option_values.cosine),
+    Option(
+        "max_abs", "X", "default standard: the maximum absolute error must be below X", "1e-4", option_values.positive
+    ),
+    Option(
+        "html_passes",
+        "fold|omit|show",
+        "passes on the page of --html: folded behind one click, left out, or shown; always counted",
+        "fold",
+        option_values.html_passes,
+    ),
 )
 
 
@@ -152,7 +181,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
     for option in OPTIONS:
         shown = option.default or "none"
-        group.addoption(option.flag, metavar=option.metavar, help=f"{option.help} (default: {shown})")
+        bare: dict[str, Any] = {"nargs": "?", "const": option.bare} if option.bare else {}
+        group.addoption(option.flag, metavar=option.metavar, help=f"{option.help} (default: {shown})", **bare)
         parser.addini(option.key, option.help.replace("%%", "%"), default="")
 
 
@@ -164,9 +194,11 @@ def read_settings(config: pytest.Config) -> Settings:
     """
     yaml_values = _read_yaml(config)
     values = {option.name: _value(option, config, yaml_values) for option in OPTIONS}
+    out = Path(os.path.abspath(values["out"]))
+    error_data = values["save_error_data"]
     return Settings(
-        dumps=_find_dumps(config, yaml_values),
-        out=Path(os.path.abspath(values["out"])),
+        dumps=find_dumps(config, yaml_values),
+        out=out,
         device=values["device"],
         bench=values["bench"],
         bench_python=values["bench_python"],
@@ -174,6 +206,16 @@ def read_settings(config: pytest.Config) -> Settings:
         max_memory_bytes=values["max_memory"],
         cosine=values["cosine"],
         max_abs=values["max_abs"],
+        html_passes=values["html_passes"],
+        jsonl=values["jsonl"],
+        resume=values["resume"],
+        timeout_seconds=values["timeout"],
+        error_data=out / "error_data" if error_data is True else error_data or None,
+        reproducers=values["reproducers"],
+        error_data_limit_bytes=values["error_data_limit"],
+        shard=values["shard"],
+        devices=values["devices"],
+        workers_per_device=values["workers_per_device"],
     )
 
 
@@ -221,39 +263,3 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
             f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {value!r}"
         )
     return [path.parent / name for name in names]
-
-
-def _find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[Path, ...]:
-    named = config.getoption("msprobe_dump")
-    given = (
-        [config.invocation_params.dir / name for name in named]
-        if named
-        else yaml_values.get("dump") or config.getini("msprobe_dump")
-    )
-    found: dict[Path, None] = {}
-    for path in given:
-        found.update(dict.fromkeys(_dump_files(Path(os.path.abspath(path)))))
-    return tuple(found)
-
-
-def _dump_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
-    # A tensor folder can hold 100,000 files; it never holds a dump.json.
-    found = [Path(folder) / "dump.json" for folder, _, files in _walk(path) if "dump.json" in files]
-    if not found:
-        raise pytest.UsageError(f"--msprobe-dump={path}: holds no dump.json; give a dump, step or rank folder")
-    return sorted(found, key=_natural)
-
-
-def _walk(path: Path) -> Any:
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "dump_tensor_data"]
-        yield folder, folders, files
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]

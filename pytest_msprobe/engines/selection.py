@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
-from pytest_msprobe.engines.specification import DeviceSpecification
+from pytest_msprobe.engines.specification import DeviceSpecification, own_device
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import Engine
@@ -26,6 +26,12 @@ class EngineChoice:
     device: DeviceSpecification
     bench: str
     bench_python: str | None
+
+    def device_target(self) -> str:
+        """Where the tested side runs, for dealing out devices: `ascend`, `cuda` or `cpu`."""
+        if self.device.target is not None:
+            return self.device.target
+        return "ascend" if self.device.engine in ("auto", "mindspore") and has_ascend() else "cpu"
 
 
 class Engines:
@@ -91,10 +97,7 @@ class Engines:
 
     @property
     def _tests_ascend(self) -> bool:
-        chosen = self.choice.device
-        return chosen.target == "ascend" or (
-            chosen.engine in ("auto", "mindspore") and chosen.target is None and has_ascend()
-        )
+        return self.choice.device_target() == "ascend"
 
 
 @cache
@@ -117,11 +120,13 @@ def version_of(distribution: str) -> str:
 
 
 def _make_device(specification: DeviceSpecification) -> Engine:
+    # A worker sees one device only, which is number 0 there.
+    number = None if own_device() else specification.index
     if specification.engine == "torch":
         from pytest_msprobe.engines.torch_engine import TorchEngine
 
         target = specification.target or "cpu"
-        index = "" if specification.index is None else f":{specification.index}"
+        index = "" if number is None else f":{number}"
         return TorchEngine(f"{target}{index}", is_raised=False)
     from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 
@@ -129,4 +134,4 @@ def _make_device(specification: DeviceSpecification) -> Engine:
     # the cores from each other (MindSpore 2.5 times slower). Read when the runtimes load; a user's own value stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     target = "Ascend" if specification.target == "ascend" else "CPU"
-    return MindSporeEngine(target, specification.index, is_raised=False)
+    return MindSporeEngine(target, number, is_raised=False)

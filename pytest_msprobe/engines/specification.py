@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ _TARGETS = {
     "mindspore": ("cpu", "ascend"),
     "torch": ("cpu", "cuda"),
 }
+#: How a worker process learns which physical device it has; inside its process that device is number 0.
+DEVICE_VARIABLE = "PYTEST_MSPROBE_DEVICE"
 DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]]"
 BENCH_FORMS = "auto, torch or mindspore"
 
@@ -42,3 +45,8 @@ def parse_bench(text: str) -> str:
     if name not in ("auto", "torch", "mindspore"):
         raise ValueError(f"{text!r} is no benchmark; use {BENCH_FORMS}")
     return name
+
+
+def own_device() -> str | None:
+    """Physical id of this worker process's device, or None outside a worker."""
+    return os.environ.get(DEVICE_VARIABLE)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from msprobe_collector.dump_format import Direction, Dump, DumpError
 from pytest_msprobe.engines.gradient_pairing import best_order
-from pytest_msprobe.engines.protocol import Array, Engine, Execution, Unsupported
+from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, OutputValue, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
+from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines, has_torch
 from pytest_msprobe.numerics import Standard
 from pytest_msprobe.precheck.case import Case, read_case, read_incoming
 from pytest_msprobe.precheck.comparison import compare_gradients, compare_outputs
+from pytest_msprobe.precheck.error_plot import ErrorPlotter
+from pytest_msprobe.precheck.failure_evidence import FailureKeeper, Sides, with_lines
 from pytest_msprobe.precheck.finding import Finding, NotJudged, text_of
+from pytest_msprobe.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.precheck.inputs import InputSource
+from pytest_msprobe.reports.faults import place_of
 
 _Result = TypeVar("_Result")
 
@@ -28,11 +33,17 @@ class CheckSettings:
         seed: of random inputs.
         max_memory_bytes: a call that may need more is skipped.
         standard: the rule for verdicts.
+        hooks: of conftest.py files, which may change the standard and more.
+        plotter: draws what a failing output is off by; None when nobody will look.
+        keeper: keeps what failing calls computed; None when that was not asked for.
     """
 
     seed: int
     max_memory_bytes: int
     standard: Standard
+    hooks: Hooks
+    plotter: ErrorPlotter | None = None
+    keeper: FailureKeeper | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,7 @@ class Raised:
     """What an API raised, as text: the exception itself would keep its frames, and their tensors, alive."""
 
     text: str
+    place: str
 
 
 class CallCheck:
@@ -57,6 +69,8 @@ class CallCheck:
         self._source = InputSource(str(dump.path), dump.tensors, settings.seed)
         self._prepared: Case | Finding | None = None
         self._executions: dict[str, Execution | Unsupported | Raised] = {}
+        self._own_benchmark: tuple[ReferenceEngine, ...] | None = None
+        self._findings: dict[Direction, Finding] = {}
 
     def run(self, direction: Direction) -> Finding:
         """The finding for one direction. Never raises for what the dump, an engine or the API does wrong."""
@@ -66,11 +80,13 @@ class CallCheck:
         try:
             return self._forward(case) if direction == "forward" else self._backward(case)
         except NotJudged as stop:
-            return stop.finding
+            finding = stop.finding
+        return self._kept(case, direction, finding, lambda: self._sides_so_far(case, direction))
 
     def close(self) -> None:
         """Let go of all arrays and graphs."""
         self._executions.clear()
+        self._findings.clear()
         self._prepared = None
 
     def _case(self) -> Case | Finding:
@@ -89,20 +105,72 @@ class CallCheck:
 
     def _forward(self, case: Case) -> Finding:
         device, tested = self._tested(case, lambda execution: execution.outputs)
+        tested, note = self._settings.hooks.outputs(case.api, tested)
         bench, reference = self._reference(case, lambda execution: execution.outputs)
-        compared = compare_outputs(case, tested, reference, self._settings.standard)
-        return compared.finding(device.label, bench.label, case.notes)
+        standard = self._standard(case, "forward", [output.value for output in tested])
+        compared = compare_outputs(case, tested, reference, standard)
+        compared.problem = reference_fault(bench, tested, reference) or compared.problem
+        finding = compared.finding(device.label + note, bench.label, case.notes)
+        finding = self._illustrated(finding, list(zip(_values(tested), _values(reference))))
+        return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Finding:
         incoming = read_incoming(case, self._source)
         device, tested = self._tested(case, lambda execution: execution.gradients(incoming))
         if all(gradient is None for gradient in tested):
             raise NotJudged("skip", "the dump holds no gradients of this call: its tensors stand in lists or keywords")
+        tested, note = self._settings.hooks.gradients(case.api, tested)
         bench, reference = self._reference(case, lambda execution: execution.gradients(incoming))
         if device.name == "recorded":
             tested = _in_best_order(case, tested, reference)
-        compared = compare_gradients(case, tested, reference, self._settings.standard)
-        return compared.finding(device.label, bench.label, case.notes)
+        compared = compare_gradients(case, tested, reference, self._standard(case, "backward", tested))
+        finding = compared.finding(device.label + note, bench.label, case.notes)
+        present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
+        finding = self._illustrated(finding, present)
+
+        def sides() -> Sides:
+            outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
+            return Sides(*outputs, incoming, tested, reference)
+
+        return self._kept(case, "backward", finding, sides)
+
+    def _kept(self, case: Case, direction: Direction, finding: Finding, sides: Callable[[], Sides]) -> Finding:
+        """`finding`, with its evidence on disk when it failed and that was asked for."""
+        if self._settings.keeper is None:
+            return finding
+        self._findings[direction] = finding
+        if finding.status != "error":
+            return finding
+        return with_lines(finding, self._settings.keeper.keep(self._dump, case, sides(), self._findings))
+
+    def _sides_so_far(self, case: Case, direction: Direction) -> Sides:
+        """What there is of a check that ended before anything could be compared."""
+        incoming = None
+        if direction == "backward":
+            try:
+                incoming = read_incoming(case, self._source)
+            except NotJudged:
+                incoming = None
+        return Sides(tested=self._outputs_of(self._device(case), case), incoming=incoming)
+
+    def _outputs_of(self, engine: Engine, case: Case) -> tuple[Output, ...] | None:
+        """Forward outputs of an engine that has run; None when it raised."""
+        try:
+            found = self._ask(engine, case, lambda execution: execution.outputs)
+        except NotJudged:
+            return None
+        if isinstance(found, (Unsupported, Raised)):
+            return None
+        return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
+
+    def _illustrated(self, finding: Finding, pairs: Sequence[tuple[object, object]]) -> Finding:
+        """`finding`, with a picture when it failed and somebody looks; `pairs` are the values behind its rows."""
+        if finding.status != "error" or self._settings.plotter is None:
+            return finding
+        return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))
+
+    def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
+        return self._settings.hooks.standard(case.api, direction, tested, self._settings.standard)
 
     def _device(self, case: Case) -> Engine:
         specification = self._engines.device_for(self._dump)
@@ -122,11 +190,13 @@ class CallCheck:
     def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
         """The first benchmark's result. One that cannot, or that raises, passes the call on to the next."""
         refused, raised = [], []
-        for bench in self._engines.benchmarks:
+        for bench in (*self._own_benchmarks(case), *self._engines.benchmarks):
             reason = bench.refusal(case.api, self._dump.framework)
             outcome = Unsupported(reason) if reason else self._ask(bench, case, result)
             if isinstance(outcome, Unsupported):
                 refused.append(f"{bench.name}: {outcome}")
+            elif isinstance(outcome, Raised) and isinstance(bench, ReferenceEngine):
+                raise NotJudged("error", f"benchmark ({bench.label}): {outcome.text} ({outcome.place})")
             elif isinstance(outcome, Raised):
                 raised.append(f"benchmark ({bench.label}): {outcome.text}")
             else:
@@ -136,6 +206,12 @@ class CallCheck:
         if not has_torch() and self._engines.choice.bench == "auto":
             refused.append(NO_TORCH)
         raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
+
+    def _own_benchmarks(self, case: Case) -> tuple[ReferenceEngine, ...]:
+        if self._own_benchmark is None:
+            found = self._settings.hooks.reference(case.api)
+            self._own_benchmark = () if found is None else (found,)
+        return self._own_benchmark
 
     def _ask(
         self, engine: Engine, case: Case, result: Callable[[Execution], _Result]
@@ -163,8 +239,12 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
     except DumpError as error:
         problem = str(error)
     except Exception as error:
-        return Raised(text_of(error))
+        return Raised(text_of(error), place_of(error))
     raise NotJudged("error", problem)
+
+
+def _values(outputs: Sequence[Output]) -> list[OutputValue]:
+    return [output.value for output in outputs if output.value is not None]
 
 
 def _in_best_order(

@@ -17,6 +17,7 @@ class Finding:
         outputs: one row per output or gradient.
         explanation: for a failure, what differs and where, over several lines.
         device, bench: who was tested and against what; "" when it did not come to that.
+        plot: picture of a failure for the HTML page, PNG in base64; "" without one.
     """
 
     status: Status
@@ -25,6 +26,7 @@ class Finding:
     explanation: str = ""
     device: str = ""
     bench: str = ""
+    plot: str = ""
 
 
 class NotJudged(Exception):

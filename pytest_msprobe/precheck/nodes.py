@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from socket import gethostname
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,11 @@ from msprobe_collector.dump_format import (
     split_record_name,
 )
 from pytest_msprobe import _keys
+from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.precheck.cost import estimate_cost
 from pytest_msprobe.precheck.finding import Finding
+from pytest_msprobe.precheck.time_limit import ending_after, time_limit_seconds
+from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.row import VerdictRow
 
 if TYPE_CHECKING:
@@ -147,7 +152,7 @@ class CheckItem(pytest.Item):
         """Check, keep the row for the report, and raise or skip as the verdict says."""
         started = perf_counter()
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), ending_after(self._time_limit()):
                 # A framework's deprecation warning is no verdict, also where a project turns warnings into errors.
                 warnings.simplefilter("ignore")
                 finding = self.parent.check(self.direction)
@@ -173,8 +178,15 @@ class CheckItem(pytest.Item):
         api = parse_api_name(self.parent.call)
         return self.path, 0, f"{api.type}.{api.api}, call {api.number}, {self.direction}"
 
+    def _time_limit(self) -> float | None:
+        if not hasattr(self.config, "workerinput") or self.direction is None:
+            return None  # the only process of a run cannot be replaced
+        chosen = self.config.stash[_keys.SESSION].settings.timeout_seconds
+        return time_limit_seconds(chosen, estimate_cost(self.parent.dump, self.parent.call))
+
     def _keep(self, finding: Finding, started: float) -> None:
         self.stash[_keys.ROW] = self.row(finding, seconds=perf_counter() - started)
+        self.stash[_keys.PLOT] = finding.plot
 
     def row(self, finding: Finding, *, seconds: float = 0.0) -> VerdictRow:
         """The verdict row for `finding`."""
@@ -187,10 +199,12 @@ class CheckItem(pytest.Item):
             selected=self.parent.selected,
             status=finding.status,
             message=finding.message,
-            device=finding.device,
+            device=f"{finding.device} (device {own_device()})" if finding.device and own_device() else finding.device,
             bench=finding.bench,
             outputs=finding.outputs,
             seconds=seconds,
+            seed=self.config.stash[_keys.SESSION].settings.seed,
+            host=gethostname(),
         )
 
     def _failure_text(self, finding: Finding) -> str:
@@ -203,11 +217,40 @@ class CheckItem(pytest.Item):
         return "\n\n".join(lines)
 
 
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the API calls out of `items` that `pytest_msprobe_select` leaves out, each asked once."""
+    is_kept = config.stash[_keys.SESSION].hooks.selection()
+    if is_kept is None:
+        return
+    calls = {item.parent: True for item in items if isinstance(item, CheckItem) and item.direction is not None}
+    for node in calls:
+        calls[node] = is_kept(node.call, node.path)
+    left_out = [item for item in items if isinstance(item, CheckItem) and not calls.get(item.parent, True)]
+    if left_out:
+        items[:] = [item for item in items if not isinstance(item, CheckItem) or calls.get(item.parent, True)]
+        config.hook.pytest_deselected(items=left_out)
+
+
 def mark_selected(items: Iterable[pytest.Item]) -> None:
     """Tell every API call which directions were selected, so that it knows what to keep and what to await."""
     for item in items:
         if isinstance(item, CheckItem) and item.direction is not None:
             item.parent.selected += (item.direction,)
+
+
+def deselect_done(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the API calls that a resumed run has done already."""
+    session = config.stash[_keys.SESSION]
+    if not session.done:
+        return
+    names = CallNames(session.named_dumps)
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        is_done = isinstance(item, CheckItem) and names.of(str(item.path), item.parent.call) in session.done
+        (left if is_done else kept).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.precheck.hooks import Hooks
 from pytest_msprobe.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_msprobe.precheck.check import CheckSettings
+    from pytest_msprobe.precheck.failure_evidence import FailureKeeper
+    from pytest_msprobe.reports.evidence import EvidenceWriter
 
 
 class CheckSession:
@@ -22,12 +25,18 @@ class CheckSession:
     Attributes:
         settings: what the run was asked to do.
         engines: who executes.
+        hooks: what conftest.py files want otherwise.
+        named_dumps: every dump of the run, the same in all its processes.
     """
 
     def __init__(self, settings: Settings, config: pytest.Config) -> None:
         self.settings = settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
+        self.hooks = Hooks(config)
+        #: Report names of API calls that a resumed run has done already; workers get them from the controller.
+        self.done: frozenset[str] = frozenset(getattr(config, "workerinput", {}).get("msprobe_done", ()))
         self._config = config
+        self.named_dumps: tuple[Path, ...] = ()
         self._dumps: dict[Path, Dump] = {}
         self._marks: dict[str, pytest.Mark] = {}
 
@@ -40,10 +49,6 @@ class CheckSession:
         if path not in self._dumps:
             self._dumps[path] = Dump(path)
         return self._dumps[path]
-
-    def forget_dumps(self) -> None:
-        """Drop what was read, on a process that only needed the names."""
-        self._dumps.clear()
 
     def node_id(self, path: Path) -> str:
         """Id of a dump file: relative to rootdir inside it, else absolute; pytest's own would be empty outside."""
@@ -63,13 +68,41 @@ class CheckSession:
         """The part of the settings that checking a call needs. Imports NumPy."""
         from pytest_msprobe.numerics import CosineMaxAbs
         from pytest_msprobe.precheck.check import CheckSettings
+        from pytest_msprobe.precheck.error_plot import ErrorPlotter
 
         return CheckSettings(
             seed=self.settings.seed,
-            max_memory_bytes=self.settings.max_memory_bytes,
+            max_memory_bytes=self.settings.max_memory_bytes // _worker_count(self._config),
             standard=CosineMaxAbs(self.settings.cosine, self.settings.max_abs),
+            hooks=self.hooks,
+            plotter=ErrorPlotter.if_possible() if self._config.getoption("htmlpath", None) else None,
+            keeper=self._keeper(),
         )
+
+    def _keeper(self) -> FailureKeeper | None:
+        """Who keeps what failing calls computed; None when nothing of it was asked for."""
+        settings = self.settings
+        if not (settings.error_data or settings.reproducers):
+            return None
+        from pytest_msprobe.precheck.failure_evidence import FailureKeeper
+        from pytest_msprobe.reports.error_data import ErrorData
+        from pytest_msprobe.reports.evidence_folder import EvidenceFolder
+        from pytest_msprobe.reports.reproducer import Reproducers
+
+        limit = settings.error_data_limit_bytes
+        writers: list[EvidenceWriter] = []
+        if settings.error_data:
+            writers.append(ErrorData(EvidenceFolder(settings.error_data, limit), self.named_dumps))
+        if settings.reproducers:
+            writers.append(Reproducers(EvidenceFolder(settings.reproducers, limit), self.named_dumps))
+        return FailureKeeper(tuple(writers), settings.seed)
 
     def close(self) -> None:
         """End what the engines hold outside this process."""
         self.engines.close()
+
+
+def _worker_count(config: pytest.Config) -> int:
+    """How many processes share this machine's memory."""
+    count: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    return count

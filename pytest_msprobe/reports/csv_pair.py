@@ -40,8 +40,10 @@ class CsvPair:
         result, details: paths of the files, or None before the first row.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, continued: tuple[Path, Path] | None = None) -> None:
+        """A new pair in `folder`, or the one that is `continued`: its (details, result)."""
         self._folder = folder
+        self._continued = continued
         self._files: list[TextIOWrapper] = []
         self.result: Path | None = None
         self.details: Path | None = None
@@ -65,6 +67,10 @@ class CsvPair:
                 file.close()
 
     def _open(self) -> None:
+        if self._continued is not None:
+            self.details, self.result = self._continued
+            self._files = [_reopen(path) for path in self._continued]
+            return
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         moment = datetime.now()
         while not self._files:
@@ -104,6 +110,10 @@ def _create(path: Path) -> TextIOWrapper:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     # backslashreplace: a path in a message may hold bytes that are no text; they must not cost the row.
     return open(descriptor, "w", encoding="utf-8-sig", errors="backslashreplace", newline="")
+
+
+def _reopen(path: Path) -> TextIOWrapper:
+    return path.open("a", encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:

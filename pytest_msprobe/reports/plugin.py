@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe.reports.csv_pair import CsvPair
+from pytest_msprobe.reports.jsonl import JsonLines
+from pytest_msprobe.reports.names import CallNames
+from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.row import VerdictRow
 from pytest_msprobe.reports.terminal import Tally
 
@@ -23,20 +26,40 @@ class _Call:
 class ReportPlugin:
     """Receives every verdict row, writes the CSV pair and the terminal summary."""
 
-    def __init__(self, out: Path, dumps: Sequence[Path], header: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        out: Path,
+        dumps: Sequence[Path],
+        header: Callable[[], list[str]],
+        tell: Callable[[VerdictRow], None] = lambda row: None,
+        *,
+        jsonl: Path | None = None,
+        earlier: EarlierRun | None = None,
+    ) -> None:
         """A writer into the folder `out` for the dumps that this run collects; `header` gives the lines above the run.
 
+        `tell` gets every row when the reports have it. `jsonl` is a new file for machine rows; `earlier`
+        is the run whose CSV pair is continued.
+
         Raises:
-            pytest.UsageError: the output folder cannot be written.
+            pytest.UsageError: the output folder or the file cannot be written.
         """
         self._out = out
         self._header = header
-        self._names = _Names(dumps)
-        self._pair = CsvPair(out)
+        self._tell = tell
+        self._names = CallNames(dumps)
+        self._earlier = earlier
+        self._pair = CsvPair(out, (earlier.details, earlier.result) if earlier else None)
         self._tally = Tally()
         self._open_calls: dict[_Call, list[VerdictRow]] = {}
         self._problem = ""
-        _check_writable(out)
+        self._jsonl_path = jsonl
+        self._jsonl: JsonLines | None = None
+        _check_writable("--msprobe-out", out)
+        if jsonl is not None:
+            _check_writable("--msprobe-jsonl", jsonl.parent)
+            if jsonl.exists():
+                raise pytest.UsageError(f"--msprobe-jsonl={jsonl}: exists already, and is never written over")
 
     @pytest.hookimpl
     def pytest_report_header(self) -> list[str]:
@@ -56,6 +79,8 @@ class ReportPlugin:
         for call in list(self._open_calls):
             self._write(call)
         self._pair.close()
+        if self._jsonl is not None:
+            self._jsonl.close()
 
     @pytest.hookimpl
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -63,54 +88,58 @@ class ReportPlugin:
         if not self._tally.verdicts:
             return
         terminalreporter.section("msprobe")
+        if self._earlier is not None:
+            terminalreporter.write_line(f"resumed: {len(self._earlier.done)} API calls were done before")
         for line in self._tally.lines():
             terminalreporter.write_line(line)
         if self._pair.result is not None:
             terminalreporter.write_line("")
             terminalreporter.write_line(f"results: {self._pair.result}")
             terminalreporter.write_line(f"details: {self._pair.details}")
+        if self._jsonl is not None:
+            terminalreporter.write_line(f"rows: {self._jsonl.path}")
         if self._problem:
             terminalreporter.write_line(self._problem, red=True)
 
     def _receive(self, row: VerdictRow) -> None:
         call = _Call(row.dump, row.call)
-        self._tally.add(self._names.of(call.dump, call.name), row)
+        name = self._names.of(call.dump, call.name)
+        self._tally.add(name, row)
+        self._stream(name, row)
         rows = self._open_calls.setdefault(call, [])
         rows.append(row)
         if len(rows) >= len(row.selected):
             self._write(call)
+        self._tell(row)
+
+    def _stream(self, name: str, row: VerdictRow) -> None:
+        if self._jsonl_path is None or self._problem:
+            return
+        try:
+            self._jsonl = self._jsonl or JsonLines(self._jsonl_path)
+            self._jsonl.write(name, row)
+        except OSError as error:
+            self._stop(f"--msprobe-jsonl={self._jsonl_path}", name, error)
 
     def _write(self, call: _Call) -> None:
         rows = sorted(self._open_calls.pop(call), key=lambda row: row.direction == "backward")
         if self._problem:
             return
+        name = self._names.of(call.dump, call.name)
         try:
-            self._pair.write(self._names.of(call.dump, call.name), rows)
+            self._pair.write(name, rows)
         except OSError as error:
-            self._problem = (
-                f"--msprobe-out={self._out}: writing stopped at {call.name}: {error.strerror}; "
-                f"the rows before it are intact"
-            )
+            self._stop(f"--msprobe-out={self._out}", name, error)
+
+    def _stop(self, option: str, name: str, error: OSError) -> None:
+        self._problem = f"{option}: writing stopped at {name}: {error.strerror}; the rows before it are intact"
 
 
-class _Names:
-    """How reports call an API call: its own name, after the folder of its dump when there are several dumps."""
-
-    def __init__(self, dumps: Sequence[Path]) -> None:
-        folders = [str(path.parent) for path in dumps]
-        self._common = Path(os.path.commonpath(folders)) if len(set(folders)) > 1 else None
-
-    def of(self, dump: str, call: str) -> str:
-        if self._common is None:
-            return call
-        return f"{Path(dump).parent.relative_to(self._common).as_posix()}/{call}"
-
-
-def _check_writable(folder: Path) -> None:
+def _check_writable(option: str, folder: Path) -> None:
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise pytest.UsageError(f"--msprobe-out={folder}: {existing} is not a folder")
+        raise pytest.UsageError(f"{option}={folder}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"--msprobe-out={folder}: {existing} cannot be written")
+        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written")

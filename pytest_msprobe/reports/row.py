@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,6 +37,12 @@ class OutputRow:
     status: Status
     message: str
 
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """Sorts outputs: a failed one above all that pass, then by error; an error without a figure is the largest."""
+        largest = self.max_abs
+        return self.status == "error", math.inf if largest is None or math.isnan(largest) else largest
+
 
 @dataclass(frozen=True, slots=True)
 class VerdictRow:
@@ -52,6 +59,8 @@ class VerdictRow:
         device, bench: who was tested and against what, "" when it did not come to that.
         outputs: one row per output or gradient.
         seconds: time the check took.
+        seed: of random inputs.
+        host: name of the machine that ran it.
     """
 
     node_id: str
@@ -66,6 +75,13 @@ class VerdictRow:
     bench: str = ""
     outputs: tuple[OutputRow, ...] = field(default=())
     seconds: float = 0.0
+    seed: int = 0
+    host: str = ""
+
+    @property
+    def worst(self) -> OutputRow | None:
+        """The output that stands for all where there is room for one; None when nothing was compared."""
+        return max(self.outputs, key=lambda output: output.badness, default=None)
 
     def to_wire(self) -> dict[str, Any]:
         """The row in builtin types, which is all that may cross a process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,9 +43,9 @@ class Tally:
             return
         if row.status == "error":
             self.failed_calls[row.call.rpartition(".")[0]] += 1
-        output = max(row.outputs, key=_badness, default=None)
+        output = row.worst
         self._seen += 1
-        entry = ((row.status == "error", _badness(output)[1]), -self._seen, name, row, output)
+        entry = ((row.status == "error", output.badness[1] if output else math.inf), -self._seen, name, row, output)
         keep = heapq.heappush if len(self._worst) < _WORST else heapq.heappushpop
         keep(self._worst, entry)
 
@@ -80,13 +81,6 @@ class Tally:
         yield f"  {'':{width}}  verdict  {'cosine':>12}  {'max abs':>10}  {'max rel':>10}  output"
         for name, (_, _, _, row, output) in zip(names, shown):
             yield f"  {name:{width}}  {row.status:7}  {_figures(row, output)}"
-
-
-def _badness(output: OutputRow | None) -> tuple[bool, float]:
-    if output is None:
-        return False, float("inf")
-    largest = output.max_abs
-    return output.status == "error", float("inf") if largest is None or largest != largest else largest
 
 
 def _figures(row: VerdictRow, output: OutputRow | None) -> str:

@@ -9,6 +9,9 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
+from pytest_msprobe.reports.jsonl import read_json_lines
+from pytest_msprobe.reports.merge import merge_runs
+
 RANDOM = np.random.default_rng(3)
 
 
@@ -87,3 +90,31 @@ def test_plain_arguments_a_bad_dump_and_last_failed_work_with_workers(pytester: 
     result.stdout.fnmatch_lines(["*rank1/dump.json: is not valid JSON*"])
     again = pytester.runpytest_subprocess("rank0/dump.json", "-n", "2", "--lf")
     again.assert_outcomes(failed=2)
+
+
+def test_machine_rows_hold_every_verdict(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path, calls=3).write()
+    arguments = ("--msprobe-dump=dump.json", "--msprobe-jsonl=rows/rows.jsonl")
+    pytester.runpytest_subprocess(*arguments, "-n", "2", "--msprobe-seed=5").assert_outcomes(passed=6)
+    rows = [row for _, row in read_json_lines(pytester.path / "rows" / "rows.jsonl")]
+    assert sorted(row.node_id for row in rows) == sorted(
+        f"dump.json::Mint.matmul.{n}::{direction}" for n in range(3) for direction in ("forward", "backward")
+    )
+    assert {(row.status, row.seed, row.outputs[0].tested_dtype) for row in rows} == {("pass", 5, "Float32")}
+    again = pytester.runpytest(*arguments)
+    assert again.ret == pytest.ExitCode.USAGE_ERROR
+    assert "exists already, and is never written over" in again.stderr.str()
+
+
+def test_shards_together_are_the_whole_and_merge(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path, calls=7).write()
+    seen: list[str] = []
+    for number in (1, 2, 3):
+        rows = pytester.path / f"{number}.jsonl"
+        pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-shard={number}/3", f"--msprobe-jsonl={rows}")
+        part = [row.call for _, row in read_json_lines(rows) if row.direction == "forward"]
+        assert 2 <= len(part) <= 3
+        seen += part
+    assert sorted(seen) == [f"Mint.matmul.{number}" for number in range(7)]
+    merge_runs([pytester.path / f"{number}.jsonl" for number in (1, 2, 3)], pytester.path / "all")
+    assert len(Reports(pytester.path / "all").results) == 7

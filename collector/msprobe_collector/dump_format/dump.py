@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +21,8 @@ TASKS = frozenset(
     {"statistics", "tensor", "structure", "overflow_check", "exception_dump", "acc_check", "diff_check", "nan_check"}
 )
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
+_SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
+_NUMBER = re.compile(rb"\d{1,15}")
 TENSOR_FOLDER = "dump_tensor_data"
 
 
@@ -78,6 +81,13 @@ class Dump:
         name = f"{call}.backward"
         encoded = self._decode(name, "backward")
         return None if encoded is None else decode_backward(encoded, file=str(self.path), record=name)
+
+    def shapes(self, record_name: str) -> list[tuple[int, ...]]:
+        """Shapes of the tensors of a record in their order, found in its text: nothing is decoded or checked."""
+        raw = self._records.get(record_name)
+        if raw is None:
+            return []
+        return [tuple(int(size) for size in _NUMBER.findall(text)) for text in _SHAPE.findall(memoryview(raw))]
 
     @cached_property
     def stacks(self) -> CallStacks:

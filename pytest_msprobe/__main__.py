@@ -1,0 +1,32 @@
+"""`python -m pytest_msprobe COMMAND`: what is not a test run. Imports no framework."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pytest_msprobe.commands import merging, templates
+from pytest_msprobe.commands.failure import CommandError
+
+#: Modules with `add_to(commands)`, which sets `run(arguments)`.
+COMMANDS = (templates, merging)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_msprobe", description="Helpers around pytest-msprobe.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        chosen.run(chosen)
+    except CommandError as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

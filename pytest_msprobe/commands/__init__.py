@@ -1,0 +1,1 @@
+"""The sub-commands of `python -m pytest_msprobe`, one module each."""

@@ -1,0 +1,195 @@
+"""Interrupted runs, continued: no finished row lost, none doubled, whatever was killed and when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+from report_reader import Reports
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def dump_of(folder: Path, calls: int) -> DumpBuilder:
+    builder = DumpBuilder(folder)
+    for number in range(calls):
+        builder.call(f"Mint.neg.{number}", [A], [-A], incoming=[A], gradients=[-A])
+    builder.write()
+    return builder
+
+
+def result_file(folder: Path) -> Path:
+    (path,) = folder.glob("accuracy_checking_result_*.csv")
+    return path
+
+
+def test_only_what_has_no_row_runs_and_the_pair_grows(pytester: pytest.Pytester, reports: Reports) -> None:
+    dump_of(pytester.path, 6)
+    pytester.runpytest("--msprobe-dump=dump.json", "-k", "neg.0 or neg.1 or neg.2").assert_outcomes(
+        passed=6, deselected=6
+    )
+    before = result_file(pytester.path)
+    result = pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-resume={before}")
+    result.assert_outcomes(passed=6, deselected=6)
+    result.stdout.fnmatch_lines(["resumed: 3 API calls were done before"])
+    assert result_file(pytester.path) == before
+    assert list(reports.results) == [f"Mint.neg.{number}" for number in range(6)]
+    assert len(reports.details) == 12
+
+
+def test_a_call_with_one_direction_done_runs_again(pytester: pytest.Pytester, reports: Reports) -> None:
+    dump_of(pytester.path, 2)
+    pytester.runpytest("--msprobe-dump=dump.json", "-m", "forward").assert_outcomes(passed=2, deselected=2)
+    resume = f"--msprobe-resume={result_file(pytester.path)}"
+    pytester.runpytest("--msprobe-dump=dump.json", resume).assert_outcomes(passed=4)
+    assert [row["Backward Test Success"] for row in reports.results.values()] == ["pass", "pass"]
+    assert len(reports.details) == 4
+
+
+TEARS = {
+    "half a row": lambda text: text[:-9],
+    "half a message": lambda text: text + 'Mint.neg.5,error,,"first line\r\n',
+    "a row without its end": lambda text: text + "Mint.neg.5,pass,pass,",
+    "an empty file's worth": lambda text: text.split("\r\n")[0] + "\r\n",
+}
+
+
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_torn_result_file_is_mended(pytester: pytest.Pytester, reports: Reports, tear: str) -> None:
+    dump_of(pytester.path, 6)
+    pytester.runpytest("--msprobe-dump=dump.json", "-k", "not neg.5")
+    path = result_file(pytester.path)
+    path.write_bytes(TEARS[tear](path.read_bytes().decode("utf-8")).encode("utf-8"))
+    pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-resume={path}")
+    assert sorted(reports.results) == [f"Mint.neg.{number}" for number in range(6)]
+    assert {row["Backward Test Success"] for row in reports.results.values()} == {"pass"}
+    assert len(reports.details) == 12
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_details_ahead_or_behind_are_mended(pytester: pytest.Pytester, reports: Reports, is_ahead: bool) -> None:
+    dump_of(pytester.path, 3)
+    pytester.runpytest("--msprobe-dump=dump.json")
+    path = result_file(pytester.path)
+    details = path.with_name(path.name.replace("result", "details"))
+    lines = path.read_bytes().split(b"\r\n")
+    path.write_bytes(b"\r\n".join(lines[:2]) + b"\r\n")
+    if not is_ahead:
+        details.write_bytes(b"\r\n".join(details.read_bytes().split(b"\r\n")[:3]) + b"\r\n")
+    pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-resume={path}").assert_outcomes(passed=4, deselected=2)
+    assert len(reports.results) == 3
+    assert len(reports.details) == 6
+
+
+def test_a_crashed_call_is_tried_once_more_and_then_left(pytester: pytest.Pytester, reports: Reports) -> None:
+    dump_of(pytester.path, 3)
+    pytester.makeconftest(
+        "import os\ndef pytest_runtest_call(item):\n    if 'neg.1::forward' in item.nodeid: os._exit(9)\n"
+    )
+    pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "1")
+    arguments = ("--msprobe-dump=dump.json", "-n", "1", f"--msprobe-resume={result_file(pytester.path)}")
+    second = pytester.runpytest_subprocess(*arguments)
+    assert second.parseoutcomes() == {"failed": 1, "passed": 1}
+    assert "as in the run before" in reports.results["Mint.neg.1"]["Message"]
+    third = pytester.runpytest_subprocess(*arguments)
+    assert third.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert len(reports.results) == 3
+    assert len(reports.details) == 6
+
+
+WRONG = {
+    "missing": ("accuracy_checking_result_1.csv", None, "cannot be read"),
+    "name": ("other.csv", "x", "is no accuracy_checking_result_*.csv file"),
+    "columns": (
+        "accuracy_checking_result_1.csv",
+        "a,b\r\n",
+        "does not have the columns API Name, Forward Test Success",
+    ),
+    "dump": (
+        "accuracy_checking_result_1.csv",
+        "API Name,Forward Test Success,Backward Test Success,Message\r\nMint.exp.0,pass,,\r\n",
+        "holds a row for Mint.exp.0, which no dump of this run has",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_file_that_cannot_be_resumed_is_a_usage_error(pytester: pytest.Pytester, case: str) -> None:
+    name, content, sentence = WRONG[case]
+    dump_of(pytester.path, 1)
+    path = pytester.path / name
+    if content is not None:
+        path.write_text(content, newline="")
+    result = pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-resume={path}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.stderr.str()
+    if content is not None:
+        assert path.read_bytes() == content.encode()
+
+
+def kill_somewhere(folder: Path, chance: random.Random, arguments: list[str]) -> None:
+    """Start a run and kill all of it, or one worker, after a random time; let it end when it survives."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *arguments]
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    limit = time.monotonic() + 60
+    while (
+        not list(folder.glob("accuracy_checking_result_*.csv")) and process.poll() is None and time.monotonic() < limit
+    ):
+        time.sleep(0.02)
+    time.sleep(chance.uniform(0, 0.6))
+    sign = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+    if process.poll() is None:
+        os.killpg(process.pid, sign)
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path: Path) -> None:
+    """As many kills as MSPROBE_TEST_KILLS says, in runs that are resumed until they are complete."""
+    kills, chance = int(os.environ.get("MSPROBE_TEST_KILLS", "5")), random.Random(20261121)
+    for number in range(kills):
+        if kills <= 0:
+            break
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kills -= kill_until_complete(folder, chance, most_kills=kills, calls=200)
+
+
+def kill_until_complete(folder: Path, chance: random.Random, *, most_kills: int, calls: int) -> int:
+    """Number of kills in one run that ended complete, after its files were found right."""
+    dump_of(folder, calls)
+    # Slow enough that a kill finds work in progress.
+    (folder / "conftest.py").write_text("import time\ndef pytest_runtest_call(item):\n    time.sleep(0.004)\n")
+    arguments = ["--msprobe-dump=dump.json", "-p", "no:hypothesispytest"]
+    finished: set[str] = set()
+    kills = 0
+    while kills < most_kills and len(finished) < calls:
+        kill_somewhere(folder, chance, arguments)
+        kills += 1
+        path = result_file(folder)
+        arguments = [*arguments[:3], f"--msprobe-resume={path}"]
+        complete = {line.split(",")[0] for line in path.read_text(encoding="utf-8-sig").split("\n")[1:-1]}
+        assert finished <= complete, "a finished row was lost"
+        finished |= {line.split(",")[0] for line in path.read_text().split("\n")[1:-1] if ",pass,pass," in line}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    assert b"INTERNALERROR" not in done.stdout
+    reports = Reports(folder)  # refuses doubled names
+    assert sorted(reports.results) == sorted(f"Mint.neg.{number}" for number in range(calls))
+    verdicts = {(row["Forward Test Success"], row["Backward Test Success"]) for row in reports.results.values()}
+    assert verdicts == {("pass", "pass")}
+    assert len(reports.details) == 2 * calls
+    return kills
