@@ -21,6 +21,7 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     flatten_outputs,
     map_leaves,
+    padded_incoming,
 )
 
 #: Where each API type lives.
@@ -158,9 +159,7 @@ class MindSporeExecution:
         """See `Execution.gradients`."""
         if self._cell is None:
             return ()
-        if len(incoming) > len(self._tensors):
-            raise ValueError(f"{len(incoming)} incoming gradients for {len(self._tensors)} output tensors")
-        padded = incoming + (None,) * (len(self._tensors) - len(incoming))
+        padded = padded_incoming(incoming, len(self._tensors))
         # The graph returns only outputs that can carry a gradient; theirs are passed in the same order.
         sens = [
             self._like(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)

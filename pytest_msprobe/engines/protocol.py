@@ -116,6 +116,17 @@ class Engine(Protocol):
         """Give back what the engine holds outside this process."""
 
 
+def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[Array | None, ...]:
+    """`incoming` with None, which counts as zero, for each further one of the `outputs` tensors.
+
+    Raises:
+        ValueError: there are more gradients than output tensors.
+    """
+    if len(incoming) > outputs:
+        raise ValueError(f"{len(incoming)} incoming gradients for {outputs} output tensors")
+    return incoming + (None,) * (outputs - len(incoming))
+
+
 def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
     arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]

@@ -18,6 +18,7 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     flatten_outputs,
     map_leaves,
+    padded_incoming,
 )
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
 
@@ -43,12 +44,12 @@ class TorchEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why PyTorch has no counterpart of `api`, or None."""
-        binding = lookup(api.type, _table_name(api), framework)
+        binding = lookup(api.type, api.table_name, framework)
         return binding.reason if isinstance(binding, Refusal) else None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         """See `Engine.forward`."""
-        binding = lookup(call.api.type, _table_name(call.api), call.framework)
+        binding = lookup(call.api.type, call.api.table_name, call.framework)
         if isinstance(binding, Refusal):
             raise Unsupported(binding.reason)
         leaves: dict[LeafPath, Tensor] = {}
@@ -129,9 +130,7 @@ class TorchExecution:
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`."""
         torch = self._torch
-        if len(incoming) > len(self._tensors):
-            raise ValueError(f"{len(incoming)} incoming gradients for {len(self._tensors)} output tensors")
-        padded = incoming + (None,) * (len(self._tensors) - len(incoming))
+        padded = padded_incoming(incoming, len(self._tensors))
         pairs = [(out, gradient) for out, gradient in zip(self._tensors, padded) if out.requires_grad]
         if not pairs:
             raise Unsupported("the PyTorch counterpart has no gradient")
@@ -208,10 +207,6 @@ def _plain_output(torch: Any, value: object) -> bool | int | float | str | None:
     if isinstance(value, (torch.dtype, torch.Size, torch.device, complex)):
         return str(value)
     raise Unsupported(f"an output of type {type(value).__name__} cannot be compared")
-
-
-def _table_name(api: ApiName) -> str:
-    return api.primitive_class if api.type == "Primitive" else api.api
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, tensor_positions, tensors_in
+from msprobe_collector.dump_format import Direction, Dtype, Dump, tensor_positions, tensors_in
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.protocol import Array, Call, NumpyArgument, Output, map_leaves
 from pytest_msprobe.engines.torch_map import Refusal, lookup
@@ -95,7 +95,7 @@ def with_lines(finding: Finding, lines: Sequence[str]) -> Finding:
 
 def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> str | None:
     """The PyTorch call of `call` over texts of its arguments, or None when it takes more than one plain expression."""
-    binding = lookup(call.api.type, _table_name(call.api), call.framework)
+    binding = lookup(call.api.type, call.api.table_name, call.framework)
     has_dtypes: list[bool] = []
     map_leaves(call, lambda _, value: has_dtypes.append(isinstance(value, (Dtype, NumpyArgument))))
     if isinstance(binding, Refusal) or any(has_dtypes):
@@ -130,10 +130,6 @@ class _Filled(ast.NodeTransformer):
         parameter = self._parameters.get(node.id)
         default: ast.expr = node if parameter is None else parameter.default
         return default
-
-
-def _table_name(api: ApiName) -> str:
-    return api.primitive_class if api.type == "Primitive" else api.api
 
 
 def _plain(value: Any) -> Any:

@@ -86,7 +86,7 @@ class TorchSide:
 
     def step(self, case: Case, incoming: tuple[Array | None, ...]) -> Step:
         """See `Side`."""
-        name = case.api.primitive_class if case.api.type == "Primitive" else case.api.api
+        name = case.api.table_name
         binding = lookup(case.api.type, name, case.call.framework)
         if isinstance(binding, Refusal):
             raise CannotRunError(binding.reason)

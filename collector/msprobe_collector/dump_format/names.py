@@ -41,7 +41,12 @@ class ApiName:
     @property
     def primitive_class(self) -> str:
         """Class of a Primitive: `Conv2D` in `Primitive.conv.Conv2D.0`, whose `conv` is the attribute that held it."""
-        return self.api.rpartition(".")[2]
+        return self.short
+
+    @property
+    def table_name(self) -> str:
+        """The name under which tables of APIs know it: the class for a Primitive, else the api."""
+        return self.primitive_class if self.type == "Primitive" else self.api
 
     @property
     def short(self) -> str:
