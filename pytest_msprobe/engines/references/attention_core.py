@@ -1,0 +1,144 @@
+"""Attention of one batch element, block of rows by block of rows, with its closed-form gradient.
+
+The scores of a long sequence do not fit into memory in float64 (32 heads of 4096 x 4096 take 4 GiB, and autograd would
+keep several such tensors), so both directions compute a block of query rows at a time and keep no scores. Softmax is
+along a row, so blocks of rows change nothing in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Scores in one block of rows: 16 MiB in float64, of which up to eight copies live at once.
+_SCORES_PER_BLOCK = 2**21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """How scores become weights: ``softmax(scale * q k^T + shift)``, or ``softmax(scale * (q k^T + shift))``.
+
+    Attributes:
+        scale: factor of the scores.
+        removed: (first row, end row) -> True where a score is removed, broadcast to (N1, rows, S2); None: nowhere.
+        is_shift_scaled: whether the shift is added before the scale.
+        kept: dropout, True where a weight is kept, (N1, S1, S2); None without dropout.
+        keep_prob: the kept weights are divided by it.
+    """
+
+    scale: float
+    removed: Callable[[int, int], Tensor | None]
+    is_shift_scaled: bool = False
+    kept: Tensor | None = None
+    keep_prob: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """(N1, S1, Dv) weighted values; (N1, S1) maximum of each row's scores and sum of exp(score - maximum).
+
+    A row whose scores are all removed has output 0, maximum -inf and sum 0.
+    """
+
+    output: Tensor
+    maximum: Tensor
+    total: Tensor
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, *, shift: Tensor | None, scoring: Scoring) -> Attended:
+    """Attention of query (N1, S1, D) to key (N2, S2, D) and value (N2, S2, Dv).
+
+    Head h of the query uses head h // (N1 / N2) of key and value. Differentiable with respect to query, key, value and
+    shift ((N1 or 1, S1, S2)), not through maximum and sum, which exist for the backward of the kernel alone.
+    """
+    if query.shape[0] % key.shape[0]:
+        raise ValueError(f"{query.shape[0]} query heads are no multiple of {key.shape[0]} key heads")
+    return Attended(*_Attention.apply(query, key, value, shift, scoring))  # type: ignore[no-untyped-call]
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, query: Tensor, key: Tensor, value: Tensor, shift: Tensor | None, scoring: Scoring
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        context.save_for_backward(query, key, value, shift)
+        context.scoring = scoring
+        grouped = _grouped(query, key)
+        output = query.new_zeros((*grouped.shape[:3], value.shape[-1]))
+        maximum = query.new_full(grouped.shape[:3], -torch.inf)
+        total = query.new_zeros(grouped.shape[:3])
+        for rows in _blocks(query, key):
+            exponentials, maximum[:, :, rows], total[:, :, rows] = _exponentials(grouped, key, shift, scoring, rows)
+            weights = exponentials / _nonzero(total[:, :, rows])[..., None]
+            output[:, :, rows] = _dropped(weights, scoring, rows) @ value[:, None]
+        context.mark_non_differentiable(maximum, total)
+        return output.flatten(0, 1), maximum.flatten(0, 1), total.flatten(0, 1)
+
+    @staticmethod
+    def backward(context: Any, d_output: Tensor, _maximum: Any, _total: Any) -> tuple[Tensor | None, ...]:
+        query, key, value, shift = context.saved_tensors
+        scoring: Scoring = context.scoring
+        grouped, d_grouped = _grouped(query, key), _grouped(d_output, key)
+        d_query, d_key, d_value = torch.zeros_like(grouped), torch.zeros_like(key), torch.zeros_like(value)
+        d_shift = None if shift is None else torch.zeros_like(shift)
+        for rows in _blocks(query, key):
+            exponentials, _, total = _exponentials(grouped, key, shift, scoring, rows)
+            weights = exponentials / _nonzero(total)[..., None]
+            d_value += (_dropped(weights, scoring, rows).mT @ d_grouped[:, :, rows]).sum(1)
+            d_weights = _dropped(d_grouped[:, :, rows] @ value[:, None].mT, scoring, rows)
+            d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdim=True))
+            d_query[:, :, rows] = scoring.scale * d_scores @ key[:, None]
+            d_key += scoring.scale * (d_scores.mT @ grouped[:, :, rows]).sum(1)
+            if d_shift is not None:
+                d_rows = d_scores.flatten(0, 1) * (scoring.scale if scoring.is_shift_scaled else 1.0)
+                d_shift[:, rows] = d_rows if d_shift.shape[0] == query.shape[0] else d_rows.sum(0, keepdim=True)
+        return d_query.flatten(0, 1), d_key, d_value, d_shift, None
+
+
+def _grouped(x: Tensor, key: Tensor) -> Tensor:
+    """(N1, S, D) as (N2, N1 / N2, S, D)."""
+    return x.reshape(key.shape[0], -1, *x.shape[1:])
+
+
+def _blocks(query: Tensor, key: Tensor) -> Iterator[slice]:
+    heads, rows = query.shape[:2]
+    if key.shape[1]:  # without keys there is nothing to attend to, and the output stays 0
+        step = max(1, _SCORES_PER_BLOCK // (heads * key.shape[1]))
+        yield from (slice(first, min(first + step, rows)) for first in range(0, rows, step))
+
+
+def _exponentials(
+    grouped: Tensor, key: Tensor, shift: Tensor | None, scoring: Scoring, rows: slice
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(exp(score - maximum), maximum, sum) of a block of rows; the first is (N2, N1 / N2, rows, S2)."""
+    scores = grouped[:, :, rows] @ key[:, None].mT
+    if shift is not None and scoring.is_shift_scaled:
+        scores = (scores + _by_head(shift[:, rows], grouped)) * scoring.scale
+    else:
+        scores = scores * scoring.scale
+        scores = scores if shift is None else scores + _by_head(shift[:, rows], grouped)
+    removed = scoring.removed(rows.start, rows.stop)
+    if removed is not None:
+        scores = scores.masked_fill(_by_head(removed, grouped), -torch.inf)
+    maximum = scores.amax(-1)
+    exponentials = (scores - maximum.masked_fill(maximum == -torch.inf, 0)[..., None]).exp()
+    return exponentials, maximum, exponentials.sum(-1)
+
+
+def _dropped(weights: Tensor, scoring: Scoring, rows: slice) -> Tensor:
+    if scoring.kept is None:
+        return weights
+    return weights * _by_head(scoring.kept[:, rows], weights) / scoring.keep_prob
+
+
+def _by_head(x: Tensor, grouped: Tensor) -> Tensor:
+    """(N1, rows, S2) as (N2, N1 / N2, rows, S2); one head, or no head axis, is for all of them."""
+    return x.reshape(*grouped.shape[:2], *x.shape[1:]) if x.dim() == 3 and x.shape[0] > 1 else x
+
+
+def _nonzero(total: Tensor) -> Tensor:
+    return total.masked_fill(total == 0, 1)

@@ -1,0 +1,205 @@
+"""Quantising, and products of quantised matrices. Integer products are summed exactly before anything is scaled.
+
+Values are rounded half to even and cut to -128..127. A float that lies within the device's own rounding error of a half
+may come out one apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pytest_msprobe.engines.protocol import Unsupported
+from pytest_msprobe.engines.references.attention_masks import bounds, integers
+from pytest_msprobe.engines.references.fused_precision import fused
+
+
+def dynamic_quant_ext(x: Tensor, smooth_scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(int8 values, scale of each row): scale = max |x * smooth| / 127, values x * smooth / scale, 0 in a row of 0.
+
+    Source: DynamicQuantExt of MindSpore 2.10.
+    """
+    wide = _wide(x) if smooth_scales is None else _wide(x) * _wide(smooth_scales)
+    scale = wide.abs().amax(-1) / 127
+    return _int8(wide / scale.masked_fill(scale == 0, 1)[..., None]), scale
+
+
+def quant_v2(
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    sqrt_mode: bool = False,
+    rounding_mode: str = "ROUND",
+    dst_type: torch.dtype = torch.int8,
+) -> Tensor:
+    """Int8 of scale * x + offset, or of scale^2 * x + offset in `sqrt_mode`. Source: QuantV2 of MindSpore 2.10."""
+    if rounding_mode.upper() != "ROUND" or dst_type != torch.int8:
+        raise Unsupported(f"rounding_mode {rounding_mode} to {dst_type}: only ROUND to int8 is documented")
+    factor = _wide(scale).square() if sqrt_mode else _wide(scale)
+    return _int8(_wide(x) * factor + _wide(offset))
+
+
+def quant_batch_matmul(
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    pertokenScaleOptional: Tensor | None = None,  # noqa: N803  # MindSpore's own name
+    transpose_x1: bool = False,
+    transpose_x2: bool = False,
+    dtype: torch.dtype = torch.float16,
+) -> Tensor:
+    """The product x1 x2 (+ an integer bias) * scale (* scale of each row) (+ offset or float bias); int8 if `dtype` is.
+
+    A scale of 64-bit integers holds float32 in its lower half, as Ascend packs it. Source: CANN's aclnnQuantMatmulV4.
+    """
+    left = _exact(x1.mT if transpose_x1 else x1)
+    product = left @ _exact(x2.mT if transpose_x2 else x2)
+    is_integer_bias = bias is not None and not bias.is_floating_point()
+    if bias is not None and is_integer_bias:
+        product = product + _exact(bias)
+    product = product * _unpacked_scale(scale)
+    if pertokenScaleOptional is not None:
+        product = product * pertokenScaleOptional[..., None]
+    if bias is not None and not is_integer_bias:
+        product = product + bias
+    if offset is not None:
+        product = product + offset
+    return _int8(product) if dtype == torch.int8 else _float(product, dtype, like=scale)
+
+
+def quant_matmul(
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    pertoken_scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    output_dtype: torch.dtype | None = None,
+    x1_dtype: torch.dtype | None = None,
+    x2_dtype: torch.dtype | None = None,
+    pertoken_scale_dtype: torch.dtype | None = None,
+    scale_dtype: torch.dtype | None = None,
+    group_sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """As `quant_batch_matmul` without transposing, for float8 as well.
+
+    Source: mindspore.ops.auto_generate.quant_matmul 2.10. Its dtype arguments reinterpret bits, which is refused.
+    """
+    reinterpreted = (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes)
+    if any(item is not None for item in reinterpreted):
+        raise Unsupported("x1_dtype, x2_dtype, scale_dtype, pertoken_scale_dtype or group_sizes: packed formats")
+    dtype = torch.bfloat16 if output_dtype is None else output_dtype
+    return quant_batch_matmul(x1, x2, scale, offset, bias, pertoken_scale, dtype=dtype)
+
+
+@fused()
+def weight_quant_batch_matmul(
+    x: Tensor,
+    weight: Tensor,
+    antiquant_scale: Tensor,
+    antiquant_offset: Tensor | None = None,
+    quant_scale: Tensor | None = None,
+    quant_offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    transpose_x: bool = False,
+    transpose_weight: bool = False,
+    antiquant_group_size: int = 0,
+) -> Tensor:
+    """The product x ((weight + antiquant_offset) * antiquant_scale) + bias, quantised to int8 with a `quant_scale`.
+
+    With a group size, each row of scale and offset is for so many rows of the weight. Source: CANN's
+    aclnnWeightQuantBatchMatmulV2.
+    """
+    parts = [weight, antiquant_scale, antiquant_offset]
+    turned = [part.mT if transpose_weight and part is not None and part.dim() > 1 else part for part in parts]
+    matrix, scale, offset = turned
+    assert matrix is not None
+    assert scale is not None
+    if antiquant_group_size:
+        scale = scale.repeat_interleave(antiquant_group_size, -2)[..., : matrix.shape[-2], :]
+        if offset is not None:
+            offset = offset.repeat_interleave(antiquant_group_size, -2)[..., : matrix.shape[-2], :]
+    matrix = matrix.to(scale.dtype)
+    product = (x.mT if transpose_x else x) @ ((matrix if offset is None else matrix + offset) * scale)
+    product = product if bias is None else product + bias
+    if quant_scale is None:
+        return product
+    return _int8(product * quant_scale + (0 if quant_offset is None else quant_offset))
+
+
+def dequant_swiglu_quant(
+    x: Tensor,
+    weight_scale: Tensor,
+    activation_scale: Tensor,
+    bias: Tensor | None = None,
+    quant_scale: Tensor | None = None,
+    quant_offset: Tensor | None = None,
+    group_index: Tensor | None = None,
+    activate_left: bool = False,
+    quant_mode: str = "static",
+) -> tuple[Tensor, Tensor]:
+    """(int8 values, scale of each row, 0 in mode static).
+
+    x * weight_scale * activation_scale is cut in halves; SiLU of the right one, or of the left one, times the other
+    is multiplied by `quant_scale` and quantised, in mode dynamic by the row's maximum / 127. `group_index` holds how
+    many rows use each row of weight_scale and quant_scale; rows past them give 0. Source: MindSpore's own test of
+    DequantSwigluQuant. Refused is what that test leaves out: bias, offset, and quant_scale in mode static.
+    """
+    if bias is not None or quant_offset is not None or (quant_mode == "static" and quant_scale is not None):
+        raise Unsupported("bias, quant_offset, or quant_scale in mode static: documents disagree on what they do")
+    rows = x.shape[:-1].numel()
+    wide = _wide(x).reshape(rows, -1)
+    row_weights, row_scales, past = wide.new_ones(1), wide.new_ones(1), rows
+    if group_index is None:
+        row_weights = _wide(weight_scale)
+        row_scales = row_scales if quant_scale is None else _wide(quant_scale)
+    else:
+        sizes = integers(group_index) or ()
+        past = bounds(torch.tensor(sizes).cumsum(0), rows, name="group_index")[-1][1]
+        row_weights = _of_groups(weight_scale, sizes, rows)
+        row_scales = row_scales if quant_scale is None else _of_groups(quant_scale, sizes, rows)
+    first, second = (wide * row_weights * _wide(activation_scale).reshape(rows, 1)).chunk(2, -1)
+    gate, other = (first, second) if activate_left else (second, first)
+    product = gate * gate.sigmoid() * other * row_scales
+    product = torch.where(torch.arange(rows, device=x.device)[:, None] < past, product, 0)
+    if quant_mode == "dynamic":
+        values, scale = dynamic_quant_ext(product)
+    else:
+        values, scale = _int8(product), product.new_zeros(rows)
+    return values.reshape(*x.shape[:-1], -1), scale.reshape(x.shape[:-1])
+
+
+def _of_groups(x: Tensor, sizes: Sequence[int], rows: int) -> Tensor:
+    """Row g of `x` for each of the sizes[g] rows of group g, the last one for the rows past them."""
+    spread = _wide(x).repeat_interleave(torch.tensor(sizes, device=x.device), 0)
+    return torch.cat([spread, spread.new_ones(rows - spread.shape[0], spread.shape[1])])
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Float64 stays; everything else as float32, which is what the kernels compute in."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _exact(x: Tensor) -> Tensor:
+    """As float64, in which sums of int8 and float8 products are exact."""
+    return x.double()
+
+
+def _int8(x: Tensor) -> Tensor:
+    return x.round().clamp(-128, 127).to(torch.int8)
+
+
+def _float(x: Tensor, dtype: torch.dtype, *, like: Tensor) -> Tensor:
+    """`x` in `dtype`, but float64 in the benchmark, whose float scale is float64."""
+    return x if like.dtype == torch.float64 else x.to(dtype)
+
+
+def _unpacked_scale(scale: Tensor) -> Tensor:
+    if scale.dtype not in (torch.int64, torch.uint64):
+        return scale
+    packed = scale.contiguous().view(torch.int32).reshape(*scale.shape, 2)[..., 0].contiguous()
+    return packed.view(torch.float32).double()

@@ -1,0 +1,99 @@
+"""The table of references: complete, with MindSpore's own signatures, and asked before the other tables."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_msprobe.engines import references
+from pytest_msprobe.engines.torch_map import Binding, Refusal, lookup
+
+#: ops functions that only dispatch by `*args`: their Primitive has the signature.
+OVERLOADS = {"gmm", "lightning_indexer", "sparse_flash_attention", "nsa_compress", "nsa_select_attention"}
+NAMES = sorted(references.names())
+
+
+@pytest.fixture(scope="module")
+def mindspore() -> ModuleType:
+    module: ModuleType = pytest.importorskip("mindspore")
+    return module
+
+
+def test_every_reference_names_its_source() -> None:
+    assert len(NAMES) > 60
+    assert all(source for source in references.names().values())
+
+
+@pytest.mark.parametrize("api", NAMES)
+def test_a_reference_has_the_parameters_and_defaults_of_mindspore(api: str, mindspore: ModuleType) -> None:
+    pytest.importorskip("torch")
+    api_type, _, name = api.partition(".")
+    if name in OVERLOADS:
+        pytest.skip("dispatches by *args: the test of its Primitive compares the parameters")
+    entry = references.find(api_type, name)
+    assert entry is not None
+    ours = list(inspect.signature(references.function(entry.target)).parameters.values())
+    theirs = list(inspect.signature(_callable(mindspore, api_type, name)).parameters.values())
+    assert [parameter.name for parameter in ours] == [parameter.name for parameter in theirs]
+    assert [_shown(parameter.default) for parameter in ours] == [_shown(parameter.default) for parameter in theirs]
+
+
+def test_lookup_asks_the_references_first() -> None:
+    for api in NAMES:
+        api_type, _, name = api.partition(".")
+        found = lookup(api_type, name)
+        assert isinstance(found, Binding)
+        assert found.target.startswith("references.")
+        assert callable(found.resolve({}))
+
+
+def test_what_needs_peers_or_caches_says_so() -> None:
+    for api_type, name in (
+        ("Functional", "all_gather_matmul"),
+        ("Primitive", "MatmulAllReduceAddRmsNorm"),
+        ("Functional", "moe_distribute_dispatch"),
+        ("Primitive", "Mla"),
+        ("Functional", "mla"),
+    ):
+        found = lookup(api_type, name)
+        assert isinstance(found, Refusal)
+        assert "not checkable offline: it" in found.reason
+
+
+def test_other_frameworks_keep_their_own_functions() -> None:
+    assert lookup("Functional", "rms_norm", "pytorch") == Binding("Functional.rms_norm", "torch.nn.functional.rms_norm")
+
+
+def test_a_silent_table_leaves_the_api_to_the_others() -> None:
+    assert references.find("Functional", "softmax") is None
+
+
+def test_asking_imports_no_framework() -> None:
+    code = (
+        "import sys; from pytest_msprobe.engines import references; references.names();"
+        "references.find('Functional', 'rms_norm');"
+        "assert not {'torch', 'mindspore', 'numpy'} & set(sys.modules), 'a framework was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _callable(mindspore: ModuleType, api_type: str, name: str) -> Any:
+    import mindspore.ops.auto_generate as generated
+    import mindspore.ops.operations as operations
+
+    if api_type == "Primitive":
+        return (getattr(operations, name, None) or getattr(generated, name))().__call__
+    owners = (mindspore.mint,) if api_type == "Mint" else (mindspore.ops, generated)
+    return next(found for owner in owners if (found := getattr(owner, name, None)) is not None)
+
+
+def _shown(default: Any) -> str:
+    """A default for comparing: the float16 of both frameworks is `float16`."""
+    if default is inspect.Parameter.empty:
+        return "no default"
+    return repr(default).removeprefix("torch.").removeprefix("mindspore.")
