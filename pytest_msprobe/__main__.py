@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import merging, templates
+from pytest_msprobe.commands import coverage, merging, templates
 from pytest_msprobe.commands.failure import CommandError
 
 #: Modules with `add_to(commands)`, which sets `run(arguments)`.
-COMMANDS = (templates, merging)
+COMMANDS = (templates, merging, coverage)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import cast
 
+from pytest_msprobe.engines import references
+
 _TABLE_OF_TYPE = {
     "Mint": "mint.txt",
     "MintFunctional": "mint_functional.txt",
@@ -142,6 +144,9 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
         return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
     if api_type == "Mint" and name.startswith("nn.functional."):
         api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
+    own = references.find(api_type, name)
+    if own is not None:
+        return Binding(api, own.target) if own.target else Refusal(f"{api}: {own.reason}")
     entry = _entry(_TABLE_OF_TYPE[api_type], name)
     if isinstance(entry, str):
         return Refusal(f"{api}: {entry}")
@@ -234,6 +239,8 @@ _KINDS: Mapping[str, Callable[[object], bool]] = {
 
 def _attribute(dotted: str, roots: Mapping[str, object]) -> object:
     root, *path = dotted.split(".")
+    if root == "references":
+        return references.function(dotted)
     value = roots[root]
     for name in path:
         try:

@@ -34,8 +34,21 @@ def approximate_equal(x: Tensor, y: Tensor, tolerance: float) -> Tensor:
 
 
 def assign(variable: Tensor, value: Tensor | Number) -> Tensor:
-    """The variable after the assignment."""
-    return as_tensor(value).to(variable.dtype).expand_as(variable)
+    """The variable after the assignment. MindSpore passes its gradient to the variable alone (seen on CPU)."""
+    result = variable.clone()
+    result.data.copy_(as_tensor(value))
+    return result
+
+
+def sgn(x: Tensor) -> Tensor:
+    """Sign, or x / |x| of complex numbers. torch.sgn gives real numbers a gradient that has no memory."""
+    return torch.sgn(x) if x.is_complex() else torch.sign(x)
+
+
+def vander(x: Tensor, columns: int | None) -> Tensor:
+    """Powers of `x`, falling from columns - 1 to 0."""
+    count = x.shape[0] if columns is None else columns
+    return x.unsqueeze(-1) ** torch.arange(count - 1, -1, -1, device=x.device)
 
 
 def xdivy(x: Tensor | Number, y: Tensor | Number) -> Tensor:
@@ -120,10 +133,23 @@ def one_hot(indices: Tensor, depth: int, on_value: Tensor | Number, off_value: T
     """An index outside of 0..depth-1 gives off values alone. The dtype is that of the values."""
     classes = torch.arange(int(scalar(depth)), device=indices.device)
     hot = (indices.unsqueeze(-1) == classes).movedim(-1, axis)
-    return torch.where(hot, as_tensor(on_value), as_tensor(off_value))
+    return torch.where(hot, as_tensor(on_value).detach(), as_tensor(off_value).detach())
 
 
 def sequence_mask(lengths: Tensor, maxlen: int | None) -> Tensor:
     """True before each length."""
     longest = int(lengths.max()) if maxlen is None else maxlen
     return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def population_count(x: Tensor) -> Tensor:
+    """Number of ones among the 16 bits, as uint8."""
+    bits = [torch.bitwise_and(torch.bitwise_right_shift(x.to(torch.int32), bit), 1) for bit in range(16)]
+    return torch.stack(bits).sum(0).to(torch.uint8)
+
+
+def scalar_cast(value: Number, dtype: torch.dtype) -> Number | bool:
+    """A Python number of the kind of `dtype`."""
+    if dtype == torch.bool:
+        return bool(value)
+    return float(value) if dtype.is_floating_point else int(value)

@@ -176,3 +176,52 @@ def flatten(x: Tensor, order: str, start_dim: int, end_dim: int) -> Tensor:
     if order == "F" and x.dim() > 1:
         x = x.permute(*reversed(range(x.dim())))
     return x.reshape(-1) if x.dim() < 2 else torch.flatten(x, start_dim, end_dim)
+
+
+def index_at(x: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    """`x[indices]` with indices of any integer dtype."""
+    return x[tuple(long(item) for item in indices)]
+
+
+def set_item(x: Tensor, index: object, value: Tensor | Number) -> Tensor:
+    """`x` after `x[index] = value`."""
+    result = x.clone()
+    result[index] = value  # type: ignore[index]  # whatever the script had
+    return result
+
+
+def slice_axis(x: Tensor, axis: int, start: int, end: int, step: int) -> Tensor:
+    """`x[start:end:step]` along one axis."""
+    return x.movedim(axis, 0)[start:end:step].movedim(0, axis)
+
+
+def choose(x: Tensor, choices: Sequence[Tensor] | Tensor, mode: str) -> Tensor:
+    """Of each place the choice that `x` names, rounded towards zero (seen on CPU); indices beyond the end are clipped,
+    wrapped or refused.
+    """
+    shape = torch.broadcast_shapes(x.shape, *(item.shape for item in choices))  # type: ignore[no-untyped-call]
+    stacked = torch.stack([item.expand(shape) for item in choices])
+    index = x.long().clamp(0, len(stacked) - 1) if mode == "clip" else x.long()
+    index = index % len(stacked) if mode == "wrap" else index
+    return stacked.gather(0, index.expand(stacked.shape[1:]).unsqueeze(0))[0].to(x.dtype).to(stacked.dtype)
+
+
+def unique_with_pad(x: Tensor, pad: Number) -> tuple[Tensor, Tensor]:
+    """(elements in the order of their first place and then `pad`, inverse)."""
+    values, inverse = unique_in_order(x)
+    return torch.cat([values, values.new_full((x.numel() - values.numel(),), pad)]), inverse
+
+
+def sparse_segment_mean(x: Tensor, indices: Tensor, segments: Tensor) -> Tensor:
+    """Mean of the rows that stand in one segment; a segment without rows is zero."""
+    count = int(segments.max()) + 1
+    rows = x.index_select(0, indices.long())
+    total = x.new_zeros((count, *x.shape[1:])).index_add(0, segments.long(), rows)
+    members = torch.bincount(segments.long(), minlength=count).clamp(min=1).to(x.dtype)
+    return total / members.reshape(-1, *[1] * (x.dim() - 1))
+
+
+def in_top_k(scores: Tensor, target: Tensor, k: int) -> Tensor:
+    """Whether fewer than `k` scores of the row are above that of its target."""
+    own = scores.gather(1, target.long().unsqueeze(1))
+    return (scores > own).sum(1) < k

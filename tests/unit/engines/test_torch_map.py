@@ -174,9 +174,9 @@ class TestLookup:
             ("Distributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type Distributed"),
             ("MintDistributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type"),
             ("Functional", "no_such_op", "mindspore", "no PyTorch counterpart in the table"),
-            ("Primitive", "MatMul", "mindspore", r"\(transpose_a, transpose_b\) are not in the dump"),
+            ("Primitive", "Softmax", "mindspore", r"\(axis\) are not in the dump"),
             ("Primitive", "NoSuchClass", "mindspore", "no PyTorch counterpart in the table"),
-            ("Functional", "svd", "mindspore", "unique only up to a factor"),
+            ("Functional", "eig", "mindspore", "no PyTorch counterpart in the table"),
             ("Mint", "add", "jax", "framework jax"),
         ],
     )
@@ -235,3 +235,18 @@ def _mindspore_parameters(mindspore: ModuleType, api_type: str, name: str) -> li
     if any(parameter.kind is parameter.VAR_POSITIONAL and parameter.name == "args" for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]
+
+
+class TestWhatShapesTell:
+    def test_a_transpose_that_alone_fits(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("Primitive", "MatMul")
+        assert isinstance(found, Binding)
+        x, weight = torch.rand(2, 3), torch.rand(5, 3)  # as nn.Dense calls it
+        assert torch.equal(found.call((x, weight), {}, roots), x @ weight.T)
+        assert torch.equal(found.call((x.T, weight.T), {}, roots), x @ weight.T)
+
+    def test_several_that_fit_are_refused(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("Primitive", "BatchMatMul")
+        assert isinstance(found, Binding)
+        with pytest.raises(NotImplementedError, match="transpose_a and transpose_b are not in the dump"):
+            found.call((torch.zeros(2, 3, 3), torch.zeros(2, 3, 3)), {}, roots)

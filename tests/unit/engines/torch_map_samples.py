@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector.dump_format import ApiName, find_dtype
+from pytest_msprobe.engines.protocol import Call
+
 _RANDOM = np.random.Generator(np.random.PCG64(7))
 
 
@@ -92,11 +95,11 @@ ONE_HOT, CHOLESKY, SORTED = np.eye(4, dtype=np.float32)[:3], np.linalg.cholesky(
 HALF, FLOAT, DOUBLE = Dtype("float16"), Dtype("float32"), Dtype("float64")
 
 
-def read_samples() -> list[Sample]:
-    """All lines of the file. Random arrays depend on the line alone, so lines can be added anywhere."""
+def read_samples(name: str = "torch_map_samples.txt") -> list[Sample]:
+    """All lines of a file. Random arrays depend on the line alone, so lines can be added anywhere."""
     global _RANDOM
     samples = []
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):
             continue
         _RANDOM = np.random.Generator(np.random.PCG64(list(line.encode())))
@@ -111,6 +114,26 @@ def read_samples() -> list[Sample]:
 
 def _value(node: ast.expr) -> Any:
     return eval(compile(ast.Expression(node), "sample", "eval"), globals())  # our own file
+
+
+def as_call(sample: Sample, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> Call:
+    """The call as engines take it, with other arguments when they are given."""
+    # The attribute that held a Primitive stands before its class in a record.
+    name = f"_.{sample.name}" if sample.api_type == "Primitive" else sample.name
+    given = (sample.args if args is None else args, sample.kwargs if kwargs is None else kwargs)
+    return Call(ApiName(sample.api_type, name, 0), "mindspore", *_argument(given))
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_argument(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _argument(item) for key, item in value.items()}
+    if isinstance(value, Dtype):
+        return find_dtype(value.name)
+    if isinstance(value, Parameter):
+        return value.array
+    return np.array(value) if isinstance(value, np.generic) else value
 
 
 def attribute(owner: Any, dotted: str) -> Any:
