@@ -36,12 +36,15 @@ def check_indices(
     axis: int | None,
     *,
     unique_along_axis: bool,
+    values: npt.NDArray[Any] | None = None,
+    is_stable: bool = False,
 ) -> Metrics:
     """Metrics of tested indices into `source`, the input that device and benchmark both got.
 
     An element is unequal when its index is out of range, when it repeats an earlier one along `axis` although
-    `unique_along_axis` (sort, argsort, topk), or when it selects another value than the benchmark's index does
-    (NaN equals NaN). So indices that differ only among ties are equal, with cosine 1 and errors 0: the figures are
+    `unique_along_axis` (sort, argsort, topk), when it selects another value than the benchmark's index does (NaN equals
+    NaN) or than the tested `values` output holds there, or when it stands behind a later one of an equal value although
+    `is_stable`. So indices that differ only among ties are equal, with cosine 1 and errors 0: the figures are
     those of the selected values, and None when some index is out of range. `first_unequal` holds the indices.
     Where an index is out of range, values are not looked at. Shapes or dtypes that disagree or do not fit the source,
     and benchmark indices out of range, are a structural mismatch. No index at all: as in `measure`.
@@ -58,8 +61,34 @@ def check_indices(
     if not outside.any():
         selected, benchmark_selected = layout.selected(), benchmark_layout.selected()
         faults.append(("the index selects another value", _is_unequal(selected, benchmark_selected)))
+        if values is not None and values.shape == selected.shape and values.dtype == selected.dtype:
+            faults.append(
+                ("the values output holds another value than the index selects", _is_unequal(selected, values))
+            )
+        if is_stable:
+            faults.append(("the index stands behind a later one of an equal value", layout.swapped()))
         figures = measure(selected, benchmark_selected, off_bound=_ANY_DIFFERENCE)
     return _entered(faults, figures, tested, reference)
+
+
+def scatter_by_index(
+    incoming: npt.NDArray[Any], source: npt.NDArray[Any], indices: npt.NDArray[Any], axis: int | None
+) -> npt.NDArray[Any] | None:
+    """The gradient in float64 of a selection from `source`: each element of `incoming` goes where its index points.
+
+    None when the indices do not fit, are out of range, or differ in shape from `incoming`.
+    """
+    try:
+        layout = _Layout.of(source, indices, axis)
+    except ValueError:
+        return None
+    if incoming.shape != indices.shape or layout.outside().any():
+        return None
+    gradient = np.zeros(layout.source.shape)
+    places = list(np.indices(layout.indices.shape, sparse=True))
+    places[layout.axis] = layout.indices
+    np.add.at(gradient, tuple(places), incoming.astype(np.float64).reshape(layout.indices.shape))
+    return gradient.reshape(source.shape)
 
 
 def _unusable(source: npt.NDArray[Any], reference: npt.NDArray[Any], axis: int | None) -> str | None:
@@ -142,6 +171,14 @@ class _Layout:
         ordered = np.take_along_axis(indices, order, axis=-1)
         found = np.zeros(indices.shape, dtype=np.bool_)
         np.put_along_axis(found, order[..., 1:], ordered[..., 1:] == ordered[..., :-1], axis=-1)
+        return np.moveaxis(found, -1, self.axis).reshape(self.shape)
+
+    def swapped(self) -> npt.NDArray[np.bool_]:
+        """True where the index before it selects an equal value further on, in the shape that the indices had."""
+        indices = np.moveaxis(self.indices, self.axis, -1)
+        selected = np.moveaxis(np.take_along_axis(self.source, self.indices, axis=self.axis), self.axis, -1)
+        found = np.zeros(indices.shape, dtype=np.bool_)
+        found[..., 1:] = ~_is_unequal(selected[..., 1:], selected[..., :-1]) & (indices[..., 1:] < indices[..., :-1])
         return np.moveaxis(found, -1, self.axis).reshape(self.shape)
 
     def selected(self) -> npt.NDArray[Any]:

@@ -49,11 +49,11 @@ class Case:
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is no tensor."""
-        return [
-            value.dtype if isinstance(value, TensorValue) else None
-            for value in _leaves(self.forward.outputs or ())
-            if value is not None
-        ]
+        return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
+
+    def output_values(self) -> list[Value]:
+        """Every recorded output that is not null, in order."""
+        return [value for value in _leaves(self.forward.outputs or ()) if value is not None]
 
 
 def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool, max_memory_bytes: int) -> Case:
@@ -63,7 +63,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         NotJudged: it cannot or need not be run, with the verdict and its reason.
     """
     api = parse_api_name(name)
-    reason = reason_not_judged(api)
+    reason = reason_not_judged(api, dump.framework)
     if reason is not None:
         raise NotJudged("skip", reason)
     try:

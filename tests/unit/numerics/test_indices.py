@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pytest_msprobe.numerics import CosineMaxAbs, Element, Metrics, check_indices, select
+from pytest_msprobe.numerics.indices import scatter_by_index
 
 SOURCE = np.array([[3.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 4.0]])
 
@@ -200,3 +201,44 @@ def test_structural_mismatches(tested: object, reference: object, axis: int, sou
     metrics = check(tested, reference, axis, source=source)
     assert metrics.structural == message
     assert CosineMaxAbs().judge(metrics).reasons == (message,)
+
+
+def test_the_values_output_must_be_what_the_indices_select() -> None:
+    metrics = check_indices(
+        SOURCE,
+        np.array([2, 1]),
+        np.array([0, 0]),
+        1,
+        unique_along_axis=False,
+        values=np.array([3.0, np.nextafter(5.0, 6)]),
+    )
+    assert (metrics.unequal_count, metrics.first_unequal) == (1, Element((1,), 1, 0))
+    assert metrics.unequal_note == "the values output holds another value than the index selects"
+
+
+@pytest.mark.parametrize(
+    ("order", "swapped"),
+    [([1, 3, 0, 2], 0), ([1, 3, 2, 0], 1)],  # 3.0 stands at 0 and 2
+)
+def test_a_stable_sort_keeps_equal_values_in_their_order(order: list[int], swapped: int) -> None:
+    source = SOURCE[0]
+    tested, reference = np.array(order), np.array([1, 3, 0, 2])
+    for is_stable, count in ((True, swapped), (False, 0)):
+        metrics = check_indices(source, tested, reference, 0, unique_along_axis=True, is_stable=is_stable)
+        assert metrics.unequal_count == count
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_scattering_is_the_transpose_of_selecting(axis: int) -> None:
+    generator = np.random.default_rng(axis + 1)
+    shape = (3, 4) if axis == 0 else (2, 3)
+    indices = generator.integers(0, SOURCE.shape[axis], shape)
+    incoming = generator.standard_normal(shape)
+    gradient = scatter_by_index(incoming, SOURCE, indices, axis)
+    assert gradient is not None
+    assert np.sum(gradient * SOURCE) == pytest.approx(np.sum(incoming * select(SOURCE, indices, axis)))
+
+
+@pytest.mark.parametrize(("indices", "axis"), [([9, 0], 1), ([0, 0, 0], 1), ([0, 0], 5)])
+def test_indices_that_do_not_fit_scatter_nothing(indices: list[int], axis: int) -> None:
+    assert scatter_by_index(np.ones(len(indices)), SOURCE, np.array(indices), axis) is None
