@@ -70,6 +70,8 @@ class ChildEngine:
                 "framework": call.framework,
                 "arguments": call.arguments,
                 "keywords": call.keywords,
+                "saved_roundoff": call.saved_roundoff,
+                "saved_seed": call.saved_seed,
                 "differentiate": differentiate,
             }
         )
@@ -77,7 +79,7 @@ class ChildEngine:
         return ChildExecution(self, self._last_execution, outputs)
 
     def gradients(self, execution: int, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """Gradients of an execution; the child keeps only the last one."""
+        """Gradients of an execution; the child keeps those of the last API call."""
         reply = self._ask({"do": "gradients", "execution": execution, "incoming": incoming})
         return tuple(reply["gradients"])
 

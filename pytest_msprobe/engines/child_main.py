@@ -11,6 +11,10 @@ from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 from pytest_msprobe.engines.wire import receive, send
 
 
+#: A forward, and the same for perturbed inputs, some of which may have to be made anew within the inputs' range.
+_MOST_EXECUTIONS = 5
+
+
 def make_engine(name: str) -> Engine:
     """The float64 CPU engine called `name`."""
     if name == "torch":
@@ -23,8 +27,8 @@ def make_engine(name: str) -> Engine:
 
 
 def serve(engine: Engine, requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until the other side closes; only the last execution is kept."""
-    kept: dict[int, Execution] = {}
+    """Answer requests until the other side closes; the last executions of one API call are kept."""
+    kept = _Kept()
     while True:
         try:
             request = receive(requests)
@@ -39,12 +43,41 @@ def serve(engine: Engine, requests: BinaryIO, replies: BinaryIO) -> None:
         send(replies, reply)
 
 
-def _answer(engine: Engine, request: dict[str, Any], kept: dict[int, Execution]) -> dict[str, Any]:
+class _Kept:
+    """Forwards of the API call that is being checked: its own and those for perturbed inputs."""
+
+    def __init__(self) -> None:
+        self._api: ApiName | None = None
+        self._executions: dict[int, Execution] = {}
+
+    def make_room(self, api: ApiName) -> None:
+        """Let go of another call's executions, and of the oldest."""
+        if api != self._api:
+            self._executions.clear()
+        self._api = api
+        while len(self._executions) >= _MOST_EXECUTIONS:
+            del self._executions[next(iter(self._executions))]
+
+    def add(self, number: int, execution: Execution) -> None:
+        self._executions[number] = execution
+
+    def __getitem__(self, number: int) -> Execution:
+        return self._executions[number]
+
+
+def _answer(engine: Engine, request: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     if request["do"] == "forward":
-        kept.clear()
-        call = Call(ApiName(*request["api"]), request["framework"], request["arguments"], request["keywords"])
+        call = Call(
+            ApiName(*request["api"]),
+            request["framework"],
+            request["arguments"],
+            request["keywords"],
+            request["saved_roundoff"],
+            request["saved_seed"],
+        )
+        kept.make_room(call.api)
         execution = engine.forward(call, differentiate=request["differentiate"])
-        kept[request["execution"]] = execution
+        kept.add(request["execution"], execution)
         return {"outputs": [[output.path, output.value] for output in execution.outputs]}
     return {"gradients": kept[request["execution"]].gradients(request["incoming"])}
 

@@ -11,7 +11,7 @@ from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
-from pytest_msprobe.engines.precision import argument_dtype, copy_of
+from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -135,7 +135,8 @@ class MindSporeEngine:
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
             return value
-        tensor = self._mindspore.Tensor(copy_of(value, is_raised=self._is_raised))
+        is_raised = self._is_raised and not describes_dtype(api.short)
+        tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
         if path in differentiate:
             leaves[path] = tensor
         return tensor

@@ -6,7 +6,9 @@ from msprobe_collector.dump_format import Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.engines.protocol import Array
 
 #: APIs whose whole purpose is the dtype that they are given: in float64 they would do nothing.
-_CASTS = frozenset({"to", "type", "astype", "cast", "half", "bfloat16", "float", "double"})
+_CASTS = frozenset({"to", "type", "astype", "cast", "half", "bfloat16", "float", "double", "Cast", "ToDtype"})
+#: APIs that answer about the dtype of their argument, which must then keep it.
+_ABOUT_DTYPE = frozenset({"dtype", "type", "typeof", "element_size", "itemsize", "nbytes", "result_type"})
 
 
 def copy_of(array: Array, *, is_raised: bool) -> Array:
@@ -32,6 +34,11 @@ def argument_dtype(dtype: Dtype, api: str, *, is_raised: bool) -> Dtype:
         assert raised is not None
         return raised
     return dtype
+
+
+def describes_dtype(api: str) -> bool:
+    """Whether the API of this short name answers about a dtype."""
+    return api in _ABOUT_DTYPE
 
 
 def is_differentiable(array: Array) -> bool:

@@ -56,12 +56,17 @@ class Call:
         framework: the dump's framework: `mindspore`, `mindtorch` or `pytorch`.
         arguments: positional arguments.
         keywords: keyword arguments.
+        saved_roundoff: relative error to put on what a forward computes and its gradients use again, as a device does
+            that keeps it in its own dtype; 0 for none. Engines that cannot reach such values ignore it.
+        saved_seed: chooses whether up or down.
     """
 
     api: ApiName
     framework: str
     arguments: tuple[Argument, ...]
     keywords: dict[str, Argument]
+    saved_roundoff: float = 0.0
+    saved_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

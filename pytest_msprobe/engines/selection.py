@@ -95,6 +95,11 @@ class Engines:
         for engine in (*self.__dict__.get("benchmarks", ()), *self._devices.values()):
             engine.close()
 
+    @cached_property
+    def second_opinion(self) -> Engine | None:
+        """PyTorch in the dump's own dtypes on CPU, for standards that ask what an ordinary run loses; None without it."""
+        return _make_device(DeviceSpecification("torch", "cpu")) if has_torch() else None
+
     @property
     def _tests_ascend(self) -> bool:
         return self.choice.device_target() == "ascend"

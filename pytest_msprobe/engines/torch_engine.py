@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
-from pytest_msprobe.engines.precision import argument_dtype, copy_of
+from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -21,9 +21,14 @@ from pytest_msprobe.engines.protocol import (
     padded_incoming,
 )
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_saving import perturbed_saving
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+#: How PyTorch says that a gradient is not implemented, in a RuntimeError.
+_NO_DERIVATIVE = ("derivative for", "not differentiable")
 
 
 class TorchEngine:
@@ -56,13 +61,14 @@ class TorchEngine:
         arguments, keywords = map_leaves(
             call, lambda path, value: self._convert(call, path, value, differentiate, leaves)
         )
-        with self._torch.set_grad_enabled(bool(differentiate)):
+        saving = perturbed_saving(self._torch, call, (*arguments, *keywords.values()))
+        with self._torch.set_grad_enabled(bool(differentiate)), saving:
             try:
                 returned = binding.call(arguments, keywords, self._roots)
             except MissingInTorch as error:
                 raise Unsupported(f"{error} (PyTorch {self._torch.__version__})") from None
             except NotImplementedError as error:
-                raise Unsupported(f"PyTorch {self._torch.__version__} has no kernel: {_first_line(error)}") from None
+                raise Unsupported(f"PyTorch {self._torch.__version__} cannot compute this: {_first_line(error)}") from None
         return TorchExecution(self._torch, returned, [leaves[path] for path in differentiate])
 
     def close(self) -> None:
@@ -95,7 +101,8 @@ class TorchEngine:
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
             return value
-        tensor = to_tensor(self._torch, copy_of(value, is_raised=self._is_raised)).to(self._device)
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
+        tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()
@@ -136,7 +143,12 @@ class TorchExecution:
             raise Unsupported("the PyTorch counterpart has no gradient")
         seeds = [_like(torch, gradient, out) for out, gradient in pairs]
         scalar = _seeded(torch).apply(len(pairs), *(out for out, _ in pairs), *seeds)
-        found = torch.autograd.grad(scalar, self._leaves, allow_unused=True)
+        try:
+            found = torch.autograd.grad(scalar, self._leaves, allow_unused=True)
+        except (NotImplementedError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(text in str(error) for text in _NO_DERIVATIVE):
+                raise
+            raise Unsupported(f"the PyTorch counterpart has no gradient: {_first_line(error)}") from None
         return tuple(
             to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
             for gradient, leaf in zip(found, self._leaves)

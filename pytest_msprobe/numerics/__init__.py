@@ -6,32 +6,41 @@ both into words. `compare_scalars` and `check_indices` are the measures for Pyth
 
 from __future__ import annotations
 
+from pytest_msprobe.numerics.backward_error import BackwardError
 from pytest_msprobe.numerics.explanation import explain, summarise
 from pytest_msprobe.numerics.indices import check_indices, select
 from pytest_msprobe.numerics.judgement import Check, CosineMaxAbs, Judgement, Standard, Status, unforgivable_reasons
 from pytest_msprobe.numerics.kinds import Kind, kind_of
 from pytest_msprobe.numerics.measurement import measure
 from pytest_msprobe.numerics.metrics import Element, Metrics, Scalar
+from pytest_msprobe.numerics.output_pair import OutputPair, PairStandard, Perturbed, judge_pair
 from pytest_msprobe.numerics.rounding import round_once
 from pytest_msprobe.numerics.scalars import compare_scalars
+from pytest_msprobe.numerics.ulp import unit_roundoff
 
 __all__ = [
+    "BackwardError",
     "Check",
     "CosineMaxAbs",
     "Element",
     "Judgement",
     "Kind",
     "Metrics",
+    "OutputPair",
+    "PairStandard",
+    "Perturbed",
     "Scalar",
     "Standard",
     "Status",
     "check_indices",
     "compare_scalars",
     "explain",
+    "judge_pair",
     "kind_of",
     "measure",
     "round_once",
     "select",
     "summarise",
     "unforgivable_reasons",
+    "unit_roundoff",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -23,13 +24,31 @@ class FloatFormat:
 
     mantissa_bits: int
     smallest_normal: float
+    largest: float
+
+    @property
+    def largest_spacing(self) -> float:
+        """The spacing at the largest finite value."""
+        return 2.0 ** (math.frexp(self.largest)[1] - 1 - self.mantissa_bits)
 
 
 @cache
 def float_format(dtype: np.dtype[Any]) -> FloatFormat:
     """The format of a float dtype, those of ml_dtypes included; ValueError for any other dtype."""
     limits = _float_limits(dtype)
-    return FloatFormat(mantissa_bits=int(limits.nmant), smallest_normal=2.0 ** int(limits.minexp))
+    return FloatFormat(
+        mantissa_bits=int(limits.nmant), smallest_normal=2.0 ** int(limits.minexp), largest=float(limits.max)
+    )
+
+
+def unit_roundoff(dtype: np.dtype[Any]) -> float:
+    """The largest relative error of rounding to a float dtype or to the parts of a complex one: 2**-24 for float32."""
+    return 2.0 ** -(float_format(part_dtype(dtype)).mantissa_bits + 1)
+
+
+def part_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of the parts of a complex number, else the dtype itself."""
+    return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
 
 
 def largest_ulp_error(

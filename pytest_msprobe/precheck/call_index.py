@@ -29,7 +29,7 @@ class CallIndex:
         return 0.0 if found is None else estimate_cost(*found) * len(node_ids) / len(DIRECTIONS)
 
     def row_of_lost_item(
-        self, node_id: str, selected: Sequence[Direction], message: str, device: str
+        self, node_id: str, selected: Sequence[Direction], message: str, *, device: str, host: str
     ) -> VerdictRow | None:
         """The error row of an item whose process died in it, or None when it is not one of ours."""
         scope, _, last = node_id.rpartition("::")
@@ -47,6 +47,8 @@ class CallIndex:
             status="error",
             message=message,
             device=device,
+            seed=self._session.settings.seed,
+            host=host,
         )
 
     def time_limit_seconds(self, node_id: str) -> float | None:
@@ -71,7 +73,11 @@ class CallIndex:
     def is_among(self, node_id: str, names: Collection[str]) -> bool:
         """Whether the API call of an item is one of those that reports call `names`."""
         found = self._calls.get(node_id.rpartition("::")[0])
-        return found is not None and CallNames(self._dumps).of(str(found[0].path), found[1]) in names
+        return found is not None and self._names.of(str(found[0].path), found[1]) in names
+
+    @cached_property
+    def _names(self) -> CallNames:
+        return CallNames(self._dumps)
 
     @cached_property
     def _calls(self) -> dict[str, tuple[Dump, str]]:

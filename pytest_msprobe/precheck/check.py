@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from msprobe_collector.dump_format import Direction, Dump, DumpError
+from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.engines.gradient_pairing import best_order
 from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, OutputValue, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
@@ -16,11 +16,14 @@ from pytest_msprobe.numerics import Standard
 from pytest_msprobe.precheck.case import Case, read_case, read_incoming
 from pytest_msprobe.precheck.comparison import compare_gradients, compare_outputs
 from pytest_msprobe.precheck.error_plot import ErrorPlotter
+from pytest_msprobe.precheck.executions import Executions, Raised
 from pytest_msprobe.precheck.failure_evidence import FailureKeeper, Sides, with_lines
-from pytest_msprobe.precheck.finding import Finding, NotJudged, text_of
+from pytest_msprobe.precheck.finding import Finding, NotJudged
 from pytest_msprobe.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.precheck.inputs import InputSource
-from pytest_msprobe.reports.faults import place_of
+from pytest_msprobe.precheck.opinions import Bench, Opinions, gradient_values, output_values
+from pytest_msprobe.precheck.random_outputs import random_call
+from pytest_msprobe.precheck.tied_gradients import follow_tested_indices
 
 _Result = TypeVar("_Result")
 
@@ -46,14 +49,6 @@ class CheckSettings:
     keeper: FailureKeeper | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """What an API raised, as text: the exception itself would keep its frames, and their tensors, alive."""
-
-    text: str
-    place: str
-
-
 class CallCheck:
     """The check of one API call. Holds its inputs and both forwards until `close`."""
 
@@ -68,7 +63,7 @@ class CallCheck:
         self._directions = directions
         self._source = InputSource(str(dump.path), dump.tensors, settings.seed)
         self._prepared: Case | Finding | None = None
-        self._executions: dict[str, Execution | Unsupported | Raised] = {}
+        self._executions = Executions()
         self._own_benchmark: tuple[ReferenceEngine, ...] | None = None
         self._findings: dict[Direction, Finding] = {}
 
@@ -106,9 +101,14 @@ class CallCheck:
     def _forward(self, case: Case) -> Finding:
         device, tested = self._tested(case, lambda execution: execution.outputs)
         tested, note = self._settings.hooks.outputs(case.api, tested)
+        random = random_call(case, is_recorded=device.name == "recorded")
+        if random is not None:
+            finding = random.judge_outputs(tested, device.label + note)
+            return self._kept(case, "forward", finding, lambda: Sides(tested))
         bench, reference = self._reference(case, lambda execution: execution.outputs)
         standard = self._standard(case, "forward", [output.value for output in tested])
-        compared = compare_outputs(case, tested, reference, standard)
+        opinions = Opinions(case, self._executions, self._bench(bench), output_values(case))
+        compared = compare_outputs(case, tested, reference, standard, opinions)
         compared.problem = reference_fault(bench, tested, reference) or compared.problem
         finding = compared.finding(device.label + note, bench.label, case.notes)
         finding = self._illustrated(finding, list(zip(_values(tested), _values(reference))))
@@ -120,10 +120,17 @@ class CallCheck:
         if all(gradient is None for gradient in tested):
             raise NotJudged("skip", "the dump holds no gradients of this call: its tensors stand in lists or keywords")
         tested, note = self._settings.hooks.gradients(case.api, tested)
+        random = random_call(case, is_recorded=device.name == "recorded")
+        if random is not None:
+            forward = self._outputs_of(device, case)
+            finding = random.judge_gradients(forward, tested, incoming, device.label + note)
+            return self._kept(case, "backward", finding, lambda: Sides(forward, None, incoming, tested))
         bench, reference = self._reference(case, lambda execution: execution.gradients(incoming))
+        reference = follow_tested_indices(case, reference, incoming, lambda: self._outputs_of(device, case))
         if device.name == "recorded":
             tested = _in_best_order(case, tested, reference)
-        compared = compare_gradients(case, tested, reference, self._standard(case, "backward", tested))
+        opinions = Opinions(case, self._executions, self._bench(bench), gradient_values, incoming=incoming)
+        compared = compare_gradients(case, tested, reference, self._standard(case, "backward", tested), opinions)
         finding = compared.finding(device.label + note, bench.label, case.notes)
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
         finding = self._illustrated(finding, present)
@@ -172,6 +179,9 @@ class CallCheck:
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         return self._settings.hooks.standard(case.api, direction, tested, self._settings.standard)
 
+    def _bench(self, engine: Engine) -> Bench:
+        return Bench(engine, self._engines.second_opinion)
+
     def _device(self, case: Case) -> Engine:
         specification = self._engines.device_for(self._dump)
         if specification.engine == "recorded":
@@ -216,31 +226,7 @@ class CallCheck:
     def _ask(
         self, engine: Engine, case: Case, result: Callable[[Execution], _Result]
     ) -> _Result | Unsupported | Raised:
-        """The result of an execution, which is made once per engine whatever its outcome."""
-        execution = self._executions.get(engine.label)
-        if execution is None:
-            execution = attempt(lambda: engine.forward(case.call, differentiate=case.wanted))
-            self._executions[engine.label] = execution
-        if isinstance(execution, (Unsupported, Raised)):
-            return execution
-        return attempt(lambda: result(execution))
-
-
-def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
-    """The result of `action`, or what it raised in a form that keeps no frame, and so no tensor, alive.
-
-    Raises:
-        NotJudged: a tensor file of the dump is unusable.
-    """
-    try:
-        return action()
-    except Unsupported as error:
-        return Unsupported(str(error))
-    except DumpError as error:
-        problem = str(error)
-    except Exception as error:
-        return Raised(text_of(error), place_of(error))
-    raise NotJudged("error", problem)
+        return self._executions.ask(engine, case.call, case.wanted, result)
 
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:

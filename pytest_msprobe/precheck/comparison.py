@@ -16,12 +16,15 @@ from pytest_msprobe.numerics import (
     check_indices,
     compare_scalars,
     explain,
+    judge_pair,
     measure,
     summarise,
 )
 from pytest_msprobe.precheck.case import Case
 from pytest_msprobe.precheck.finding import Finding
-from pytest_msprobe.precheck.index_outputs import index_output, source_and_axis
+from pytest_msprobe.precheck.index_outputs import index_output, selection
+from pytest_msprobe.precheck.opinions import Opinions
+from pytest_msprobe.precheck.output_order import in_one_order
 from pytest_msprobe.reports.row import OutputRow
 
 
@@ -76,34 +79,42 @@ class Comparison:
 
 
 def compare_outputs(
-    case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard
+    case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard, opinions: Opinions
 ) -> Comparison:
-    """Forward outputs compared one by one, in order; None on either side is no output."""
-    left = [output for output in tested if output.value is not None]
-    right = [output for output in reference if output.value is not None]
-    found = Comparison()
+    """Forward outputs compared one by one, in order.
+
+    None on the tested side is no output. None in the benchmark is an output that it leaves open, such as the softmax
+    statistics of a fused attention: it is not judged.
+    """
+    left_open = {output.path for output in reference if output.value is None}
+    judged = [output for output in tested if output.value is not None and output.path not in left_open]
+    left = in_one_order(case.call, judged)
+    right = in_one_order(case.call, [output for output in reference if output.value is not None])
+    comparer = _Comparer(case, standard, opinions, Comparison(), left)
     if len(left) != len(right):
         compared = min(len(left), len(right))
-        found.problem = (
+        comparer.found.problem = (
             f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {compared} are compared"
         )
     recorded = case.output_dtypes()
     for position, (actual, expected) in enumerate(zip(left, right)):
-        label = ".".join(("output", *map(str, actual.path)))
-        wanted = recorded[position] if len(recorded) == len(left) else None
-        _compare_output(found, case, label, actual, expected, wanted, standard)
-    return found
+        comparer.compare_output(position, actual, expected, recorded[position] if len(recorded) == len(left) else None)
+    return comparer.found
 
 
 def compare_gradients(
-    case: Case, tested: Sequence[Array | None], reference: Sequence[Array | None], standard: Standard
+    case: Case,
+    tested: Sequence[Array | None],
+    reference: Sequence[Array | None],
+    standard: Standard,
+    opinions: Opinions,
 ) -> Comparison:
     """Gradients compared argument by argument; one that the dump does not hold is not compared."""
-    found = Comparison()
-    for path, actual, expected in zip(case.wanted, tested, reference):
+    comparer = _Comparer(case, standard, opinions, Comparison(), ())
+    for position, (path, actual, expected) in enumerate(zip(case.wanted, tested, reference)):
         if actual is not None and expected is not None:
-            _compare_arrays(found, _gradient_label(case, path), actual, expected, None, standard)
-    return found
+            comparer.compare_arrays(position, _gradient_label(case, path), actual, expected)
+    return comparer.found
 
 
 def _gradient_label(case: Case, path: LeafPath) -> str:
@@ -111,71 +122,69 @@ def _gradient_label(case: Case, path: LeafPath) -> str:
     return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
 
-def _compare_output(
-    found: Comparison,
-    case: Case,
-    label: str,
-    actual: Output,
-    expected: Output,
-    recorded: Dtype | None,
-    standard: Standard,
-) -> None:
-    if _is_array(actual.value) and _is_array(expected.value):
-        described = index_output(case.api)
-        if (
-            described is not None
-            and actual.path == (described.position,)
-            and _compare_indices(found, case, label, actual, expected, standard)
-        ):
+@dataclass(frozen=True, slots=True)
+class _Comparer:
+    """Compares the outputs of one direction one by one and enters them in `found`."""
+
+    case: Case
+    standard: Standard
+    opinions: Opinions
+    found: Comparison
+    tested: Sequence[Output]
+
+    def compare_output(self, position: int, actual: Output, expected: Output, recorded: Dtype | None) -> None:
+        """Any forward output: an array, indices, or a plain Python value; `recorded` is the dtype in the dump."""
+        label = ".".join(("output", *map(str, actual.path)))
+        if not (_is_array(actual.value) and _is_array(expected.value)):
+            self._compare_plain(label, actual.value, expected.value)
             return
-        _compare_arrays(found, label, actual.value, expected.value, recorded, standard)
-    else:
-        _compare_plain(found, case, label, actual.value, expected.value, standard)
+        described = index_output(self.case.api)
+        is_index = described is not None and actual.path == (described.position,)
+        if not (is_index and self._compare_indices(label, actual, expected)):
+            self.compare_arrays(position, label, _array(actual.value), _array(expected.value), recorded=recorded)
 
+    def compare_arrays(
+        self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
+    ) -> None:
+        """Two arrays, the outputs (or gradients) number `position`."""
+        metrics = measure(actual, expected, off_bound=self.standard.off_bound)
+        dtype = dtype_of_array(actual.dtype)
+        if metrics.structural is None and recorded is not None and dtype is not recorded:
+            metrics = Metrics(
+                metrics.kind,
+                metrics.size,
+                structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
+            )
+        judgement = judge_pair(self.standard, self.opinions.pair(position, actual, expected, metrics))
+        self.found.add(label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, judgement)
 
-def _compare_arrays(
-    found: Comparison, label: str, actual: Any, expected: Any, recorded: Dtype | None, standard: Standard
-) -> None:
-    metrics = measure(actual, expected, off_bound=standard.off_bound)
-    dtype = dtype_of_array(actual.dtype)
-    if metrics.structural is None and recorded is not None and dtype is not recorded:
-        metrics = Metrics(
-            metrics.kind,
-            metrics.size,
-            structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
+    def _compare_indices(self, label: str, actual: Output, expected: Output) -> bool:
+        """Whether the output could be judged by the values that its indices select; then it was."""
+        chosen = selection(self.case.call, self.tested)
+        if chosen is None:
+            return False
+        actual_indices, expected_indices = _array(actual.value), _array(expected.value)
+        if actual_indices.dtype.kind not in "iu" or expected_indices.dtype.kind not in "iu":
+            return False
+        metrics = check_indices(
+            chosen.source,
+            chosen.flattened(actual_indices),
+            chosen.flattened(expected_indices),
+            chosen.axis,
+            unique_along_axis=chosen.described.is_selection,
+            values=chosen.values,
+            is_stable=chosen.is_stable,
         )
-    found.add(
-        label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, standard.judge(metrics)
-    )
+        names = (_dtype_name(expected_indices), _dtype_name(actual_indices))
+        self.found.add(label, names, tuple(expected_indices.shape), metrics, self.standard.judge(metrics))
+        return True
 
-
-def _compare_indices(
-    found: Comparison, case: Case, label: str, actual: Output, expected: Output, standard: Standard
-) -> bool:
-    """Whether the output could be judged by the values that its indices select; then it was."""
-    described = index_output(case.api)
-    selected = source_and_axis(case.call, described) if described is not None else None
-    if described is None or selected is None:
-        return False
-    actual_indices, expected_indices = _array(actual.value), _array(expected.value)
-    if actual_indices.dtype.kind not in "iu" or expected_indices.dtype.kind not in "iu":
-        return False
-    metrics = check_indices(
-        selected[0], actual_indices, expected_indices, selected[1], unique_along_axis=described.is_selection
-    )
-    names = (_dtype_name(expected_indices), _dtype_name(actual_indices))
-    found.add(label, names, tuple(expected_indices.shape), metrics, standard.judge(metrics))
-    return True
-
-
-def _compare_plain(
-    found: Comparison, case: Case, label: str, actual: OutputValue, expected: OutputValue, standard: Standard
-) -> None:
-    first = case.call.arguments[0] if case.call.arguments else None
-    # A Python float out of a float32 tensor is as coarse as that tensor.
-    dtype = _array(first).dtype if _is_array(first) and is_differentiable(_array(first)) else None
-    metrics, judgement = compare_scalars(actual, expected, standard, dtype=dtype)
-    found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
+    def _compare_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
+        first = self.case.call.arguments[0] if self.case.call.arguments else None
+        # A Python float out of a float32 tensor is as coarse as that tensor.
+        dtype = _array(first).dtype if _is_array(first) and is_differentiable(_array(first)) else None
+        metrics, judgement = compare_scalars(actual, expected, self.standard, dtype=dtype)
+        self.found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
 
 
 def _is_array(value: object) -> bool:

@@ -100,6 +100,8 @@ def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> st
     map_leaves(call, lambda _, value: has_dtypes.append(isinstance(value, (Dtype, NumpyArgument))))
     if isinstance(binding, Refusal) or any(has_dtypes):
         return None
+    if binding.target.startswith("references."):
+        return None
     if not binding.forms:
         return f"{binding.target}({', '.join([*texts, *(f'{key}={text}' for key, text in named.items())])})"
     for form in binding.forms:

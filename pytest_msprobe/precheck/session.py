@@ -66,14 +66,14 @@ class CheckSession:
     @cached_property
     def check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
-        from pytest_msprobe.numerics import CosineMaxAbs
         from pytest_msprobe.precheck.check import CheckSettings
         from pytest_msprobe.precheck.error_plot import ErrorPlotter
+        from pytest_msprobe.precheck.standards import make_standard
 
         return CheckSettings(
             seed=self.settings.seed,
             max_memory_bytes=self.settings.max_memory_bytes // _worker_count(self._config),
-            standard=CosineMaxAbs(self.settings.cosine, self.settings.max_abs),
+            standard=make_standard(self.settings.standard, cosine=self.settings.cosine, max_abs=self.settings.max_abs),
             hooks=self.hooks,
             plotter=ErrorPlotter.if_possible() if self._config.getoption("htmlpath", None) else None,
             keeper=self._keeper(),
@@ -104,5 +104,5 @@ class CheckSession:
 
 def _worker_count(config: pytest.Config) -> int:
     """How many processes share this machine's memory."""
-    count: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    count: int = getattr(config, "workerinput", {}).get("msprobe_sharers", 1)
     return count

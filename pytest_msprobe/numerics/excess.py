@@ -1,0 +1,98 @@
+"""How the errors of one output compare with their tolerances: the worst, the outlier, the whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+#: Fewer elements than this say nothing about a distribution.
+_LARGE = 32
+#: Largest of a million normal errors over their root mean square: 5. Twice that is no chance.
+_STANDS_OUT = 10.0
+#: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
+_USED_UP = 0.5
+
+
+class Excess:
+    """Gathers errors and tolerances chunk by chunk; positions are flat.
+
+    Attributes:
+        beyond: number of elements beyond their tolerance.
+        worst, worst_at: largest error over tolerance, and where; 1 and 0 while none is beyond.
+        largest_at: the element of the largest error.
+    """
+
+    def __init__(self) -> None:
+        self.beyond = 0
+        self.worst, self.worst_at = 1.0, 0
+        self.largest_at = 0
+        self._largest = np.zeros(3)
+        self._count = 0
+        self._uses = 0.0
+        self._squared_errors = np.zeros(3)
+        self._projection = 0.0
+        self._squares = 0.0
+
+    def add(self, start: int, error: Floats, bounds: tuple[Floats, Floats, Floats]) -> None:
+        """Take a chunk into account; bounds: rounding of each element, its response to the inputs, its tolerance."""
+        rounding, response, tolerance = bounds
+        use = error / tolerance
+        self.beyond += int(np.count_nonzero(use > 1))
+        at = int(use.argmax())
+        if use.item(at) > self.worst:
+            self.worst, self.worst_at = use.item(at), start + at
+        self._count += use.size
+        self._uses += float(np.square(use).sum())
+        self._add_errors(start, error, rounding, response)
+
+    def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats) -> None:
+        """As they are, in roundings of the element, and in answers to the inputs."""
+        errors = np.stack([error, error / rounding, error / (response + rounding)])
+        self._squared_errors += np.square(errors).sum(axis=1)
+        at = int(error.argmax())
+        # What is within two roundings of the benchmark is right, however accurate the others are.
+        if error.item(at) > max(self._largest[0], 2 * rounding.item(at)):
+            self._largest, self.largest_at = errors[:, at], start + at
+
+    def add_projection(self, reference: npt.NDArray[Any], tested: npt.NDArray[Any]) -> None:
+        """Take a chunk into account for `slope`."""
+        is_finite = np.isfinite(reference) & np.isfinite(tested)
+        settled = np.where(is_finite, reference, 0)
+        error = np.where(is_finite, tested, 0) - settled
+        self._projection += float(np.vdot(settled, error).real)
+        self._squares += float(np.vdot(settled, settled).real)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are enough elements to look at them as a whole."""
+        return self._count >= _LARGE
+
+    @property
+    def is_standing_out(self) -> bool:
+        """Whether the largest error is far beyond the others, however they are counted.
+
+        Beyond the others' errors alone is any element of a wide range; beyond them in roundings is one that cancels; and
+        beyond them in answers to the inputs one whose answer is small by chance.
+        """
+        others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._count - 1))
+        return self.is_large and bool((self._largest > _STANDS_OUT * others).all())
+
+    @property
+    def used(self) -> float:
+        """Root mean square of error over tolerance."""
+        return math.sqrt(self._uses / max(1, self._count))
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all elements are about as far off as the worst may be."""
+        return self.is_large and self.used > _USED_UP
+
+    @property
+    def slope(self) -> float:
+        """The part of the error that is a scaling of the whole output, relative to 1."""
+        return self._projection / self._squares if self._squares > 0 else 0.0

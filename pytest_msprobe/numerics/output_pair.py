@@ -1,0 +1,73 @@
+"""One output of both sides with what a standard may ask for beyond the metrics; nothing is computed before it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.judgement import Judgement, Standard
+from pytest_msprobe.numerics.metrics import Metrics
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed:
+    """A result of the benchmark for inputs that are off.
+
+    Attributes:
+        result: not rounded.
+        size: how far the inputs were off, in rounding errors of their dtypes.
+    """
+
+    result: Array
+    size: float
+
+
+def _none() -> tuple[Perturbed, ...]:
+    return ()
+
+
+def _no_opinion() -> Array | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPair:
+    """What a standard that looks at elements gets.
+
+    Attributes:
+        tested: output of the device.
+        reference: raw result of the benchmark, not rounded: float64 or complex128 for floats.
+        metrics: of the two.
+        accumulated: how many terms one element may sum up.
+        kernel_error: relative error that the functions which the API evaluates may have on a device, beside rounding.
+        perturbed: two results for perturbed inputs, the second for much smaller perturbations; fewer, or none, where
+            the benchmark could not be run on them.
+        second_opinion: the same output from an ordinary run in the tested dtype on another engine; None without one.
+    """
+
+    tested: Array
+    reference: Array
+    metrics: Metrics
+    accumulated: int = 1
+    kernel_error: float = 0.0
+    perturbed: Callable[[], tuple[Perturbed, ...]] = _none
+    second_opinion: Callable[[], Array | None] = _no_opinion
+
+
+class PairStandard(Standard, Protocol):
+    """A standard that looks at the elements of both sides where there are any."""
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on an output that is an array; `judge` is left for values without elements to look at."""
+
+
+def judge_pair(standard: Standard, pair: OutputPair) -> Judgement:
+    """The verdict of any standard."""
+    judge = getattr(standard, "judge_pair", None)
+    judgement: Judgement = judge(pair) if judge is not None else standard.judge(pair.metrics)
+    return judgement

@@ -1,0 +1,109 @@
+"""How strongly an output answers to rounding errors of its inputs, from benchmark results for perturbed inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+#: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
+_SAME = 0.9
+_MOSTLY = 0.995
+#: A jump: what answers to a perturbation far below rounding by more than this share of itself...
+_JUMP_OF_VALUE = 2.0**-8
+#: ... and by more than this share of its answer to a perturbation 2**12 times as large.
+_JUMP_OF_CHANGE = 2.0**-5
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What is known of the whole output.
+
+    Attributes:
+        is_single: each element answers to one input element only, so that changes cannot have cancelled by chance.
+        absolute_floor: typical change, where changes are about as large everywhere; else 0.
+        relative_floor: typical change relative to the element, where that is the more uniform; else 0.
+        slope: how much the output as a whole is scaled by a perturbation, relative to 1.
+    """
+
+    is_single: bool
+    absolute_floor: float = 0.0
+    relative_floor: float = 0.0
+    slope: float = 0.0
+
+    def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
+        """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result."""
+        if not changes:
+            return np.zeros_like(magnitude)
+        floor = self.absolute_floor + self.relative_floor * magnitude
+        return np.maximum(_extreme(np.maximum, changes), floor)
+
+
+class Scatter:
+    """Gathers how the changes are distributed, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._alike = 0
+        self._changed = 0
+        self._count = 0
+        self._absolute = np.zeros(2)
+        self._relative = np.zeros(2)
+        self._squares = 0.0
+        self._projections: list[float] = []
+
+    def add(self, reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]) -> None:
+        """Take a chunk of one or two moves (signed changes, jumps left out) per element into account."""
+        changes = [np.abs(move) for move in moves]
+        largest, smallest = _extreme(np.maximum, changes), _extreme(np.minimum, changes)
+        self._changed += int(np.count_nonzero(largest))
+        if len(changes) > 1:
+            self._alike += int(np.count_nonzero((largest > 0) & (smallest >= _SAME * largest)))
+        magnitude = np.abs(reference)
+        is_finite = np.isfinite(magnitude)
+        settled = np.where(is_finite, reference, 0)
+        self._squares += float(np.vdot(settled, settled).real)
+        self._projections = self._projections or [0.0] * len(moves)
+        for number, move in enumerate(moves):
+            self._projections[number] += float(np.vdot(settled, move).real)
+        used = (largest > 0) & (magnitude > 0) & is_finite
+        logarithms = np.log(largest[used])
+        self._count += logarithms.size
+        self._absolute += logarithms.sum(), np.square(logarithms).sum()
+        logarithms -= np.log(magnitude[used])
+        self._relative += logarithms.sum(), np.square(logarithms).sum()
+
+    def settled(self) -> Sensitivity:
+        """The sensitivity of the output, once all chunks are in."""
+        slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
+        if self._count == 0 or self._alike >= _MOSTLY * self._changed:
+            return Sensitivity(is_single=True, slope=slope)
+        absolute, relative = (sums / self._count for sums in (self._absolute, self._relative))
+        # Geometric means: one element with a huge change must not raise the floor under all the others.
+        if relative[1] - relative[0] ** 2 < absolute[1] - absolute[0] ** 2:
+            return Sensitivity(is_single=False, relative_floor=math.exp(relative[0]), slope=slope)
+        return Sensitivity(is_single=False, absolute_floor=math.exp(absolute[0]), slope=slope)
+
+
+def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]], size: float) -> None:
+    """Set `moves` to 0 where an output jumps, as floor does at a whole number: exact inputs need an exact output.
+
+    Args:
+        reference: the unperturbed result.
+        moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`; changed in place.
+        size: much smaller than 1; else jumps cannot be told.
+    """
+    large, small = np.abs(moves[0]), np.abs(moves[1]) * size
+    jumps = (small > _JUMP_OF_VALUE * np.abs(reference)) & (small > _JUMP_OF_CHANGE * large)
+    for move in moves:
+        move[jumps] = 0
+
+
+def _extreme(choose: Any, changes: Sequence[Floats]) -> Floats:
+    found: Floats = changes[0] if len(changes) == 1 else choose(*changes)
+    return found
