@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,48 +13,85 @@ import pytest
 
 from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
 from pytest_msprobe import _keys
-from pytest_msprobe.devices import choose_devices
-from pytest_msprobe.engines.selection import EngineChoice
+from pytest_msprobe.devices import check_index, choose_devices
 from pytest_msprobe.precheck.call_index import CallIndex
 from pytest_msprobe.precheck.header import header_lines
 from pytest_msprobe.precheck.session import CheckSession
+from pytest_msprobe.precheck.suite import PrecheckSuite
+from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.observers import VerdictObservers
 from pytest_msprobe.reports.plugin import ReportPlugin
 from pytest_msprobe.reports.properties import READERS, PropertyPlugin
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, continue_pair
 from pytest_msprobe.settings import Settings, read_settings
+from pytest_msprobe.suite import Suite
 
 if TYPE_CHECKING:
     from pytest_msprobe.workers import WorkersPlugin
+
+SetUp = Callable[[pytest.Config, Settings, tuple[Path, ...]], Suite]
 
 
 def names_a_dump(config: pytest.Config) -> bool:
     """Whether options, ini, YAML or a plain argument name a dump."""
     return bool(
-        config.getoption("msprobe_dump")
+        getattr(config, "workerinput", {}).get("msprobe_dumps")
+        or config.getoption("msprobe_dump")
         or config.getini("msprobe_dump")
         or config.getoption("msprobe_config")
         or config.getini("msprobe_config")
+        or config.getoption("msprobe_golden")
         or any(path.name == "dump.json" for path in _argument_paths(config))
     )
 
 
 def activate(config: pytest.Config) -> None:
-    """Set the run up: settings, arguments, markers, and reports on the process that writes them.
+    """Set the run up: settings, arguments, markers, and the suite with its reports.
 
     Raises:
         pytest.UsageError: a setting is wrong.
     """
-    settings = _with_evidence_folders(config, read_settings(config))
-    session = CheckSession(settings, config)
-    config.stash[_keys.SESSION] = session
+    settings = read_settings(config)
+    set_up = _suite_named(settings)
+    config.stash[_keys.IS_ACTIVE] = True
     _take_dumps_as_arguments(config, settings)
     _register_markers(config)
     # A dump that cannot be read is one error; the others are still checked.
     config.option.continue_on_collection_errors = True
     named = [path for path in _argument_paths(config) if path.name == "dump.json" or path in settings.dumps]
-    session.named_dumps = dumps = tuple(dict.fromkeys(named))
+    config.stash[_keys.SUITE] = set_up(config, settings, tuple(dict.fromkeys(named)))
+    _register_report_facts(config)
+
+
+def _suite_named(settings: Settings) -> SetUp:
+    name = settings.suite if settings.suite != "auto" else "comparison" if settings.golden else "precheck"
+    if name not in SUITES:
+        raise pytest.UsageError(f"--msprobe-suite={name}: there is no such suite; there are {', '.join(SUITES)}")
+    found: SetUp = SUITES[name]()
+    return found
+
+
+def _precheck() -> SetUp:
+    return _set_up_precheck
+
+
+def _comparison() -> SetUp:
+    from pytest_msprobe.comparison.suite import set_up
+
+    return set_up
+
+
+#: What `--msprobe-suite` may be. Each gives, when it is chosen, the function that sets it up in every process of a
+#: run: (config, settings, absolute paths of the dumps) -> Suite.
+SUITES: dict[str, Callable[[], SetUp]] = {"precheck": _precheck, "comparison": _comparison}
+
+
+def _set_up_precheck(config: pytest.Config, settings: Settings, dumps: tuple[Path, ...]) -> Suite:
+    settings = _with_evidence_folders(config, settings)
+    session = CheckSession(settings, config)
+    config.stash[_keys.SESSION] = session
+    session.named_dumps = dumps
     if not hasattr(config, "workerinput"):
         index = CallIndex(session, dumps)
         earlier = _earlier_run(settings, index, dumps)
@@ -67,20 +104,26 @@ def activate(config: pytest.Config) -> None:
 
         observers = VerdictObservers(config)
         config.pluginmanager.register(observers, "msprobe-observers")
-        config.pluginmanager.register(
-            ReportPlugin(settings.out, dumps, header, observers.tell, jsonl=settings.jsonl, earlier=earlier),
-            "msprobe-reports",
+        pair = CsvPair(settings.out, (earlier.details, earlier.result) if earlier else None)
+        reports = ReportPlugin(
+            settings.out, dumps, header, observers.tell, jsonl=settings.jsonl, earlier=earlier, files=pair
         )
+        config.pluginmanager.register(reports, "msprobe-reports")
         if _has_html(config):
+            if os.path.isdir(config.getoption("htmlpath")):
+                raise pytest.UsageError(f"--html={config.getoption('htmlpath')}: is a folder; name a file")
             from pytest_msprobe.reports.html import HtmlPage
 
             config.pluginmanager.register(HtmlPage(settings.html_passes, header, CallNames(dumps)), "msprobe-html")
-    _register_report_facts(config)
+    return PrecheckSuite(config, session)
 
 
 def _with_evidence_folders(config: pytest.Config, settings: Settings) -> Settings:
     """`settings` with folders that are this run's own; the workers of xdist are told which."""
-    if hasattr(config, "workerinput") or not (settings.error_data or settings.reproducers):
+    if hasattr(config, "workerinput"):
+        told = {kind: Path(path) for kind, path in config.workerinput.get("msprobe_evidence", {}).items()}
+        return replace(settings, error_data=told.get("error data"), reproducers=told.get("reproducers"))
+    if not (settings.error_data or settings.reproducers):
         return settings
     from pytest_msprobe.reports.evidence_folder import EvidenceFolder, reserve
     from pytest_msprobe.reports.evidence_plugin import EvidencePlugin
@@ -88,12 +131,10 @@ def _with_evidence_folders(config: pytest.Config, settings: Settings) -> Setting
     limit = settings.error_data_limit_bytes
     folders = {}
     if settings.error_data:
-        settings = replace(settings, error_data=reserve(settings.error_data, "--msprobe-save-error-data"))
-        config.option.msprobe_save_error_data = str(settings.error_data)
+        settings = replace(settings, error_data=reserve(settings.error_data, "--msprobe-error-data-dir"))
         folders["error data"] = settings.error_data
     if settings.reproducers:
         settings = replace(settings, reproducers=reserve(settings.reproducers, "--msprobe-reproducers"))
-        config.option.msprobe_reproducers = str(settings.reproducers)
         folders["reproducers"] = settings.reproducers
     plugin = EvidencePlugin({kind: EvidenceFolder(folder, limit) for kind, folder in folders.items() if folder})
     config.pluginmanager.register(plugin, "msprobe-evidence")
@@ -129,28 +170,37 @@ def _register_workers(
     config: pytest.Config, session: CheckSession, index: CallIndex, earlier: EarlierRun | None
 ) -> WorkersPlugin | None:
     if not getattr(config.option, "tx", None) or config.option.dist == "no":
+        _check_single_process(config, session)
         return None
     from pytest_msprobe.workers import WorkersPlugin
 
-    settings = session.settings
     plugin = WorkersPlugin(
-        config,
-        index,
-        earlier=earlier,
-        target=session.engines.choice.device_target(),
-        wanted=settings.devices,
-        per_device=settings.workers_per_device,
+        config, session.settings, index, earlier=earlier, target=session.engines.choice.device_target()
     )
     config.pluginmanager.register(plugin, "msprobe-workers")
     return plugin
 
 
+def _check_single_process(config: pytest.Config, session: CheckSession) -> None:
+    """Refuse what only workers can do, where the command line says it; ini and YAML may serve runs with -n, too."""
+    is_deliberate = config.getoption("numprocesses", None) == 0  # -n 0 takes back what else stands there
+    if config.getoption("msprobe_timeout") and session.settings.timeout_seconds != 0 and not is_deliberate:
+        raise pytest.UsageError("--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1")
+    if config.getoption("msprobe_devices") and not is_deliberate:
+        raise pytest.UsageError(
+            "--msprobe-devices: is for workers; add -n, or name the device of a single process in --msprobe-device"
+        )
+    device = session.settings.device
+    if device.index is not None:
+        check_index(session.engines.choice.device_target(), device.index)
+
+
 def auto_worker_count(config: pytest.Config) -> int | None:
     """How many workers `-n auto` means: places on devices, or None for xdist's own count of cores."""
-    settings = read_settings(config)
-    choice = EngineChoice(settings.device, settings.bench, settings.bench_python)
-    devices = choose_devices(choice.device_target(), settings.devices, workers=1)
-    return len(devices) * settings.workers_per_device or None
+    session = CheckSession(read_settings(config), config)
+    target = session.engines.choice.device_target()
+    devices = choose_devices(target, session.settings.devices, workers=1)
+    return len(devices) * session.settings.workers_per_device or None
 
 
 def _take_dumps_as_arguments(config: pytest.Config, settings: Settings) -> None:
@@ -166,7 +216,7 @@ def _take_dumps_as_arguments(config: pytest.Config, settings: Settings) -> None:
 
 def _argument_paths(config: pytest.Config) -> list[Path]:
     """Paths that the command line named, or that we put there; not those of testpaths."""
-    if config.args_source != pytest.Config.ArgsSource.ARGS and _keys.SESSION not in config.stash:
+    if config.args_source != pytest.Config.ArgsSource.ARGS and _keys.IS_ACTIVE not in config.stash:
         return []
     return [
         Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])) for argument in config.args

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from pytest_msprobe.devices import parse_devices
+
+#: Names of standards, the default first; `precheck/standards.py` makes them.
+STANDARDS = ("cosine-maxabs", "backward-error")
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -53,16 +57,26 @@ def optional_path(text: str) -> Path | None:
     return Path(os.path.abspath(text)) if text else None
 
 
-def folder(text: str) -> Path | bool:
-    """A folder; True for the default one, False for none."""
+def new_file(text: str) -> Path | None:
+    """An absolute path that is no folder, or None for none."""
+    path = optional_path(text)
+    if path is not None and path.is_dir():
+        raise ValueError(f"{text!r} is a folder; name a file that does not exist yet")
+    return path
+
+
+def switch(text: str) -> bool:
+    """Whether something is on."""
     if text.lower() in ("true", "yes", "on", "1"):
         return True
     if text.lower() in ("", "false", "no", "off", "0"):
         return False
-    path = Path(os.path.abspath(text.partition("::")[0]))
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{text!r} is not a folder; to name a folder, join it with '=', to name none, put this last")
-    return path
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def error_data_folder(text: str) -> Path | None:
+    """A folder; None for the default one."""
+    return None if text == "error_data in --msprobe-out" else optional_path(text)
 
 
 def devices(text: str) -> tuple[str, ...]:
@@ -106,6 +120,15 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{text!r} is no number") from None
+
+
+def standard(text: str) -> str:
+    """The name of a standard."""
+    if text not in STANDARDS:
+        near = get_close_matches(text, STANDARDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(STANDARDS)}"
+        raise ValueError(f"{text!r} is no standard; {hint}")
+    return text
 
 
 def html_passes(text: str) -> str:

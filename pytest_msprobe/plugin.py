@@ -47,18 +47,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A dump that was named becomes a collector; a stray dump.json stays alone."""
-    session = parent.config.stash.get(_keys.SESSION, None)
-    if session is None or not session.wants(file_path, parent):
+    suite = parent.config.stash.get(_keys.SUITE, None)
+    if suite is None or not suite.wants(file_path, parent):
         return None
-    from pytest_msprobe.precheck.nodes import DumpFile
-
-    return DumpFile.of(parent, file_path)
+    return suite.collector(parent, file_path)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect without the garbage collector: nodes are no garbage, and 100,000 of them would be walked many times."""
-    is_paused = _keys.SESSION in session.config.stash and gc.isenabled()
+    is_paused = _keys.SUITE in session.config.stash and gc.isenabled()
     if is_paused:
         gc.disable()
     try:
@@ -70,33 +68,27 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out API calls: of other shards, those that a conftest.py does not want, and what a resumed run has done."""
-    if _keys.SESSION in config.stash:
-        from pytest_msprobe.precheck.nodes import deselect, deselect_done
-        from pytest_msprobe.precheck.shard import deselect_other_shards
-
-        deselect_other_shards(config, items)
-        deselect(config, items)
-        deselect_done(config, items)
+    """Leave out the items that are not to run."""
+    if _keys.SUITE in config.stash:
+        config.stash[_keys.SUITE].choose(items)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tell each API call which of its directions will run."""
-    if _keys.SESSION in session.config.stash:
-        from pytest_msprobe.precheck.nodes import mark_selected
-
-        mark_selected(session.items)
+    """Tell the suite which of its items will run."""
+    if _keys.SUITE in session.config.stash:
+        session.config.stash[_keys.SUITE].begin(session.items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Run without log capture where it only costs."""
-    if _keys.SESSION not in session.config.stash:
+    suite = session.config.stash.get(_keys.SUITE, None)
+    if suite is None:
         return (yield)
     from pytest_msprobe.log_capture import without_log_capture
 
-    with without_log_capture(session):
+    with without_log_capture(session, suite.item_type):
         return (yield)
 
 
@@ -106,16 +98,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send an item's verdict row along with its report."""
     report = yield
-    if _keys.SESSION in item.config.stash:
-        from pytest_msprobe.precheck.nodes import attach_row
-
-        attach_row(item, report)
+    if _keys.SUITE in item.config.stash:
+        item.config.stash[_keys.SUITE].attach(item, report)
     return report
 
 
 @pytest.hookimpl
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End child processes."""
-    session = config.stash.get(_keys.SESSION, None)
-    if session is not None:
-        session.close()
+    suite = config.stash.get(_keys.SUITE, None)
+    if suite is not None:
+        suite.close()

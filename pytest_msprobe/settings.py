@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_msprobe import option_values
+from pytest_msprobe.comparison.options import COMPARISON_OPTIONS, ComparisonSettings
 from pytest_msprobe.dump_search import find_dumps
 from pytest_msprobe.engines.specification import (
     BENCH_FORMS,
@@ -20,6 +20,8 @@ from pytest_msprobe.engines.specification import (
     parse_bench,
     parse_device,
 )
+from pytest_msprobe.option import Option
+from pytest_msprobe.option_values import STANDARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Settings:
         device, bench, bench_python: who is tested, against what, and with which interpreter.
         seed: of random inputs.
         max_memory_bytes: an API call that may need more is skipped.
+        standard: name of the rule for verdicts.
         cosine, max_abs: bounds of the default standard.
         html_passes: what becomes of passes on the HTML page: `fold`, `omit` or `show`.
         jsonl: file for machine rows, or None.
@@ -42,6 +45,10 @@ class Settings:
         shard: (number, count) of the part of the API calls to check, or None for all.
         devices: ids that workers may use; empty for all that are visible.
         workers_per_device: how many workers may share one.
+        remote_root: folder that stands for rootdir on other hosts, as they call it, or "".
+        suite: how dumps become items, a key of `activation.SUITES`; "auto" is comparison with a golden, else precheck.
+        golden: dump or folder to compare with, or None.
+        comparison: how two dumps are compared.
     """
 
     dumps: tuple[Path, ...]
@@ -51,6 +58,7 @@ class Settings:
     bench_python: str | None
     seed: int
     max_memory_bytes: int
+    standard: str
     cosine: float
     max_abs: float
     html_passes: str
@@ -63,31 +71,10 @@ class Settings:
     shard: tuple[int, int] | None
     devices: tuple[str, ...]
     workers_per_device: int
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting under its three names: `--msprobe-NAME`, ini `msprobe_NAME`, YAML key `NAME` (with underscores).
-
-    `bare` is the value of the flag on the command line without a value; "" for an option that needs one.
-    """
-
-    name: str
-    metavar: str
-    help: str
-    default: str
-    parse: Callable[[str], Any]
-    bare: str = ""
-
-    @property
-    def flag(self) -> str:
-        """On the command line."""
-        return f"--msprobe-{self.name.replace('_', '-')}"
-
-    @property
-    def key(self) -> str:
-        """In ini files and in pytest's option namespace."""
-        return f"msprobe_{self.name}"
+    remote_root: str
+    suite: str
+    golden: Path | None
+    comparison: ComparisonSettings
 
 
 OPTIONS = (
@@ -111,11 +98,18 @@ OPTIONS = (
     ),
     Option(
         "save_error_data",
-        "DIR",
-        "save the values of every failing API call in a folder that is a dump; without DIR error_data in --msprobe-out",
         "",
-        option_values.folder,
+        "save the values of every failing API call in a folder that is a dump",
+        "",
+        option_values.switch,
         bare="true",
+    ),
+    Option(
+        "error_data_dir",
+        "DIR",
+        "that folder, which is then filled also without --msprobe-save-error-data",
+        "error_data in --msprobe-out",
+        option_values.error_data_folder,
     ),
     Option(
         "error_data_limit",
@@ -137,12 +131,12 @@ OPTIONS = (
     Option(
         "timeout",
         "SECONDS",
-        "with -n: end a check that hangs longer; 0 is never, auto grows with its cost",
+        "with -n only: end a check that hangs longer; 0 is never, auto grows with its cost",
         "auto",
         option_values.timeout,
     ),
     Option("shard", "I/N", "check part I of N, split by cost the same way on every host", "all", option_values.shard),
-    Option("jsonl", "FILE", "write one JSON object per verdict into this new file", "", option_values.optional_path),
+    Option("jsonl", "FILE", "write one JSON object per verdict into this new file", "", option_values.new_file),
     Option(
         "devices",
         "IDS",
@@ -151,6 +145,14 @@ OPTIONS = (
         option_values.devices,
     ),
     Option("workers_per_device", "K", "how many workers may share a device", "1", option_values.count),
+    Option(
+        "remote_root",
+        "DIR",
+        "with --tx ssh=...: what stands for rootdir on hosts that have DIR; relative to where workers start there",
+        "",
+        str,
+    ),
+    Option("standard", "NAME", f"rule for verdicts: {', '.join(STANDARDS)}", STANDARDS[0], option_values.standard),
     Option("cosine", "X", "default standard: the cosine must be above X", "0.99", option_values.cosine),
     Option(
         "max_abs", "X", "default standard: the maximum absolute error must be below X", "1e-4", option_values.positive
@@ -162,6 +164,11 @@ OPTIONS = (
         "fold",
         option_values.html_passes,
     ),
+    Option("suite", "NAME", "what dumps become: precheck, comparison; auto: by the other options", "auto", str),
+    Option(
+        "golden", "PATH", "compare the dumps with this dump.json or folder of dumps", "", option_values.optional_path
+    ),
+    *COMPARISON_OPTIONS,
 )
 
 
@@ -181,8 +188,10 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
     for option in OPTIONS:
         shown = option.default or "none"
-        bare: dict[str, Any] = {"nargs": "?", "const": option.bare} if option.bare else {}
-        group.addoption(option.flag, metavar=option.metavar, help=f"{option.help} (default: {shown})", **bare)
+        kind: dict[str, Any] = {"metavar": option.metavar}
+        if option.bare:
+            kind = {"action": "store_const", "const": option.bare}
+        group.addoption(option.flag, help=f"{option.help} (default: {shown})", **kind)
         parser.addini(option.key, option.help.replace("%%", "%"), default="")
 
 
@@ -195,28 +204,38 @@ def read_settings(config: pytest.Config) -> Settings:
     yaml_values = _read_yaml(config)
     values = {option.name: _value(option, config, yaml_values) for option in OPTIONS}
     out = Path(os.path.abspath(values["out"]))
-    error_data = values["save_error_data"]
+    error_data = values["error_data_dir"] or (out / "error_data" if values["save_error_data"] else None)
     return Settings(
-        dumps=find_dumps(config, yaml_values),
+        dumps=_told_dumps(config) or find_dumps(config, yaml_values),
         out=out,
         device=values["device"],
         bench=values["bench"],
         bench_python=values["bench_python"],
         seed=values["seed"],
         max_memory_bytes=values["max_memory"],
+        standard=values["standard"],
         cosine=values["cosine"],
         max_abs=values["max_abs"],
         html_passes=values["html_passes"],
         jsonl=values["jsonl"],
         resume=values["resume"],
         timeout_seconds=values["timeout"],
-        error_data=out / "error_data" if error_data is True else error_data or None,
+        error_data=error_data,
         reproducers=values["reproducers"],
         error_data_limit_bytes=values["error_data_limit"],
         shard=values["shard"],
         devices=values["devices"],
         workers_per_device=values["workers_per_device"],
+        remote_root=values["remote_root"],
+        suite=values["suite"],
+        golden=values["golden"],
+        comparison=ComparisonSettings.of(values),
     )
+
+
+def _told_dumps(config: pytest.Config) -> tuple[Path, ...]:
+    """In a worker, what the process that hands out the work found, as this machine calls it."""
+    return tuple(map(Path, getattr(config, "workerinput", {}).get("msprobe_dumps", ())))
 
 
 def _value(option: Option, config: pytest.Config, yaml_values: dict[str, Any]) -> Any:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from itertools import count
+from socket import gethostname
 from time import monotonic
 from typing import Any
 
 import pytest
+from xdist.workermanage import parse_tx_spec_config
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction
-from pytest_msprobe.devices import choose_devices, place_workers
-from pytest_msprobe.engines.specification import DEVICE_VARIABLE
+from pytest_msprobe.devices import WorkerPlace, place_workers
+from pytest_msprobe.hosts import (
+    check_devices,
+    host_of,
+    last_line,
+    naming_lost_hosts,
+    refuse_arguments,
+    send_ahead,
+    specs_of,
+    starts_in_default_folder,
+)
 from pytest_msprobe.precheck.call_index import CallIndex
+from pytest_msprobe.remote_start import Arrival, Orders
+from pytest_msprobe.reports.properties import READERS, properties
 from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
 from pytest_msprobe.scheduler import CallScheduler
+from pytest_msprobe.settings import Settings
 
 _SPLITTING_MODES = ("loadfile", "loadscope", "loadgroup")
 #: xdist gives up after four deaths per worker; a dump may well crash more often, and each death costs one item only.
@@ -29,14 +44,7 @@ class WorkersPlugin:
     """
 
     def __init__(
-        self,
-        config: pytest.Config,
-        index: CallIndex,
-        *,
-        earlier: EarlierRun | None,
-        target: str,
-        wanted: Sequence[str],
-        per_device: int,
+        self, config: pytest.Config, settings: Settings, index: CallIndex, *, earlier: EarlierRun | None, target: str
     ) -> None:
         """Plan for the workers of `config` on `target` (`ascend`, `cuda` or `cpu`); `earlier` is a run to be resumed.
 
@@ -48,35 +56,99 @@ class WorkersPlugin:
                 f"--dist {config.option.dist}: a crashing API call would take the rest of its dump with it; "
                 f"use --dist load"
             )
-        workers = len(config.option.tx or ())
-        devices = choose_devices(target, wanted, workers)
-        self.places = place_workers(target, devices, workers=workers, per_device=per_device)
+        if settings.device.index is not None:
+            raise pytest.UsageError(
+                f"--msprobe-device: one device, {settings.device.index}, for all workers; "
+                f"leave its number out, and give each worker its own with --msprobe-devices={settings.device.index}"
+            )
+        proxies = {spec.id: spec for spec in specs_of(config.getoption("px") or ())}
+        specs = specs_of(parse_tx_spec_config(config))
+        hosts = [host_of(spec, proxies) for spec in specs]
+        if any(hosts):
+            refuse_arguments(config)
+        self.places = place_workers(
+            hosts, target=target, wanted=settings.devices, per_device=settings.workers_per_device
+        )
+        numbers = count()
+        self._names = [spec.id or f"gw{next(numbers)}" for spec in specs]
+        self._target = target
+        self._settings = settings
         self._index = index
         self._earlier = earlier
         self._scheduler: CallScheduler | None = None
         self._config = config
+        self._place_of: dict[int, WorkerPlace] = {}
+        self._arrivals: dict[Any, Arrival] = {}
+        self._collected: set[Any] = set()
         self._lost: list[str] = []
         self._begun: dict[str, float] = {}
         if config.option.maxworkerrestart is None:
             config.option.maxworkerrestart = _MOST_RESTARTS
 
     def header(self) -> list[str]:
-        """The map of workers to devices."""
-        if not any(place.device for place in self.places):
-            return [f"msprobe: {len(self.places)} workers on the CPU"] if self.places else []
-        pairs = ", ".join(f"gw{number}: {place.device}" for number, place in enumerate(self.places))
-        return [f"msprobe: devices of the workers: {pairs}"]
+        """The map of workers to devices and hosts."""
+        others = {place.host: place.sharers for place in self.places if place.host}
+        if any(place.device for place in self.places):
+            pairs = ", ".join(f"{name}: {_where(place)}" for name, place in zip(self._names, self.places))
+            lines = [f"msprobe: devices of the workers: {pairs}"]
+        else:
+            shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
+            lines = [f"msprobe: {len(self.places)} workers on the CPU{f' ({shown})' if shown else ''}"]
+        if others and self._evidence:
+            lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
+        return lines
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None, None, None]:
+        """Start the workers; one sentence for a host that cannot be reached."""
+        with naming_lost_hosts():
+            yield
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Run; the same sentence for a host that is gone when a worker is to be replaced."""
+        with naming_lost_hosts():
+            return (yield)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
         """Put each worker's device into its environment, where a worker that replaces it finds it again."""
         for spec, place in zip(specs, self.places):
-            spec.env = {**place.environment, **(spec.env or {})}
+            self._place_of[id(spec)] = place  # xdist keeps the specs, and gives them to replacements
+            if not place.host:
+                spec.env = {**place.environment, **(spec.env or {})}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker what is done already; each gets the same, also one that replaces another."""
-        node.workerinput["msprobe_done"] = sorted(self._earlier.done) if self._earlier else []
+        """Tell a worker what it needs to know; each gets the same, also one that replaces another."""
+        told = node.workerinput
+        told["msprobe_done"] = sorted(self._earlier.done) if self._earlier else []
+        place = self._place(node)
+        told["msprobe_sharers"] = place.sharers
+        told["msprobe_dumps"] = [str(path) for path in self._settings.dumps]
+        told["msprobe_evidence"] = self._evidence
+        if place.host:
+            arrival = send_ahead(node.gateway, self._orders(node, place), host=place.host)
+            self._check(node, place, arrival)
+            told["msprobe_dumps"] = arrival.dumps
+            told["msprobe_evidence"] = arrival.evidence
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        """Remember which workers could begin."""
+        self._collected.add(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """End the run when a worker cannot even collect: the next one could not, either.
+
+        Raises:
+            pytest.UsageError: with what it said.
+        """
+        if error is None or error == "keyboard-interrupt" or node in self._collected:
+            return
+        where = f" on {self._place(node).host}" if self._place(node).host else ""
+        raise pytest.UsageError(f"the worker {node.gateway.id}{where} could not start: {last_line(error)}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> CallScheduler | None:
@@ -90,30 +162,51 @@ class WorkersPlugin:
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """A dead worker's item becomes an error row with what is known, in every report."""
         node = report.node
-        how = self._hang(crashitem) or _cause_of_death(node)
-        device = (node.gateway.spec.env or {}).get(DEVICE_VARIABLE, "")
-        where = f" on device {device}" if device else ""
-        again = (
-            f", {LOST_AGAIN}" if self._index.is_among(crashitem, self._earlier.lost if self._earlier else ()) else ""
-        )
+        place = self._place(node)
+        # On another host, only the connection has an exit code.
+        how = self._hang(crashitem) or ("" if place.host else _cause_of_death(node))
+        device = f"device {place.device}" if place.device else ""
+        where = "".join((f" on {device}" if device else "", f" on {place.host}" if place.host else ""))
+        lost_before = self._earlier.lost if self._earlier else ()
+        again = f", {LOST_AGAIN}" if self._index.is_among(crashitem, lost_before) else ""
         message = f"the worker process {node.gateway.id}{where} {LOST}{how}{again}; nothing more is known of it"
         report.longrepr = message
         # xdist's own "???" is a phase that pytest-html drops and JUnit calls setup.
         report.when = "call"
         row = self._index.row_of_lost_item(
-            crashitem, self._selected(crashitem), message, f"device {device}" if device else ""
+            crashitem, self._selected(crashitem), message, device=device, host=place.host or gethostname()
         )
         if row is not None:
             report.msprobe_row = row.to_wire()
+            if any(self._config.getoption(reader, None) for reader in READERS):
+                report.user_properties = list(properties(row))
         self._lost.append(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
-        """End a lost item with the teardown that its process could not report: pytest-html waits for it."""
+        """Name dumps and hosts as they are called here; end a lost item with the teardown that its process owes.
+
+        pytest-html waits for that one.
+        """
+        arrival = self._arrivals.get(getattr(report, "node", None))
+        wire = report.__dict__.get("msprobe_row")
+        if arrival is not None and wire is not None:
+            here = dict(zip(arrival.dumps, map(str, self._settings.dumps)))
+            wire["dump"] = here.get(wire["dump"], wire["dump"])
+            wire["host"] = self._place(report.node).host
         yield
         if report.when == "call" and report.nodeid in self._lost:
             self._lost.remove(report.nodeid)
-            teardown = pytest.TestReport(report.nodeid, report.location, {}, "passed", None, "teardown")
+            teardown = pytest.TestReport(
+                report.nodeid,
+                report.location,
+                {},
+                "passed",
+                None,
+                "teardown",
+                user_properties=report.user_properties,  # JUnit reads them off this one
+            )
+            teardown.node = report.node  # type: ignore[attr-defined]  # to JUnit, another worker's is another test
             self._config.hook.pytest_runtest_logreport(report=teardown)
 
     @pytest.hookimpl
@@ -134,10 +227,49 @@ class WorkersPlugin:
             return ""
         return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
 
+    def _place(self, node: Any) -> WorkerPlace:
+        return self._place_of[id(node.gateway.spec)]
+
+    @property
+    def _evidence(self) -> Mapping[str, str]:
+        folders = {"error data": self._settings.error_data, "reproducers": self._settings.reproducers}
+        return {kind: str(folder) for kind, folder in folders.items() if folder}
+
+    def _orders(self, node: Any, place: WorkerPlace) -> Orders:
+        return Orders(
+            root=str(self._config.rootpath),
+            mirror=self._settings.remote_root,
+            folder=str(self._config.invocation_params.dir),
+            moves=starts_in_default_folder(node.gateway.spec),
+            dumps=[str(path) for path in self._settings.dumps],
+            evidence=dict(self._evidence),
+            target=self._target,
+            environment=dict(place.environment),
+            sharers=place.sharers,
+        )
+
+    def _check(self, node: Any, place: WorkerPlace, arrival: Arrival) -> None:
+        self._arrivals[node] = arrival
+        has_begun = self._scheduler is not None and self._scheduler.collection is not None
+        if arrival.occupied and not has_begun:
+            raise pytest.UsageError(f"{place.host}: {arrival.occupied[0]} there holds something; remove it there first")
+        device = self._settings.device
+        if device.target is None and arrival.has_ascend and self._target != "ascend":
+            raise pytest.UsageError(
+                f"--msprobe-device={device.engine}: {place.host} has Ascend NPUs and this machine has none; "
+                f"say which is meant, for example --msprobe-device=mindspore:ascend"
+            )
+        met = [(self._place(other), its) for other, its in self._arrivals.items()]
+        check_devices([(its_place.host, its_place.device, its) for its_place, its in met], self._target)
+
     def _selected(self, node_id: str) -> list[Direction]:
         scope = node_id.rpartition("::")[0]
         collected = (self._scheduler.collection if self._scheduler is not None else None) or ()
         return [direction for direction in DIRECTIONS if f"{scope}::{direction}" in collected]
+
+
+def _where(place: WorkerPlace) -> str:
+    return f"{place.device} on {place.host}" if place.host else str(place.device)
 
 
 def _cause_of_death(node: Any) -> str:

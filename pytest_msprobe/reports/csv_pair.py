@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from io import TextIOWrapper
@@ -65,6 +65,11 @@ class CsvPair:
             # Every row was flushed when it was written; what is left here is one whose writing failed, which was said.
             with suppress(OSError):
                 file.close()
+
+    def lines(self) -> Iterator[str]:
+        """Where the files are, for the terminal."""
+        if self.result is not None:
+            yield from ("", f"results: {self.result}", f"details: {self.details}")
 
     def _open(self) -> None:
         if self._continued is not None:

@@ -20,8 +20,11 @@ _NO_LOG = "No log output captured."
 class HtmlPage:
     """Adds columns, details and a summary; keeps the facts of an item from its verdict to its teardown."""
 
-    def __init__(self, passes: str, header: Callable[[], list[str]], names: CallNames) -> None:
-        """A page that shows, folds or omits `passes`; `header` says what was tested against what."""
+    def __init__(
+        self, passes: str, header: Callable[[], list[str]], names: CallNames, *, title: str = "API accuracy pre-check"
+    ) -> None:
+        """A page that shows, folds or omits `passes`; `header` gives the lines above its table, when it is written."""
+        self._title = title
         self._names = names
         self._passes = passes
         self._header = header
@@ -43,7 +46,7 @@ class HtmlPage:
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_report_title(self, report: Any) -> None:
         """Title, and rows that open folded: the explanations of 500 failures are no overview."""
-        report.title = "API accuracy pre-check"
+        report.title = self._title
         if report.config.getini("render_collapsed") == "passed":
             report.data["renderCollapsed"] = "all"
         self._page = report

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.resume import EarlierRun
@@ -23,8 +23,21 @@ class _Call:
     name: str
 
 
+class ResultFiles(Protocol):
+    """What a suite writes for people to read; made when the first row comes, complete after `close`."""
+
+    def write(self, name: str, rows: Sequence[VerdictRow]) -> None:
+        """Take the rows of one API call, whose name in reports is `name`. Raises OSError."""
+
+    def close(self) -> None:
+        """Finish the files."""
+
+    def lines(self) -> Iterator[str]:
+        """What the terminal says about them, such as their paths."""
+
+
 class ReportPlugin:
-    """Receives every verdict row, writes the CSV pair and the terminal summary."""
+    """Receives every verdict row, writes the files of the suite, machine rows and the terminal summary."""
 
     def __init__(
         self,
@@ -35,11 +48,12 @@ class ReportPlugin:
         *,
         jsonl: Path | None = None,
         earlier: EarlierRun | None = None,
+        files: ResultFiles | None = None,
     ) -> None:
         """A writer into the folder `out` for the dumps that this run collects; `header` gives the lines above the run.
 
         `tell` gets every row when the reports have it. `jsonl` is a new file for machine rows; `earlier`
-        is the run whose CSV pair is continued.
+        is the run that is continued; `files` are the suite's own.
 
         Raises:
             pytest.UsageError: the output folder or the file cannot be written.
@@ -49,7 +63,7 @@ class ReportPlugin:
         self._tell = tell
         self._names = CallNames(dumps)
         self._earlier = earlier
-        self._pair = CsvPair(out, (earlier.details, earlier.result) if earlier else None)
+        self._files = files
         self._tally = Tally()
         self._open_calls: dict[_Call, list[VerdictRow]] = {}
         self._problem = ""
@@ -78,7 +92,8 @@ class ReportPlugin:
         """Write the calls of which only a part ran, and close the files."""
         for call in list(self._open_calls):
             self._write(call)
-        self._pair.close()
+        if self._files is not None:
+            self._files.close()
         if self._jsonl is not None:
             self._jsonl.close()
 
@@ -92,10 +107,8 @@ class ReportPlugin:
             terminalreporter.write_line(f"resumed: {len(self._earlier.done)} API calls were done before")
         for line in self._tally.lines():
             terminalreporter.write_line(line)
-        if self._pair.result is not None:
-            terminalreporter.write_line("")
-            terminalreporter.write_line(f"results: {self._pair.result}")
-            terminalreporter.write_line(f"details: {self._pair.details}")
+        for line in self._files.lines() if self._files is not None else ():
+            terminalreporter.write_line(line)
         if self._jsonl is not None:
             terminalreporter.write_line(f"rows: {self._jsonl.path}")
         if self._problem:
@@ -123,11 +136,11 @@ class ReportPlugin:
 
     def _write(self, call: _Call) -> None:
         rows = sorted(self._open_calls.pop(call), key=lambda row: row.direction == "backward")
-        if self._problem:
+        if self._problem or self._files is None:
             return
         name = self._names.of(call.dump, call.name)
         try:
-            self._pair.write(name, rows)
+            self._files.write(name, rows)
         except OSError as error:
             self._stop(f"--msprobe-out={self._out}", name, error)
 

@@ -37,7 +37,7 @@ class Tally:
         """Count one row; `name` is how reports call the API call."""
         self.verdicts[row.status] += 1
         if row.bench:
-            self.benches[row.bench] += 1
+            self.benches[_group(row.bench)] += 1
         if row.status == "skip":
             self.reasons[row.message] += 1
             return
@@ -92,3 +92,8 @@ def _figures(row: VerdictRow, output: OutputRow | None) -> str:
 
 def _figure(value: float | None, form: str) -> str:
     return f"{'-':>{form.partition('.')[0]}}" if value is None else f"{value:{form}}"
+
+
+def _group(bench: str) -> str:
+    """Random calls have a law each: the summary counts them together."""
+    return "of their laws" if bench.startswith("law: ") else bench

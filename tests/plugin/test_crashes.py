@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from socket import gethostname
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+
+from pytest_msprobe.reports.jsonl import read_json_lines
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -31,7 +40,9 @@ def test_an_abort_costs_one_item_and_is_in_every_report(pytester: pytest.Pyteste
     dump_of(pytester.path, 25)
     die_in(pytester, "Mint.neg.7::backward")
     result = pytester.runpytest_subprocess(
-        "--msprobe-dump=dump.json", "-n", "2", "--junitxml=r.xml", "--html=r.html", "--self-contained-html"
+        "--msprobe-dump=dump.json",
+        *("-n", "2", "--junitxml=r.xml", "--html=r.html", "--self-contained-html"),
+        *("--msprobe-jsonl=r.jsonl", "--msprobe-seed=3"),
     )
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["failed"]) == (49, 1)
@@ -40,6 +51,11 @@ def test_an_abort_costs_one_item_and_is_in_every_report(pytester: pytest.Pyteste
     assert (row["Forward Test Success"], row["Backward Test Success"]) == ("pass", "error")
     assert "died in this check, by SIGABRT" in row["Message"]
     assert 'failures="1"' in (pytester.path / "r.xml").read_text()
+    (case,) = [case for case in ElementTree.parse(pytester.path / "r.xml").iter("testcase") if len(case) == 2]
+    facts = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
+    assert facts == {"api": "Mint.neg.7", "direction": "backward", "verdict": "error"}
+    (lost,) = [row for _, row in read_json_lines(pytester.path / "r.jsonl") if row.status == "error"]
+    assert (lost.node_id, lost.seed, lost.host) == ("dump.json::Mint.neg.7::backward", 3, gethostname())
     assert "1 Failed" in (pytester.path / "r.html").read_text()
     again = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "2", "--lf", "--msprobe-out=again")
     assert again.parseoutcomes()["failed"] == 1
@@ -108,3 +124,56 @@ def test_a_check_that_hangs_without_giving_back_the_gil_is_ended(pytester: pytes
     assert "did not end within 1.5 s (--msprobe-timeout)" in lost["Message"]
     assert lost["Backward Test Success"] == "pass"
     assert len(reports.results) == 4
+
+
+def test_a_worker_that_cannot_start_ends_the_run_with_its_last_words(pytester: pytest.Pytester) -> None:
+    dump_of(pytester.path, 1)
+    pytester.makeconftest(
+        "import os, pytest\n"
+        "def pytest_configure(config):\n"
+        "    if hasattr(config, 'workerinput'):\n"
+        "        if os.path.exists('quietly'): os._exit(7)\n"
+        "        raise pytest.UsageError('no room')\n"
+    )
+    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: the worker gw0 could not start: no room" in result.stderr.str()
+    (pytester.path / "quietly").touch()
+    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "1")
+    assert "ERROR: the worker gw0 could not start: Not properly terminated" in result.stderr.str()
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_failures_before_ctrl_c_are_remembered_for_last_failed(pytester: pytest.Pytester, workers: str) -> None:
+    builder = DumpBuilder(pytester.path)
+    for number in range(8):
+        builder.call(f"Mint.neg.{number}", [A], [A if number in (0, 1) else -A])
+    builder.write()
+    pytester.makeconftest(
+        "import os, time\n"
+        "def pytest_runtest_call(item):\n"
+        "    if 'neg.5' in item.nodeid and os.path.exists('hang'):\n"
+        "        open('hanging', 'w').close()\n"
+        "        time.sleep(60)\n"
+    )
+    (pytester.path / "hang").touch()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "--msprobe-dump=dump.json", "-n", workers],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    while not (pytester.path / "hanging").exists() or not {"Mint.neg.0", "Mint.neg.1"} <= calls_so_far(pytester.path):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of them
+    output = process.communicate()[0].decode()
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    (pytester.path / "hang").unlink()
+    again = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", workers, "--lf", "--msprobe-out=again")
+    again.assert_outcomes(failed=2, deselected=0 if workers == "2" else 6)
+    assert Reports(pytester.path / "again").results.keys() == {"Mint.neg.0", "Mint.neg.1"}
+
+
+def calls_so_far(folder: Path) -> set[str]:
+    files = folder.glob("accuracy_checking_result_*.csv")
+    return {line.partition(",")[0] for path in files for line in path.read_text().splitlines()}

@@ -137,7 +137,7 @@ def test_every_kind_of_call_is_one_readable_line_that_runs(pytester: pytest.Pyte
 
 def test_a_call_that_raises_on_the_device_raises_in_its_script(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path, real=False).call("Mint.matmul.0", [A, A], [A])
-    script = reproducer(pytester, builder, "--msprobe-device=mindspore:cpu", "--msprobe-save-error-data=e")
+    script = reproducer(pytester, builder, "--msprobe-device=mindspore:cpu", "--msprobe-error-data-dir=e")
     assert "random in the recorded range, seed 0" in script.read_text()
     done = subprocess.run([sys.executable, str(script), "CPU"], capture_output=True, text=True)
     assert done.returncode == 1

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from pytest_msprobe.devices import choose_devices, parse_devices, place_workers, visible_devices
+from pytest_msprobe.devices import check_index, choose_devices, parse_devices, place_workers
+from pytest_msprobe.remote_start import visible_devices
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,7 @@ def test_the_callers_own_list_is_respected() -> None:
 def test_devices_are_dealt_from_the_callers_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    devices = choose_devices("ascend", (), workers=2)
-    places = place_workers("ascend", devices, workers=2, per_device=1)
+    places = place_workers(["", ""], target="ascend", wanted=(), per_device=1)
     assert [place.device for place in places] == ["6", "7"]
     assert [place.environment["ASCEND_RT_VISIBLE_DEVICES"] for place in places] == ["6", "7"]
     assert choose_devices("ascend", ("7",), workers=1) == ("7",)
@@ -54,19 +54,53 @@ def test_without_a_list_devices_are_counted_from_zero(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("per_device", [1, 2, 3])
 def test_no_device_gets_more_workers_than_allowed(per_device: int) -> None:
     devices = ("4", "5")
-    places = place_workers("ascend", devices, workers=2 * per_device, per_device=per_device)
+    places = place_workers([""] * 2 * per_device, target="cpu", wanted=devices, per_device=per_device)
     assert all([place.device for place in places].count(device) == per_device for device in devices)
     with pytest.raises(pytest.UsageError, match=f"use at most -n {2 * per_device}"):
-        place_workers("ascend", devices, workers=2 * per_device + 1, per_device=per_device)
+        place_workers([""] * (2 * per_device + 1), target="cpu", wanted=devices, per_device=per_device)
+
+
+def test_each_host_deals_out_its_own_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    hosts = ["a", "", "b", "a", "", "", "b"]
+    places = place_workers(hosts, target="cpu", wanted=("4", "5", "6"), per_device=1)
+    assert [(place.host, place.device, place.sharers) for place in places] == [
+        ("a", "4", 2),
+        ("", "4", 3),
+        ("b", "4", 2),
+        ("a", "5", 2),
+        ("", "5", 3),
+        ("", "6", 3),
+        ("b", "5", 2),
+    ]
+    # What another host has is divided there.
+    assert [place.environment.get("OMP_NUM_THREADS") for place in places] == [None, "2", None, None, "2", "2", None]
+    with pytest.raises(
+        pytest.UsageError, match=r"3 workers on a: 2 devices \(4, 5\) with 1 worker each; use at most 2 th"
+    ):
+        place_workers(["a"] * 3, target="cpu", wanted=("4", "5"), per_device=1)
+
+
+def test_devices_of_another_host_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
+    places = place_workers(["a", "", "a"], target="ascend", wanted=(), per_device=1)
+    assert [place.device for place in places] == ["0", "6", "1"]
+
+
+def test_the_device_of_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
+    check_index("ascend", 1)
+    with pytest.raises(pytest.UsageError, match="there is no ascend:2; visible are: 6, 7, counted from ascend:0"):
+        check_index("ascend", 2)
+    check_index("cpu", 5)
 
 
 def test_threads_are_divided_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert {place.environment["OMP_NUM_THREADS"] for place in place_workers("cpu", (), workers=3, per_device=1)} == {
-        "2"
-    }
+    places = place_workers([""] * 3, target="cpu", wanted=(), per_device=1)
+    assert {place.environment["OMP_NUM_THREADS"] for place in places} == {"2"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert all(
-        "OMP_NUM_THREADS" not in place.environment for place in place_workers("cpu", (), workers=3, per_device=1)
-    )
+    places = place_workers([""] * 3, target="cpu", wanted=(), per_device=1)
+    assert not any("OMP_NUM_THREADS" in place.environment for place in places)
