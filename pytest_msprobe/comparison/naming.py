@@ -1,0 +1,70 @@
+"""What an operation is called on both sides: operations of equal names may be the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from pytest_msprobe.comparison.operation import GRADIENTS, Operation
+
+Name = Callable[[Operation], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How operations are named for matching.
+
+    Attributes:
+        target, golden: name of an operation of that side; equal names mean the same.
+        is_translated: whether names cross frameworks, so that parameters do too.
+    """
+
+    target: Name
+    golden: Name
+    is_translated: bool = False
+
+
+def own_name(operation: Operation) -> str:
+    """The name in the dump, without call number."""
+    return f"{operation.name}:{GRADIENTS}" if operation.phase == GRADIENTS else operation.name
+
+
+def bare_name(operation: Operation) -> str:
+    """The callable's own name in the one spelling for both frameworks; for a Cell, its path without its class."""
+    if operation.is_cell:
+        path = operation.name.partition(".")[2].rpartition(".")[0]
+        return f"Cell.{path}:{GRADIENTS}" if operation.phase == GRADIENTS else f"Cell.{path}"
+    return canonical_operation(operation.bare)
+
+
+SAME_NAMES = Naming(own_name, own_name)
+ACROSS_FRAMEWORKS = Naming(bare_name, bare_name, is_translated=True)
+
+
+@cache
+def canonical_operation(bare: str) -> str:
+    """`linear` for `Dense`, `dense` and `linear`: one word for an API in both frameworks."""
+    plain = bare.replace("_", "").lower()
+    return _table()["operations"].get(plain, plain)
+
+
+@cache
+def canonical_parameter(name: str) -> str:
+    """`weight` for `gamma`: one word for a parameter in both frameworks."""
+    plain = name.replace("_", "").lower()
+    return _table()["parameters"].get(plain, plain)
+
+
+@cache
+def _table() -> dict[str, dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    for line in (files("pytest_msprobe.comparison") / "names.txt").read_text(encoding="utf-8").splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) == 1:
+            current = sections.setdefault(words[0].strip("[]"), {})
+        elif words:
+            current[words[0]] = words[1]
+    return sections

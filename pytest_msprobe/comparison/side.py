@@ -1,0 +1,62 @@
+"""One of two dumps that are compared."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from msprobe_collector.dump_format import Dump, DumpError, read_construct
+from pytest_msprobe.comparison.operation import Operation
+from pytest_msprobe.comparison.record import Leaf, flatten
+
+_COMPARABLE = ("tensor", "statistics")
+
+
+class Side(Dump):
+    """A dump whose records, those of Cells included, can be read as lists of values.
+
+    Attributes:
+        operations: its records in the order of the file, which is that of execution.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            DumpError: it cannot be read, or is no dump of values.
+        """
+        super().__init__(path)
+        if self.task not in _COMPARABLE:
+            raise DumpError(
+                f"a dump of task {self.task!r} holds no values to compare; dump with statistics or tensor",
+                file=str(path),
+                field="task",
+            )
+        self.operations = [Operation.of(name, index) for index, name in enumerate(self._records)]
+
+    @cached_property
+    def holds_md5(self) -> bool:
+        """Whether tensors carry a checksum instead of statistics."""
+        return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
+
+    @cached_property
+    def parents(self) -> dict[str, str | None]:
+        """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
+        try:
+            return read_construct(self.path.parent / "construct.json")
+        except DumpError:
+            return {}
+
+    def leaves(self, record: str) -> list[Leaf]:
+        """The values of `record`.
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        try:
+            encoded = msgspec.json.decode(self._records[record])
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise DumpError(f"the record cannot be decoded: {error}", file=str(self.path), record=record) from None
+        return flatten(encoded, file=str(self.path), record=record)
