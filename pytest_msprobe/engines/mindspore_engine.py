@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any, cast
 
-from msprobe_collector.dump_format import ApiName, Dtype
+from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
@@ -269,5 +269,8 @@ def _output(tensor_type: type, value: Any) -> Any:
 
 
 def _array(tensor: Any) -> Array:
+    """The values of `tensor`; MindSpore brings a NumPy bfloat16 of its own, which is seen as everybody else's."""
     array: Array = tensor.asnumpy()
-    return array
+    dtype = dtype_of_array(array.dtype)
+    usual = array_dtype(dtype) if dtype is not None else None
+    return array if usual is None or usual == array.dtype else array.view(usual)

@@ -26,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 _FLOAT32_ROUNDOFF = 2.0**-24
 #: Five standard deviations of the error of summing n terms one by one are 5 * 0.3 * sqrt(n) * u times their norm.
 _SUMMATION = 1.5
+_TINY = 2.0**-1022
 _FLUSHED_BELOW = 2.0**-126
 
 
@@ -39,10 +40,12 @@ class BackwardError:
 
     Attributes:
         sensitivity: how many times the response to one rounding error of every input is allowed.
+        single_sensitivity: the same where an element answers to one input only, so that nothing adds up by chance.
         rounding: ulps of the output that are allowed whatever the inputs.
     """
 
     sensitivity: float = 5.0
+    single_sensitivity: float = 3.0
     rounding: float = 1.0
 
     name: ClassVar[str] = "backward-error"
@@ -84,9 +87,11 @@ class _Search:
         """What is wrong, in one sentence; None when rounding explains every error."""
         excess = Excess()
         for start, tested, reference, moves in self._chunks():
-            rounding = 2 * self._standard.rounding * self._roundoff * np.abs(reference) + _flushed(self._format)
-            response = self._sensitivity.response(np.abs(reference), [np.abs(move) for move in moves])
-            excess.add(start, _error(tested, reference), (rounding, response, self._tolerance(reference, response)))
+            magnitude = np.abs(reference)
+            magnitude[np.isnan(magnitude)] = 0
+            rounding = 2 * self._standard.rounding * self._roundoff * magnitude + _flushed(self._format)
+            response = self._sensitivity.response(magnitude, [np.abs(move) for move in moves])
+            excess.add(start, _error(tested, reference), (rounding, response, self._tolerance(magnitude, response)))
             excess.add_projection(reference, tested)
         if excess.beyond:
             return self._beyond(excess)
@@ -95,11 +100,9 @@ class _Search:
         if excess.is_used_up:
             return f"The errors are {number(excess.used)} of their tolerances on average, where chance leaves 0.3."
         limit = 2 * self._standard.rounding * self._roundoff + self._computing
-        limit += self._standard.sensitivity * self._sensitivity.slope
+        limit += self._standard.sensitivity * self._sensitivity.slope + _flushed(self._format) / max(excess.size, _TINY)
         if excess.is_large and abs(excess.slope) > limit:
-            return (
-                f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
-            )
+            return f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
         return None
 
     def _beyond(self, excess: Excess) -> str:
@@ -116,10 +119,13 @@ class _Search:
         element = Element(unravelled(at, tested.shape), tested.item(at), reference.item(at))
         return f"{position(element)} ({values(element)})"
 
-    def _tolerance(self, reference: npt.NDArray[Any], response: Floats) -> Floats:
-        magnitude = np.abs(reference)
-        tolerance: Floats = self._standard.sensitivity * response
-        tolerance += self._computing * (response / self._roundoff + magnitude)
+    def _tolerance(self, magnitude: Floats, response: Floats) -> Floats:
+        if self._sensitivity.is_single:
+            # An elementary function is as accurate where it is steep; its argument was reduced and its value rounded.
+            tolerance: Floats = self._standard.single_sensitivity * response + 2 * self._computing * magnitude
+        else:
+            tolerance = self._standard.sensitivity * response
+            tolerance += self._computing * (response / self._roundoff + magnitude)
         tolerance += 2 * self._standard.rounding * self._roundoff * magnitude
         return tolerance + _flushed(self._format)
 

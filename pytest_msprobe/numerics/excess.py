@@ -10,10 +10,16 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: Fewer elements than this say nothing about a distribution.
+#: Fewer elements than this say nothing about a mean, ...
+_FEW = 8
+#: ... or about a distribution.
 _LARGE = 32
 #: Largest of a million normal errors over their root mean square: 5. Twice that is no chance.
 _STANDS_OUT = 10.0
+#: What is within so many roundings of the benchmark may be right, however accurate the others are.
+_HARMLESS = 8.0
+#: An element that answers to its inputs by less than this share of its own rounding does not show how accurate they are.
+_INFORMATIVE = 0.25
 #: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
 _USED_UP = 0.5
 
@@ -32,6 +38,7 @@ class Excess:
         self.worst, self.worst_at = 1.0, 0
         self.largest_at = 0
         self._largest = np.zeros(3)
+        self._informative = 0
         self._count = 0
         self._uses = 0.0
         self._squared_errors = np.zeros(3)
@@ -53,10 +60,11 @@ class Excess:
     def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats) -> None:
         """As they are, in roundings of the element, and in answers to the inputs."""
         errors = np.stack([error, error / rounding, error / (response + rounding)])
-        self._squared_errors += np.square(errors).sum(axis=1)
+        is_informative = response >= _INFORMATIVE * rounding
+        self._informative += int(np.count_nonzero(is_informative))
+        self._squared_errors += np.square(errors[:, is_informative]).sum(axis=1)
         at = int(error.argmax())
-        # What is within two roundings of the benchmark is right, however accurate the others are.
-        if error.item(at) > max(self._largest[0], 2 * rounding.item(at)):
+        if is_informative[at] and error.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
             self._largest, self.largest_at = errors[:, at], start + at
 
     def add_projection(self, reference: npt.NDArray[Any], tested: npt.NDArray[Any]) -> None:
@@ -76,11 +84,11 @@ class Excess:
     def is_standing_out(self) -> bool:
         """Whether the largest error is far beyond the others, however they are counted.
 
-        Beyond the others' errors alone is any element of a wide range; beyond them in roundings is one that cancels; and
-        beyond them in answers to the inputs one whose answer is small by chance.
+        Beyond the others' errors alone is any element of a wide range; beyond them in roundings is one that cancels;
+        and beyond them in answers to the inputs one whose answer is small by chance.
         """
-        others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._count - 1))
-        return self.is_large and bool((self._largest > _STANDS_OUT * others).all())
+        others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._informative - 1))
+        return self._informative >= _LARGE and bool((self._largest > _STANDS_OUT * others).all())
 
     @property
     def used(self) -> float:
@@ -90,7 +98,12 @@ class Excess:
     @property
     def is_used_up(self) -> bool:
         """Whether all elements are about as far off as the worst may be."""
-        return self.is_large and self.used > _USED_UP
+        return self._count >= _FEW and self.used > _USED_UP
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the benchmark's finite elements."""
+        return math.sqrt(self._squares / max(1, self._count))
 
     @property
     def slope(self) -> float:

@@ -15,10 +15,15 @@ Floats = npt.NDArray[np.float64]
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
 _SAME = 0.9
 _MOSTLY = 0.995
+_FLOOR = 1.5
 #: A jump: what answers to a perturbation far below rounding by more than this share of itself...
 _JUMP_OF_VALUE = 2.0**-8
 #: ... and by more than this share of its answer to a perturbation 2**12 times as large.
 _JUMP_OF_CHANGE = 2.0**-5
+#: An output is constant between jumps when no larger share of its elements answers...
+_FEW_ANSWER = 0.2
+#: ... and those that answer by more than this share of themselves are at a jump.
+_JUMP_OF_CONSTANT = 2.0**-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +35,24 @@ class Sensitivity:
         absolute_floor: typical change, where changes are about as large everywhere; else 0.
         relative_floor: typical change relative to the element, where that is the more uniform; else 0.
         slope: how much the output as a whole is scaled by a perturbation, relative to 1.
+        is_constant: nearly no element answers at all, as those of floor: the few that do sit at a jump.
     """
 
     is_single: bool
     absolute_floor: float = 0.0
     relative_floor: float = 0.0
     slope: float = 0.0
+    is_constant: bool = False
 
     def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
         """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result."""
         if not changes:
             return np.zeros_like(magnitude)
         floor = self.absolute_floor + self.relative_floor * magnitude
-        return np.maximum(_extreme(np.maximum, changes), floor)
+        largest = _extreme(np.maximum, changes)
+        if self.is_constant:
+            largest[largest > _JUMP_OF_CONSTANT * magnitude] = 0
+        return np.maximum(largest, floor)
 
 
 class Scatter:
@@ -50,6 +60,7 @@ class Scatter:
 
     def __init__(self) -> None:
         self._alike = 0
+        self._nonzero = 0
         self._changed = 0
         self._count = 0
         self._absolute = np.zeros(2)
@@ -65,6 +76,7 @@ class Scatter:
         if len(changes) > 1:
             self._alike += int(np.count_nonzero((largest > 0) & (smallest >= _SAME * largest)))
         magnitude = np.abs(reference)
+        self._nonzero += int(np.count_nonzero(magnitude))
         is_finite = np.isfinite(magnitude)
         settled = np.where(is_finite, reference, 0)
         self._squares += float(np.vdot(settled, settled).real)
@@ -81,13 +93,15 @@ class Scatter:
     def settled(self) -> Sensitivity:
         """The sensitivity of the output, once all chunks are in."""
         slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
-        if self._count == 0 or self._alike >= _MOSTLY * self._changed:
-            return Sensitivity(is_single=True, slope=slope)
+        is_constant = self._changed <= _FEW_ANSWER * self._nonzero
+        if is_constant or self._count == 0 or self._alike >= _MOSTLY * self._changed:
+            return Sensitivity(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
         absolute, relative = (sums / self._count for sums in (self._absolute, self._relative))
-        # Geometric means: one element with a huge change must not raise the floor under all the others.
+        # Geometric means: one element with a huge change must not raise the floor under all the others. That of the
+        # larger of two normal moves is 0.85 standard deviations.
         if relative[1] - relative[0] ** 2 < absolute[1] - absolute[0] ** 2:
-            return Sensitivity(is_single=False, relative_floor=math.exp(relative[0]), slope=slope)
-        return Sensitivity(is_single=False, absolute_floor=math.exp(absolute[0]), slope=slope)
+            return Sensitivity(is_single=False, relative_floor=_FLOOR * math.exp(relative[0]), slope=slope)
+        return Sensitivity(is_single=False, absolute_floor=_FLOOR * math.exp(absolute[0]), slope=slope)
 
 
 def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]], size: float) -> None:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.engines.child import ChildEngine, ChildError
@@ -202,3 +203,13 @@ def test_primitives_run_when_they_have_no_attributes() -> None:
     np.testing.assert_array_equal(output.value, X + Y)
     with pytest.raises(Unsupported, match=r"MatMul has constructor attributes \(transpose_a, transpose_b\)"):
         engine.forward(call("Primitive.attribute.MatMul", X, Y), differentiate=())
+
+
+def test_bfloat16_of_mindspore_is_bfloat16(pytester: pytest.Pytester) -> None:
+    ones = np.ones((2, 2), np.float32)
+    builder = DumpBuilder(pytester.path, real=False).call(
+        "Tensor.bfloat16.0", [ones], [ones.astype(ml_dtypes.bfloat16)]
+    )
+    builder.write()
+    result = pytester.runpytest_inprocess(f"--msprobe-dump={builder.path}", "--msprobe-device=mindspore:cpu")
+    result.assert_outcomes(passed=1)

@@ -1,0 +1,63 @@
+"""The page docs/verdict_quality.md."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+from verdict_quality import tables
+from verdict_quality.quality import Figures
+
+_TEXT = """\
+# How good the verdicts are
+
+Written by `python -m tests.verdict_quality --write-docs`; change the command, not this page. {versions}
+
+Every record is a forward or a backward of an API that MindSpore and PyTorch share. Its arguments come from PyTorch's
+OpInfo database (small shapes) or are calls in the sizes of a language model (large shapes), from fixed seeds.
+Random and uninitialised APIs are left out: no standard judges them.
+
+## Right outputs
+
+*Ideal* outputs are the float64 result rounded once to the dtype: what a perfect device returns. Those of PyTorch CPU in
+the dump's dtype have the rounding errors of a good device, from the benchmark's own library; MindSpore CPU is another
+device, which lacks kernels for about half of the APIs (unjudged). An alarm on these two may be a real fault of theirs.
+
+{verdicts}
+
+APIs with false alarms:
+
+{alarms}
+
+Unjudged, MindSpore CPU left out:
+
+{unjudged}
+
+## Faulty outputs
+
+One fault at a time in one ideal output or gradient, in records whose ideal outputs pass.
+
+- *Below rounding*: no element is further off than to its neighbour among the numbers of its dtype. Not judged.
+- *Hidden*: moving every input by one rounding of its dtype moves the exact result as far. No rule can tell such a fault
+  from a device that rounds its inputs once; catching it is luck.
+- *Visible*: all others. The columns to the right split them by their size, in roundings of the element and of the
+  inputs together.
+
+{faults}
+
+Visible faults that were caught, by kind:
+
+{catalogue}
+"""
+
+
+def page_of(figures: Figures) -> str:
+    """The page in Markdown."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "mindspore", "numpy"))
+    return _TEXT.format(
+        versions=f"Measured with {versions}.",
+        verdicts=tables.verdict_table(figures),
+        alarms=tables.alarm_table(figures),
+        unjudged=tables.unjudged_table(figures),
+        faults=tables.fault_table(figures),
+        catalogue=tables.catalogue_table(figures),
+    )

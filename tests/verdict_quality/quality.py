@@ -1,0 +1,220 @@
+"""Runs the checks: every record as each device returned it, then with one fault at a time."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from verdict_quality.dumps import write_dump
+from verdict_quality.faults import CATALOGUE
+from verdict_quality.judging import Alteration, Judge
+from verdict_quality.large import large_samples
+from verdict_quality.recordings import Recording, record
+from verdict_quality.samples import DTYPES, opinfo_samples, seed_of
+from verdict_quality.sizes import Size, input_envelope, size_of
+from verdict_quality.target import Target
+
+from msprobe_collector.dump_format import Direction
+from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.reports.row import Status
+
+Returned = Literal["ideal", "native", "mindspore"]
+DEVICES: tuple[Returned, ...] = ("ideal", "native", "mindspore")
+_EMPTY_ON_MINDSPORE = "an argument without elements: on MindSpore 2.10's CPU geqrf and others end the process"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What to check.
+
+    Attributes:
+        dtypes, standards, devices, faults: names.
+        fraction: of all APIs, 0 to 1.
+        per_api: samples of each API.
+        apis: shell patterns of names (`Mint.add*`; `Mint.bmm.1001` for a large call); all when empty.
+        part, parts: this one of so many shares of the samples.
+    """
+
+    dtypes: tuple[str, ...]
+    standards: tuple[str, ...]
+    devices: tuple[Returned, ...] = DEVICES
+    faults: tuple[str, ...] = tuple(CATALOGUE)
+    fraction: float = 1.0
+    per_api: int = 3
+    apis: tuple[str, ...] = ()
+    part: int = 0
+    parts: int = 1
+
+    def holds(self, api: str) -> bool:
+        """Whether this slice and this part of it hold an API; the same in every run."""
+        if self.apis and not any(fnmatchcase(api, pattern) for pattern in self.apis):
+            return False
+        return seed_of(api) % 10_000 < self.fraction * 10_000 and seed_of(api, "part") % self.parts == self.part
+
+    def shares(self, parts: int) -> list[Slice]:
+        """The same in `parts` parts, one dtype each."""
+        return [
+            replace(self, dtypes=(dtype,), part=part, parts=parts) for dtype in self.dtypes for part in range(parts)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On one record as a device returned it."""
+
+    standard: str
+    dtype: str
+    device: Returned
+    record: str
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One fault in one result of a record; `status` is None where it was too small to be judged."""
+
+    standard: str
+    dtype: str
+    record: str
+    fault: str
+    size: Size
+    status: Status | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything that was found."""
+
+    verdicts: tuple[Verdict, ...]
+    planted: tuple[Planted, ...]
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(self.verdicts + other.verdicts, self.planted + other.planted)
+
+
+def measure(wanted: Slice) -> Figures:
+    """The figures of a slice, from fixed seeds; dumps are written to a temporary folder."""
+    found = Figures((), ())
+    with warnings.catch_warnings():
+        # OpInfo's samples go to the edges of domains, where frameworks warn.
+        warnings.simplefilter("ignore")
+        for dtype in wanted.dtypes:
+            recordings = list(_recordings(wanted, dtype))
+            with tempfile.TemporaryDirectory(prefix="verdict-quality-") as folder:
+                found += _measured(wanted, dtype, recordings, Path(folder))
+    return found
+
+
+def measure_alone(wanted: Slice) -> Figures:
+    """`measure` in a process of its own, on one thread: the other cores have processes too."""
+    import torch
+
+    torch.set_num_threads(1)
+    return measure(wanted)
+
+
+def _recordings(wanted: Slice, dtype: str) -> Iterator[Recording]:
+    samples = (*opinfo_samples(wanted.holds, per_api=wanted.per_api), *large_samples(wanted.holds))
+    for sample in samples:
+        recording = record(sample, DTYPES[dtype])
+        if recording is not None:
+            yield recording
+
+
+def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder: Path) -> Figures:
+    ideal = write_dump(folder / "ideal", ((recording, recording.ideal) for recording in recordings))
+    verdicts: list[Verdict] = []
+    planted: list[Planted] = []
+    judge = Judge(ideal)
+    for recording in recordings:
+        clean = [
+            verdict
+            for standard in wanted.standards
+            for verdict in _verdicts(judge, recording, standard, dtype=dtype, device="ideal")
+        ]
+        verdicts += clean
+        planted += _planted(judge, recording, clean, wanted.faults)
+        judge.forget()
+    for device in wanted.devices:
+        if device == "native":
+            native = [(recording, recording.native) for recording in recordings if recording.native is not None]
+            other = Judge(write_dump(folder / "native", native))
+            verdicts += _all_verdicts(other, [recording for recording, _ in native], wanted, dtype, device)
+        elif device == "mindspore" and dtype == "float32":
+            other = Judge(ideal, device="mindspore:cpu")
+            verdicts += _all_verdicts(other, recordings, wanted, dtype, device)
+    return Figures(tuple(verdicts), tuple(planted))
+
+
+def _all_verdicts(
+    judge: Judge, recordings: Iterable[Recording], wanted: Slice, dtype: str, device: Returned
+) -> Iterator[Verdict]:
+    for recording in recordings:
+        for standard in wanted.standards:
+            yield from _verdicts(judge, recording, standard, dtype=dtype, device=device)
+        judge.forget()
+
+
+def _directions(recording: Recording) -> tuple[Direction, ...]:
+    return ("forward", "backward") if recording.wanted else ("forward",)
+
+
+def _verdicts(judge: Judge, recording: Recording, standard: str, *, dtype: str, device: Returned) -> Iterator[Verdict]:
+    for direction in _directions(recording):
+        name = f"{recording.name}.{direction}"
+        if device == "mindspore" and recording.has_empty_argument:
+            yield Verdict(standard, dtype, device, name, "skip", _EMPTY_ON_MINDSPORE)
+            continue
+        finding = judge.verdict(recording.name, direction, standard)
+        status: Status = finding.status
+        reason = finding.message or next((row.message for row in finding.outputs if row.status != "pass"), "")
+        if status == "error" and not finding.outputs:
+            # Nothing was compared: the device or the benchmark raised.
+            status = "skip"
+        yield Verdict(standard, dtype, device, name, status, reason)
+
+
+def _planted(judge: Judge, recording: Recording, clean: Sequence[Verdict], faults: Sequence[str]) -> Iterator[Planted]:
+    """Every fault that can happen to a record, each in one result; only where the right results pass."""
+    for direction in _directions(recording):
+        name = f"{recording.name}.{direction}"
+        passed = [verdict for verdict in clean if verdict.record == name and verdict.status == "pass"]
+        envelopes: dict[int, Array | float] = {}
+        for fault in faults if passed else ():
+            found = _faulty(recording, direction, fault)
+            if found is None:
+                continue
+            target, faulty = found
+            if target.place not in envelopes:
+                envelopes[target.place] = input_envelope(target)
+            size = size_of(faulty, target.right, envelopes[target.place])
+            altered = _in_place_of(target.place, faulty)
+            for right in passed:
+                status: Status | None = None
+                if size.is_observable:
+                    status = judge.verdict(recording.name, direction, right.standard, altered=altered).status
+                yield Planted(right.standard, right.dtype, name, fault, size, status)
+
+
+def _faulty(recording: Recording, direction: Direction, fault: str) -> tuple[Target, Array] | None:
+    """A result, drawn at random from those that the fault can happen to, and what it becomes."""
+    rng = np.random.default_rng(seed_of(recording.name, direction, fault))
+    results = recording.ideal.outputs if direction == "forward" else recording.ideal.gradients
+    for place in rng.permutation(len(results)):
+        target = Target(recording, direction, int(place), rng)
+        if isinstance(target.right, np.ndarray):
+            faulty = CATALOGUE[fault](target)
+            if faulty is not None:
+                return target, np.asarray(faulty)  # arithmetic on arrays without dimensions gives scalars
+    return None
+
+
+def _in_place_of(place: int, faulty: Array) -> Alteration:
+    return lambda values: [faulty if index == place else value for index, value in enumerate(values)]

@@ -1,0 +1,104 @@
+"""How large a fault is, in roundings: those of the result, and those of the inputs carried through the call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from verdict_quality.recordings import Recording, attempt, is_float
+from verdict_quality.target import Target, unit_roundoff
+
+from pytest_msprobe.engines.protocol import Array
+
+#: Two neighbours of one number are this many roundings apart at most.
+_NEIGHBOUR = 2.0
+#: How often inputs are moved: often for small calls, where it costs nothing.
+_MOST_RUNS, _FEWEST_RUNS = 16, 4
+_LARGE_ELEMENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of a fault; infinite for a NaN, an Inf or a wrong integer.
+
+    Attributes:
+        roundings: largest error of an element in roundings of that element.
+        conditioned: the same in roundings of the element and of all inputs together, each moved by one rounding.
+    """
+
+    roundings: float
+    conditioned: float
+
+    @property
+    def is_observable(self) -> bool:
+        """False when no element is further off than to its neighbour: rounding may have done that."""
+        return self.roundings > _NEIGHBOUR
+
+    @property
+    def is_visible(self) -> bool:
+        """False when rounding the inputs, which every device may do once, moves the result as far."""
+        return self.conditioned > _NEIGHBOUR
+
+
+def size_of(faulty: Array, right: Array, envelope: Array | float) -> Size:
+    """The size of a fault; `envelope` from `input_envelope`."""
+    if faulty.dtype != right.dtype or not is_float(right):
+        differs = faulty.shape != right.shape or not np.array_equal(faulty, right)
+        return Size(math.inf, math.inf) if differs else Size(0.0, 0.0)
+    with np.errstate(all="ignore"):
+        wide, wrong = np.atleast_1d(right).astype(np.float64), np.atleast_1d(faulty).astype(np.float64)
+        error = np.abs(wrong - wide)
+        error[np.isnan(error)] = math.inf
+        error[(wide == wrong) | (np.isnan(wide) & np.isnan(wrong))] = 0
+        step = unit_roundoff(right.dtype) * np.abs(wide) + float(ml_dtypes.finfo(right.dtype).smallest_subnormal)
+        return Size(_largest_ratio(error, step), _largest_ratio(error, step + envelope))
+
+
+def input_envelope(target: Target) -> Array | float:
+    """Per element, how far the float64 result moves when every float input moves by one rounding of its dtype.
+
+    The largest of a few random moves, each input up or down: a lower bound of the true one, whatever the standard.
+    """
+    if not is_float(target.right):
+        return 0.0
+    recording = target.recording
+    elements = sum(value.size for value in recording.call.arguments if isinstance(value, np.ndarray))
+    exact = attempt(lambda: target.wide(recording))
+    envelope = np.zeros(target.right.shape)
+    for _ in range(_MOST_RUNS if elements < _LARGE_ELEMENTS else _FEWEST_RUNS):
+        moved = attempt(lambda: target.wide(_moved(recording, target.rng)))
+        if moved is not None and exact is not None and moved.shape == exact.shape:
+            with np.errstate(all="ignore"):
+                envelope = np.fmax(envelope, np.abs(moved - exact))
+    return envelope
+
+
+def _moved(recording: Recording, rng: np.random.Generator) -> Recording:
+    """Every float input, incoming gradients too, a rounding larger or smaller."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, np.ndarray) and is_float(value):
+            signs = rng.integers(0, 2, value.shape) * 2 - 1
+            with np.errstate(all="ignore"):
+                return np.asarray(value.astype(np.float64) * (1 + unit_roundoff(value.dtype) * signs))
+        return tuple(map(moved, value)) if isinstance(value, tuple) else value
+
+    call = recording.call
+    return replace(
+        recording,
+        call=replace(
+            call,
+            arguments=tuple(map(moved, call.arguments)),
+            keywords={key: moved(value) for key, value in call.keywords.items()},
+        ),
+        incoming=tuple(map(moved, recording.incoming)),
+    )
+
+
+def _largest_ratio(error: Array, unit: Array) -> float:
+    """Infinite where a unit is: no rounding makes another value of an Inf or a NaN."""
+    ratios = np.where(error == 0, 0, error / unit)
+    return float(np.max(np.nan_to_num(ratios, nan=math.inf, posinf=math.inf))) if ratios.size else 0.0

@@ -1,0 +1,151 @@
+"""The figures as Markdown tables and as lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from verdict_quality.faults import CATALOGUE
+from verdict_quality.large import is_large
+from verdict_quality.quality import Figures, Planted, Verdict
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key")
+#: Bounds of `Size.conditioned` between the columns.
+_BOUNDS = (2, 8, 64)
+#: Names in one cell; `lists` has them all.
+_SHOWN = 12
+_SHAPES: dict[str, Callable[[str], bool]] = {"small": lambda record: not is_large(record), "large": is_large}
+_DEVICE_TEXT = {"ideal": "ideal", "native": "PyTorch CPU", "mindspore": "MindSpore CPU"}
+
+
+def false_alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Right outputs that failed."""
+    return [verdict for verdict in verdicts if verdict.status == "error"]
+
+
+def unjudged(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Right outputs without a verdict."""
+    return [verdict for verdict in verdicts if verdict.status == "skip"]
+
+
+def visible(planted: Iterable[Planted]) -> list[Planted]:
+    """Faults larger than the rounding of result and inputs."""
+    return [one for one in planted if one.size.is_observable and one.size.is_visible]
+
+
+def verdict_table(figures: Figures) -> str:
+    """Verdicts on right outputs."""
+    rows = []
+    for (standard, dtype, device), group in _grouped(figures.verdicts, lambda v: (v.standard, v.dtype, v.device)):
+        for shapes, holds in _SHAPES.items():
+            found = [verdict for verdict in group if holds(verdict.record)]
+            judged = [verdict for verdict in found if verdict.status != "skip"]
+            alarms = len(false_alarms(found))
+            alarm_text = f"{alarms} ({_share(alarms, len(judged))})"
+            row = (standard, dtype, _DEVICE_TEXT[device], shapes, len(found), alarm_text, len(unjudged(found)))
+            rows.append(row)
+    return _table(("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows)
+
+
+def fault_table(figures: Figures) -> str:
+    """Verdicts on faulty outputs, by the size of the fault."""
+    rows = []
+    for (standard, dtype), group in _grouped(figures.planted, lambda one: (one.standard, one.dtype)):
+        for shapes, holds in _SHAPES.items():
+            found = [one for one in group if holds(one.record)]
+            observable = [one for one in found if one.size.is_observable]
+            seen = visible(found)
+            hidden = [one for one in observable if not one.size.is_visible]
+            sizes = [_caught([one for one in seen if low < one.size.conditioned <= high]) for low, high in _ranges()]
+            below = len(found) - len(observable)
+            rows.append((standard, dtype, shapes, len(found), below, _caught(hidden), _caught(seen), *sizes))
+    names = tuple(f"{low:g} to {high:g}" if high < float("inf") else f"over {low:g}" for low, high in _ranges())
+    columns = ("standard", "dtype", "shapes", "planted", "below rounding", "hidden: caught", "visible: caught")
+    return _table((*columns, *names), rows)
+
+
+def catalogue_table(figures: Figures) -> str:
+    """Caught visible faults by kind."""
+    groups = dict(_grouped(visible(figures.planted), lambda one: (one.standard, one.dtype, one.fault)))
+    heads = list(dict.fromkeys((one.standard, one.dtype) for one in figures.planted))
+    rows = [(fault, *(_caught(groups.get((*head, fault), [])) for head in heads)) for fault in CATALOGUE]
+    return _table(("fault", *(f"{standard} {dtype}" for standard, dtype in heads)), rows)
+
+
+def alarm_table(figures: Figures) -> str:
+    """APIs whose right outputs failed, most frequent first."""
+    counted = Counter((v.standard, v.dtype, v.device, _api(v.record)) for v in false_alarms(figures.verdicts))
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for (standard, dtype, device, api), count in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
+        groups.setdefault((standard, dtype, _DEVICE_TEXT[device]), []).append(f"{api} {count}")
+    rows = [(*head, _first(apis)) for head, apis in sorted(groups.items())]
+    return _table(("standard", "dtype", "outputs of", "API and number of records"), rows)
+
+
+def unjudged_table(figures: Figures) -> str:
+    """Reasons why right outputs got no verdict, ideal and PyTorch's (MindSpore CPU mostly lacks kernels)."""
+    found = [verdict for verdict in unjudged(figures.verdicts) if verdict.device != "mindspore"]
+    groups = _grouped(found, lambda v: (v.standard, v.dtype, _DEVICE_TEXT[v.device]))
+    return _table(
+        ("standard", "dtype", "outputs of", "record: reason"),
+        [(*head, _first([f"{v.record}: {v.reason[:100]}" for v in group])) for head, group in groups],
+    )
+
+
+def lists(figures: Figures) -> Iterator[str]:
+    """One line for each false alarm, each record without verdict and each fault missed."""
+    for verdict in false_alarms(figures.verdicts):
+        yield f"ALARM    {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
+    for verdict in unjudged(figures.verdicts):
+        yield f"UNJUDGED {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
+    for one in visible(figures.planted):
+        if one.status != "error":
+            sizes = f"{one.size.roundings:.3g} roundings, {one.size.conditioned:.3g} with those of the inputs"
+            yield f"MISSED   {one.standard} {one.dtype} {one.record}: {one.fault} ({sizes})"
+
+
+def caught_share(planted: Sequence[Planted]) -> float:
+    """Share of these faults with the verdict `error`; 1 when there are none."""
+    return sum(one.status == "error" for one in planted) / len(planted) if planted else 1.0
+
+
+def _first(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _ranges() -> list[tuple[float, float]]:
+    return list(zip(_BOUNDS, (*_BOUNDS[1:], float("inf"))))
+
+
+def _caught(planted: Sequence[Planted]) -> str:
+    caught = sum(one.status == "error" for one in planted)
+    return f"{caught} of {len(planted)} ({_share(caught, len(planted))})" if planted else "none"
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage that says 100 or 0 only when it is."""
+    if not whole:
+        return "-"
+    text = f"{100 * part / whole:.1f} %"
+    if part not in (0, whole) and text in ("100.0 %", "0.0 %"):
+        return f"{100 * part / whole:.3f} %"
+    return text
+
+
+def _api(record: str) -> str:
+    return ".".join(record.split(".")[:-2])
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> list[tuple[_Key, list[_Item]]]:
+    groups: dict[_Key, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.items())
+
+
+def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)
