@@ -102,7 +102,9 @@ class _Search:
         limit = 2 * self._standard.rounding * self._roundoff + self._computing
         limit += self._standard.sensitivity * self._sensitivity.slope + _flushed(self._format) / max(excess.size, _TINY)
         if excess.is_large and abs(excess.slope) > limit:
-            return f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
+            return (
+                f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
+            )
         return None
 
     def _beyond(self, excess: Excess) -> str:
@@ -158,7 +160,7 @@ class _Search:
         with np.errstate(invalid="ignore"):
             for other, perturbed in zip(others, self._perturbed):
                 move = (other - reference) / perturbed.size
-                move[~np.isfinite(move)] = 0  # a perturbed input that left the domain tells nothing
+                move[~np.isfinite(move)] = math.nan  # a perturbed input that left the domain tells nothing
                 moves.append(move)
         if len(moves) > 1 and self._perturbed[1].size < self._perturbed[0].size:
             without_jumps(reference, moves, self._perturbed[1].size)

@@ -45,14 +45,18 @@ class Sensitivity:
     is_constant: bool = False
 
     def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
-        """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result."""
+        """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result.
+
+        A change that is NaN is unknown, and one of exactly 0 is no change.
+        """
         if not changes:
             return np.zeros_like(magnitude)
         floor = self.absolute_floor + self.relative_floor * magnitude
-        largest = _extreme(np.maximum, changes)
+        largest = _extreme(np.fmax, changes)
         if self.is_constant:
-            largest[largest > _JUMP_OF_CONSTANT * magnitude] = 0
-        return np.maximum(largest, floor)
+            largest[largest > _JUMP_OF_CONSTANT * magnitude] = math.nan
+        # What answers to nothing, such as the zeros of a mask, has no error to expect.
+        return np.where(largest == 0, 0.0, np.fmax(largest, floor))
 
 
 class Scatter:
@@ -69,10 +73,10 @@ class Scatter:
         self._projections: list[float] = []
 
     def add(self, reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]) -> None:
-        """Take a chunk of one or two moves (signed changes, jumps left out) per element into account."""
+        """Take a chunk of one or two moves (signed changes, NaN for unknown) per element into account."""
         changes = [np.abs(move) for move in moves]
-        largest, smallest = _extreme(np.maximum, changes), _extreme(np.minimum, changes)
-        self._changed += int(np.count_nonzero(largest))
+        largest, smallest = _extreme(np.fmax, changes), _extreme(np.minimum, changes)
+        self._changed += int(np.count_nonzero(largest > 0))
         if len(changes) > 1:
             self._alike += int(np.count_nonzero((largest > 0) & (smallest >= _SAME * largest)))
         magnitude = np.abs(reference)
@@ -82,7 +86,7 @@ class Scatter:
         self._squares += float(np.vdot(settled, settled).real)
         self._projections = self._projections or [0.0] * len(moves)
         for number, move in enumerate(moves):
-            self._projections[number] += float(np.vdot(settled, move).real)
+            self._projections[number] += float(np.vdot(settled, np.where(np.isnan(move), 0, move)).real)
         used = (largest > 0) & (magnitude > 0) & is_finite
         logarithms = np.log(largest[used])
         self._count += logarithms.size
@@ -105,7 +109,7 @@ class Scatter:
 
 
 def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]], size: float) -> None:
-    """Set `moves` to 0 where an output jumps, as floor does at a whole number: exact inputs need an exact output.
+    """Set `moves` to NaN where an output jumps, as floor does at a whole number: exact inputs need an exact output.
 
     Args:
         reference: the unperturbed result.
@@ -115,7 +119,7 @@ def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]
     large, small = np.abs(moves[0]), np.abs(moves[1]) * size
     jumps = (small > _JUMP_OF_VALUE * np.abs(reference)) & (small > _JUMP_OF_CHANGE * large)
     for move in moves:
-        move[jumps] = 0
+        move[jumps] = math.nan
 
 
 def _extreme(choose: Any, changes: Sequence[Floats]) -> Floats:

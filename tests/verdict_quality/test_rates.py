@@ -22,6 +22,9 @@ LEAST_CAUGHT = {
     ("cosine-maxabs", "float32"): 0.70,
     ("cosine-maxabs", "float16"): 0.80,
     ("cosine-maxabs", "bfloat16"): 0.80,
+    ("backward-error", "float32"): 0.95,
+    ("backward-error", "float16"): 0.92,
+    ("backward-error", "bfloat16"): 0.90,
 }
 STANDARDS = tuple(dict.fromkeys(standard for standard, _ in LEAST_CAUGHT))
 #: Together they meet every fault of the catalogue.
@@ -52,6 +55,17 @@ def test_visible_faults_are_caught(figures: Figures, standard: str, dtype: str) 
     assert LEAST_CAUGHT[standard, dtype] <= tables.caught_share(of_these) < 1
     # A NaN or an Inf passes under no standard.
     assert tables.caught_share([one for one in of_these if one.fault.endswith(("NaN", "Inf"))]) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_backward_error_catches_what_is_no_question_of_rounding(figures: Figures, dtype: str) -> None:
+    large = [
+        one
+        for one in tables.visible(figures.planted)
+        if (one.standard, one.dtype) == ("backward-error", dtype) and one.size.conditioned > 64
+    ]
+    assert len(large) > 300
+    assert tables.caught_share(large) >= 0.97
 
 
 def test_every_fault_of_the_catalogue_happens(figures: Figures) -> None:
