@@ -18,6 +18,7 @@ from pytest_msprobe.precheck.call_index import CallIndex
 from pytest_msprobe.precheck.header import header_lines
 from pytest_msprobe.precheck.session import CheckSession
 from pytest_msprobe.precheck.suite import PrecheckSuite
+from pytest_msprobe.precheck.unused_patterns import UnusedPatterns
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.observers import VerdictObservers
@@ -42,6 +43,8 @@ def names_a_dump(config: pytest.Config) -> bool:
         or config.getoption("msprobe_config")
         or config.getini("msprobe_config")
         or config.getoption("msprobe_golden")
+        or config.getoption("msprobe_gradients")
+        or config.getini("msprobe_gradients")
         or any(path.name == "dump.json" for path in _argument_paths(config))
     )
 
@@ -65,7 +68,9 @@ def activate(config: pytest.Config) -> None:
 
 
 def _suite_named(settings: Settings) -> SetUp:
-    name = settings.suite if settings.suite != "auto" else "comparison" if settings.golden else "precheck"
+    name = settings.suite
+    if name == "auto":
+        name = "gradients" if settings.gradients.run else "comparison" if settings.golden else "precheck"
     if name not in SUITES:
         raise pytest.UsageError(f"--msprobe-suite={name}: there is no such suite; there are {', '.join(SUITES)}")
     found: SetUp = SUITES[name]()
@@ -82,9 +87,26 @@ def _comparison() -> SetUp:
     return set_up
 
 
+def _gradients() -> SetUp:
+    from pytest_msprobe.gradients.suite import set_up
+
+    return set_up
+
+
+def _overflow() -> SetUp:
+    from pytest_msprobe.overflow.suite import set_up
+
+    return set_up
+
+
 #: What `--msprobe-suite` may be. Each gives, when it is chosen, the function that sets it up in every process of a
 #: run: (config, settings, absolute paths of the dumps) -> Suite.
-SUITES: dict[str, Callable[[], SetUp]] = {"precheck": _precheck, "comparison": _comparison}
+SUITES: dict[str, Callable[[], SetUp]] = {
+    "precheck": _precheck,
+    "comparison": _comparison,
+    "overflow": _overflow,
+    "gradients": _gradients,
+}
 
 
 def _set_up_precheck(config: pytest.Config, settings: Settings, dumps: tuple[Path, ...]) -> Suite:
@@ -102,6 +124,8 @@ def _set_up_precheck(config: pytest.Config, settings: Settings, dumps: tuple[Pat
         def header() -> list[str]:
             return header_lines(session, dumps) + (workers.header() if workers else [])
 
+        if settings.standards.apis:
+            config.pluginmanager.register(UnusedPatterns(session, dumps), "msprobe-unused-patterns")
         observers = VerdictObservers(config)
         config.pluginmanager.register(observers, "msprobe-observers")
         pair = CsvPair(settings.out, (earlier.details, earlier.result) if earlier else None)

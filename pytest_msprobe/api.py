@@ -12,17 +12,49 @@ from pytest_msprobe.engines.reference import Reference
 from pytest_msprobe.reports.row import OutputRow, VerdictRow
 
 if TYPE_CHECKING:
-    from pytest_msprobe.numerics import CosineMaxAbs, Judgement, Metrics, Standard, unforgivable_reasons
+    from pytest_msprobe.numerics import (
+        LEVELS,
+        AbsoluteBounds,
+        AbsoluteThreshold,
+        AccumulativeBounds,
+        AccumulativeError,
+        AgainstSecondOpinion,
+        BackwardError,
+        Binary,
+        CosineMaxAbs,
+        Judgement,
+        Levels,
+        Metrics,
+        OutputPair,
+        Standard,
+        Thousandth,
+        Ulp,
+        UlpBounds,
+        unforgivable_reasons,
+    )
 
 __all__ = [
+    "LEVELS",
+    "AbsoluteBounds",
+    "AbsoluteThreshold",
+    "AccumulativeBounds",
+    "AccumulativeError",
+    "AgainstSecondOpinion",
     "ApiName",
+    "BackwardError",
+    "Binary",
     "CosineMaxAbs",
     "Direction",
     "Judgement",
+    "Levels",
     "Metrics",
+    "OutputPair",
     "OutputRow",
     "Reference",
     "Standard",
+    "Thousandth",
+    "Ulp",
+    "UlpBounds",
     "VerdictRow",
     "unforgivable_reasons",
 ]

@@ -34,10 +34,12 @@ def pytest_msprobe_standard(
         api: name of the call: `str(api)` is "Mint.linalg.inv.0", `api.api` "linalg.inv", `api.short` "inv".
         direction: "forward" or "backward".
         dtypes: dtypes of the tested tensors in the words of dumps ("Float32", "BFloat16"), in the order of the outputs.
-        default: the standard that the options chose; `dataclasses.replace(default, max_abs=1e-3)` changes it.
+        default: the standard that the options chose; `dataclasses.replace(default, max_abs=1e-3)` changes it, where it
+            is the default rule. Where outputs have standards of their own by dtype, it asks those.
 
     Returns:
-        A standard: `CosineMaxAbs(cosine=0.999, max_abs=1e-3)`, or any object like `Standard`; None for `default`.
+        A standard: `CosineMaxAbs(cosine=0.999, max_abs=1e-3)`, `Ulp()`, or any object like `Standard`, also one with
+        a method `judge_pair(pair)`, which sees the elements; None for `default`.
     """
 
 

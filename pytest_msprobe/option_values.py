@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 from pytest_msprobe.devices import parse_devices
-
-#: Names of standards, the default first; `precheck/standards.py` makes them.
-STANDARDS = ("cosine-maxabs", "backward-error")
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -120,15 +116,6 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(f"{text!r} is no number") from None
-
-
-def standard(text: str) -> str:
-    """The name of a standard."""
-    if text not in STANDARDS:
-        near = get_close_matches(text, STANDARDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(STANDARDS)}"
-        raise ValueError(f"{text!r} is no standard; {hint}")
-    return text
 
 
 def html_passes(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,11 @@ from pytest_msprobe.engines.specification import (
     parse_bench,
     parse_device,
 )
+from pytest_msprobe.gradients.options import GRADIENT_OPTIONS, GradientSettings
 from pytest_msprobe.option import Option
-from pytest_msprobe.option_values import STANDARDS
+from pytest_msprobe.overflow.options import OVERFLOW_OPTIONS, OverflowSettings
+from pytest_msprobe.precheck.standard_choice import STANDARDS, StandardChoice, standard_name
+from pytest_msprobe.settings_file import read_settings_file, settings_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Settings:
         seed: of random inputs.
         max_memory_bytes: an API call that may need more is skipped.
         standard: name of the rule for verdicts.
+        standards: what is judged by another one.
         cosine, max_abs: bounds of the default standard.
         html_passes: what becomes of passes on the HTML page: `fold`, `omit` or `show`.
         jsonl: file for machine rows, or None.
@@ -46,9 +49,12 @@ class Settings:
         devices: ids that workers may use; empty for all that are visible.
         workers_per_device: how many workers may share one.
         remote_root: folder that stands for rootdir on other hosts, as they call it, or "".
-        suite: how dumps become items, a key of `activation.SUITES`; "auto" is comparison with a golden, else precheck.
+        suite: how dumps become items, a key of `activation.SUITES`; "auto" is gradients or comparison where
+            the options for those say so, else precheck.
         golden: dump or folder to compare with, or None.
         comparison: how two dumps are compared.
+        overflow: how strict the overflow suite is.
+        gradients: which gradients are judged, and how.
     """
 
     dumps: tuple[Path, ...]
@@ -59,6 +65,7 @@ class Settings:
     seed: int
     max_memory_bytes: int
     standard: str
+    standards: StandardChoice
     cosine: float
     max_abs: float
     html_passes: str
@@ -75,6 +82,8 @@ class Settings:
     suite: str
     golden: Path | None
     comparison: ComparisonSettings
+    overflow: OverflowSettings
+    gradients: GradientSettings
 
 
 OPTIONS = (
@@ -152,7 +161,7 @@ OPTIONS = (
         "",
         str,
     ),
-    Option("standard", "NAME", f"rule for verdicts: {', '.join(STANDARDS)}", STANDARDS[0], option_values.standard),
+    Option("standard", "NAME", f"rule for verdicts: {', '.join(STANDARDS)}", STANDARDS[0], standard_name),
     Option("cosine", "X", "default standard: the cosine must be above X", "0.99", option_values.cosine),
     Option(
         "max_abs", "X", "default standard: the maximum absolute error must be below X", "1e-4", option_values.positive
@@ -164,11 +173,19 @@ OPTIONS = (
         "fold",
         option_values.html_passes,
     ),
-    Option("suite", "NAME", "what dumps become: precheck, comparison; auto: by the other options", "auto", str),
+    Option(
+        "suite",
+        "NAME",
+        "what is done: precheck, comparison, overflow, gradients; auto: by the other options",
+        "auto",
+        str,
+    ),
     Option(
         "golden", "PATH", "compare the dumps with this dump.json or folder of dumps", "", option_values.optional_path
     ),
     *COMPARISON_OPTIONS,
+    *OVERFLOW_OPTIONS,
+    *GRADIENT_OPTIONS,
 )
 
 
@@ -201,7 +218,7 @@ def read_settings(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: an option, ini or YAML value is wrong; one sentence with its name, value and what is allowed.
     """
-    yaml_values = _read_yaml(config)
+    yaml_values = read_settings_file(config, [option.name for option in OPTIONS])
     values = {option.name: _value(option, config, yaml_values) for option in OPTIONS}
     out = Path(os.path.abspath(values["out"]))
     error_data = values["error_data_dir"] or (out / "error_data" if values["save_error_data"] else None)
@@ -214,6 +231,7 @@ def read_settings(config: pytest.Config) -> Settings:
         seed=values["seed"],
         max_memory_bytes=values["max_memory"],
         standard=values["standard"],
+        standards=yaml_values.get("standards") or StandardChoice(),
         cosine=values["cosine"],
         max_abs=values["max_abs"],
         html_passes=values["html_passes"],
@@ -230,6 +248,8 @@ def read_settings(config: pytest.Config) -> Settings:
         suite=values["suite"],
         golden=values["golden"],
         comparison=ComparisonSettings.of(values),
+        overflow=OverflowSettings.of(values),
+        gradients=GradientSettings.of(values),
     )
 
 
@@ -241,7 +261,7 @@ def _told_dumps(config: pytest.Config) -> tuple[Path, ...]:
 def _value(option: Option, config: pytest.Config, yaml_values: dict[str, Any]) -> Any:
     sources = (
         (option.flag, config.getoption(option.key)),
-        (f"key {option.name!r} of --msprobe-config", yaml_values.get(option.name)),
+        (f"{settings_file(config)}: key {option.name!r} of --msprobe-config", yaml_values.get(option.name)),
         (f"ini option {option.key}", config.getini(option.key) or None),
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
@@ -249,36 +269,3 @@ def _value(option: Option, config: pytest.Config, yaml_values: dict[str, Any]) -
         return option.parse(str(text))
     except ValueError as error:
         raise pytest.UsageError(f"{origin}: {error}") from None
-
-
-def _read_yaml(config: pytest.Config) -> dict[str, Any]:
-    name = config.getoption("msprobe_config") or config.getini("msprobe_config")
-    if not name:
-        return {}
-    import yaml
-
-    path = Path(os.path.abspath(name)) if config.getoption("msprobe_config") else config.rootpath / name
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise pytest.UsageError(f"--msprobe-config={name}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise pytest.UsageError(f"--msprobe-config={name}: is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
-    known = ["dump", *(option.name for option in OPTIONS)]
-    for key in content:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise pytest.UsageError(f"--msprobe-config={name}: unknown key {key!r}; {hint}")
-    return {**content, "dump": _yaml_dumps(content.get("dump"), path)}
-
-
-def _yaml_dumps(value: Any, path: Path) -> list[Path]:
-    names = [value] if isinstance(value, str) else value or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise pytest.UsageError(
-            f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {value!r}"
-        )
-    return [path.parent / name for name in names]

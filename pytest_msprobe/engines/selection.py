@@ -97,8 +97,14 @@ class Engines:
 
     @cached_property
     def second_opinion(self) -> Engine | None:
-        """PyTorch in the dump's own dtypes on CPU, for standards that ask what an ordinary run loses; None without it."""
-        return _make_device(DeviceSpecification("torch", "cpu")) if has_torch() else None
+        """PyTorch in the dump's own dtypes, for standards that ask what an ordinary run loses; None without it.
+
+        On CUDA where there is one, unless that is what is tested: nobody is his own second opinion.
+        """
+        if not has_torch():
+            return None
+        target = "cuda" if has_cuda() and self.choice.device_target() != "cuda" else "cpu"
+        return _make_device(DeviceSpecification("torch", target))
 
     @property
     def _tests_ascend(self) -> bool:
@@ -109,6 +115,12 @@ class Engines:
 def has_ascend() -> bool:
     """Whether this machine shows an Ascend NPU: looks for its device files, once, and imports no framework for it."""
     return bool(glob("/dev/davinci[0-9]*"))
+
+
+@cache
+def has_cuda() -> bool:
+    """Whether there are an NVIDIA GPU and a PyTorch that was not built for CPUs only; imports no framework for it."""
+    return bool(glob("/dev/nvidia[0-9]*")) and not version_of("torch").endswith("+cpu")
 
 
 def has_torch() -> bool:

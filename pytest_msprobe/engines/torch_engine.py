@@ -68,7 +68,8 @@ class TorchEngine:
             except MissingInTorch as error:
                 raise Unsupported(f"{error} (PyTorch {self._torch.__version__})") from None
             except NotImplementedError as error:
-                raise Unsupported(f"PyTorch {self._torch.__version__} cannot compute this: {_first_line(error)}") from None
+                version = self._torch.__version__
+                raise Unsupported(f"PyTorch {version} cannot compute this: {_first_line(error)}") from None
         return TorchExecution(self._torch, returned, [leaves[path] for path in differentiate])
 
     def close(self) -> None:

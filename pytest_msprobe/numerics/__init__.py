@@ -6,7 +6,10 @@ both into words. `compare_scalars` and `check_indices` are the measures for Pyth
 
 from __future__ import annotations
 
+from pytest_msprobe.numerics.absolute_threshold import AbsoluteThreshold
+from pytest_msprobe.numerics.accumulative_error import AccumulativeError
 from pytest_msprobe.numerics.backward_error import BackwardError
+from pytest_msprobe.numerics.binary import Binary
 from pytest_msprobe.numerics.explanation import explain, summarise
 from pytest_msprobe.numerics.indices import check_indices, select
 from pytest_msprobe.numerics.judgement import Check, CosineMaxAbs, Judgement, Standard, Status, unforgivable_reasons
@@ -16,15 +19,27 @@ from pytest_msprobe.numerics.metrics import Element, Metrics, Scalar
 from pytest_msprobe.numerics.output_pair import OutputPair, PairStandard, Perturbed, judge_pair
 from pytest_msprobe.numerics.rounding import round_once
 from pytest_msprobe.numerics.scalars import compare_scalars
+from pytest_msprobe.numerics.second_opinion import AgainstSecondOpinion
+from pytest_msprobe.numerics.standard_constants import LEVELS, AbsoluteBounds, AccumulativeBounds, Levels, UlpBounds
+from pytest_msprobe.numerics.thousandth import Thousandth
 from pytest_msprobe.numerics.ulp import unit_roundoff
+from pytest_msprobe.numerics.ulp_standard import Ulp
 
 __all__ = [
+    "LEVELS",
+    "AbsoluteBounds",
+    "AbsoluteThreshold",
+    "AccumulativeBounds",
+    "AccumulativeError",
+    "AgainstSecondOpinion",
     "BackwardError",
+    "Binary",
     "Check",
     "CosineMaxAbs",
     "Element",
     "Judgement",
     "Kind",
+    "Levels",
     "Metrics",
     "OutputPair",
     "PairStandard",
@@ -32,6 +47,9 @@ __all__ = [
     "Scalar",
     "Standard",
     "Status",
+    "Thousandth",
+    "Ulp",
+    "UlpBounds",
     "check_indices",
     "compare_scalars",
     "explain",

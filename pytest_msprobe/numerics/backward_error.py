@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pytest_msprobe.numerics.elements import judge_plain
 from pytest_msprobe.numerics.excess import Excess
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import Judgement
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
 from pytest_msprobe.numerics.output_pair import OutputPair
@@ -53,11 +54,8 @@ class BackwardError:
     off_bound: ClassVar[float] = math.inf
 
     def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements: within `rounding` ulps."""
-        reasons = unforgivable_reasons(metrics)
-        if not reasons and metrics.max_ulp is not None and not metrics.max_ulp <= self.rounding:
-            reasons = (f"Error of {number(metrics.max_ulp)} ULP is above {number(self.rounding)}.",)
-        return Judgement("error" if reasons else "pass", reasons)
+        """The verdict on a value without elements: within 1 ulp."""
+        return judge_plain(metrics)
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output; asks for perturbed results only where rounding does not explain the error."""

@@ -18,7 +18,7 @@ _LARGE = 32
 _STANDS_OUT = 10.0
 #: What is within so many roundings of the benchmark may be right, however accurate the others are.
 _HARMLESS = 8.0
-#: An element that answers to its inputs by less than this share of its own rounding does not show how accurate they are.
+#: An element that answers to its inputs by less than this share of its rounding does not show how accurate others are.
 _INFORMATIVE = 0.25
 #: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
 _USED_UP = 0.5

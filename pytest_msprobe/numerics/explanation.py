@@ -24,6 +24,8 @@ def summarise(metrics: Metrics, judgement: Judgement) -> str:
     if judgement.is_pass:
         return ""
     sentences = list(judgement.reasons)
+    if judgement.status == "skip":
+        return " ".join(sentences)
     if not metrics.is_exact and metrics.worst and not metrics.nonfinite_mismatches:
         sentences.append(f"Worst{_place(metrics.worst)}.")
     if not metrics.is_exact and metrics.off_count:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 from pytest_msprobe.numerics.metrics import Element, Metrics
 from pytest_msprobe.numerics.wording import count_of, limit_above, limit_below, number, position, values
 
-Status = Literal["pass", "error"]
+Status = Literal["pass", "error", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on one output; `reasons` are whole sentences, and empty for a pass."""
+    """The verdict on one output, a skip where it cannot be judged; `reasons` are whole sentences, empty for a pass."""
 
     status: Status
     reasons: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ def measure(
     reference: npt.NDArray[Any],
     *,
     off_bound: float,
+    integer_tolerance: int = 0,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> Metrics:
     """The figures of `tested` against `reference`, the benchmark's raw result.
@@ -43,7 +44,8 @@ def measure(
     - Complex: |b-t| is the modulus, the cosine takes the real part of the Hermitian product, no ULP error.
     - float64 differences beyond its range: inf, at the element where it happens.
 
-    `off_bound` (> 0) is the |b-t| from which on an element counts as off.
+    `off_bound` (> 0) is the |b-t| from which on an element counts as off. Integers that are apart by no more than
+    `integer_tolerance` count as equal; their errors are measured all the same.
     """
     if not off_bound > 0:
         raise ValueError(
@@ -55,7 +57,7 @@ def measure(
         return Metrics(kind, tested.size, off_bound=off_bound, structural=structural)
     pair = _Pair(np.asarray(tested), np.asarray(reference), kind, chunk_elements)
     with np.errstate(all="ignore"):
-        tally = _tally(pair, off_bound)
+        tally = _tally(pair, off_bound, integer_tolerance)
         return _metrics(pair, tally, _cosine(pair, tally))
 
 
@@ -103,8 +105,8 @@ class _Pair:
         return Element(unravelled(at, self.tested.shape), self.tested.item(at), rounded.item())
 
 
-def _tally(pair: _Pair, off_bound: float) -> Tally:
-    tally = Tally(off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None)
+def _tally(pair: _Pair, off_bound: float, integer_tolerance: int) -> Tally:
+    tally = Tally(off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None, integer_tolerance)
     for start, tested, reference in pair.chunks():
         if _is_same_bits(tested, reference):
             tally.sums.add_equal(pair.widened(tested))

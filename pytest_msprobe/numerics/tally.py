@@ -20,6 +20,7 @@ class Tally:
 
     __slots__ = (
         "format",
+        "integer_tolerance",
         "max_abs",
         "max_rel",
         "max_ulp",
@@ -34,8 +35,9 @@ class Tally:
         "worst_relative_at",
     )
 
-    def __init__(self, off_bound: float, format_: FloatFormat | None) -> None:
+    def __init__(self, off_bound: float, format_: FloatFormat | None, integer_tolerance: int = 0) -> None:
         self.off_bound = off_bound
+        self.integer_tolerance = integer_tolerance
         self.format = format_
         self.sums = CosineSums()
         #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
@@ -76,13 +78,14 @@ class Tally:
         wide_tested, wide_reference = tested.astype(np.float64), reference.astype(np.float64)
         self.sums.add(wide_tested, wide_reference)
         difference = integer_difference(tested, reference)
-        unequal = int(np.count_nonzero(difference))
-        if unequal == 0:
+        if not np.count_nonzero(difference):
             return
-        if self.unequal_at is None:
-            self.unequal_at = start + int((difference != 0).argmax())
-        self.unequal_count += unequal
-        self.off_count += unequal
+        unequal = difference > self.integer_tolerance
+        count = int(np.count_nonzero(unequal))
+        if count and self.unequal_at is None:
+            self.unequal_at = start + int(unequal.argmax())
+        self.unequal_count += count
+        self.off_count += count
         at = int(difference.argmax())
         self._raise_max_abs(int(difference.item(at)), start + at)
         self._add_relative(start, difference.astype(np.float64), np.abs(wide_reference))

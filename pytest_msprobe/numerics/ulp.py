@@ -60,7 +60,22 @@ def largest_ulp_error(
     benchmark is 0 counts as a huge error (possibly inf in float64), not as one relative to 1. Both arrays must be
     finite and of at least one element, except that an inf difference gives inf.
     """
+    binades = _in_binades(difference, magnitude, format_)
+    return binades.item(int(binades.argmax())) * 2.0**format_.mantissa_bits
+
+
+def in_spacings(
+    difference: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64], format_: FloatFormat
+) -> npt.NDArray[np.float64]:
+    """Each difference / spacing(magnitude); see `largest_ulp_error`."""
+    binades = _in_binades(difference, magnitude, format_)
+    binades *= 2.0**format_.mantissa_bits
+    return binades
+
+
+def _in_binades(
+    difference: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64], format_: FloatFormat
+) -> npt.NDArray[np.float64]:
     binade = (magnitude.view(np.int64) & _EXPONENT_BITS).view(np.float64)
     np.maximum(binade, format_.smallest_normal, out=binade)
-    np.divide(difference, binade, out=binade)
-    return binade.item(int(binade.argmax())) * 2.0**format_.mantissa_bits
+    return np.divide(difference, binade, out=binade)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.engines.gradient_pairing import best_order
@@ -23,6 +23,7 @@ from pytest_msprobe.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.precheck.inputs import InputSource
 from pytest_msprobe.precheck.opinions import Bench, Opinions, gradient_values, output_values
 from pytest_msprobe.precheck.random_outputs import random_call
+from pytest_msprobe.precheck.standards import Standards, for_outputs
 from pytest_msprobe.precheck.tied_gradients import follow_tested_indices
 
 _Result = TypeVar("_Result")
@@ -35,7 +36,7 @@ class CheckSettings:
     Attributes:
         seed: of random inputs.
         max_memory_bytes: a call that may need more is skipped.
-        standard: the rule for verdicts.
+        standard: the rule for verdicts, or what chooses one for each API call.
         hooks: of conftest.py files, which may change the standard and more.
         plotter: draws what a failing output is off by; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
@@ -43,7 +44,7 @@ class CheckSettings:
 
     seed: int
     max_memory_bytes: int
-    standard: Standard
+    standard: Standard | Standards
     hooks: Hooks
     plotter: ErrorPlotter | None = None
     keeper: FailureKeeper | None = None
@@ -177,7 +178,10 @@ class CallCheck:
         return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))
 
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
-        return self._settings.hooks.standard(case.api, direction, tested, self._settings.standard)
+        chosen = self._settings.standard
+        default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
+        dtypes = [cast("Array", value).dtype for value in tested if hasattr(value, "__array_interface__")]
+        return self._settings.hooks.standard(case.api, direction, tested, for_outputs(default, dtypes))
 
     def _bench(self, engine: Engine) -> Bench:
         return Bench(engine, self._engines.second_opinion)

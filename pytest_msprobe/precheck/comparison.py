@@ -10,6 +10,7 @@ from msprobe_collector.dump_format import Dtype, dtype_of_array
 from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
 from pytest_msprobe.numerics import (
+    CosineMaxAbs,
     Judgement,
     Metrics,
     Standard,
@@ -25,6 +26,8 @@ from pytest_msprobe.precheck.finding import Finding
 from pytest_msprobe.precheck.index_outputs import index_output, selection
 from pytest_msprobe.precheck.opinions import Opinions
 from pytest_msprobe.precheck.output_order import in_one_order
+from pytest_msprobe.precheck.quantising_apis import integer_tolerance
+from pytest_msprobe.precheck.standards import for_dtype
 from pytest_msprobe.reports.row import OutputRow
 
 
@@ -43,9 +46,19 @@ class Comparison:
     problem: str = ""
 
     def add(
-        self, label: str, dtypes: tuple[str, str], shape: tuple[int, ...], metrics: Metrics, judgement: Judgement
+        self,
+        label: str,
+        dtypes: tuple[str, str],
+        shape: tuple[int, ...],
+        metrics: Metrics,
+        judgement: Judgement,
+        *,
+        standard: Standard | None = None,
     ) -> None:
-        """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
+        """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict.
+
+        `standard` is the one that judged it, where it had something to judge.
+        """
         self.rows.append(
             OutputRow(
                 label=label,
@@ -58,19 +71,21 @@ class Comparison:
                 max_ulp=metrics.max_ulp,
                 status=judgement.status,
                 message=summarise(metrics, judgement),
+                standard=standard.name if standard is not None and standard.name != CosineMaxAbs.name else "",
             )
         )
         if not judgement.is_pass:
             self.explanations.append(explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape))
 
     def finding(self, device: str, bench: str, notes: tuple[str, ...]) -> Finding:
-        """The verdict over all outputs: `pass` when every one passes and their number agrees."""
-        failed = bool(self.problem) or any(row.status != "pass" for row in self.rows)
+        """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
+        failed = bool(self.problem) or any(row.status == "error" for row in self.rows)
         if not self.rows and not failed:
             return Finding("skip", "the call returned nothing that can be compared", device=device, bench=bench)
+        unjudged = dict.fromkeys(row.message for row in self.rows if row.status == "skip")
         return Finding(
-            status="error" if failed else "pass",
-            message=self.problem or "; ".join(notes),
+            status="error" if failed else "skip" if unjudged else "pass",
+            message=self.problem or ("; ".join(notes) if failed else "; ".join((*unjudged, *notes))),
             outputs=tuple(self.rows),
             explanation="\n\n".join(filter(None, [self.problem, *self.explanations])),
             device=device,
@@ -147,7 +162,9 @@ class _Comparer:
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
     ) -> None:
         """Two arrays, the outputs (or gradients) number `position`."""
-        metrics = measure(actual, expected, off_bound=self.standard.off_bound)
+        standard = for_dtype(self.standard, actual.dtype)
+        tolerance = integer_tolerance(self.case.api, actual.dtype)
+        metrics = measure(actual, expected, off_bound=standard.off_bound, integer_tolerance=tolerance)
         dtype = dtype_of_array(actual.dtype)
         if metrics.structural is None and recorded is not None and dtype is not recorded:
             metrics = Metrics(
@@ -155,8 +172,9 @@ class _Comparer:
                 metrics.size,
                 structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
             )
-        judgement = judge_pair(self.standard, self.opinions.pair(position, actual, expected, metrics))
-        self.found.add(label, (_dtype_name(expected), _dtype_name(actual)), tuple(expected.shape), metrics, judgement)
+        judgement = judge_pair(standard, self.opinions.pair(position, actual, expected, metrics))
+        dtypes = (_dtype_name(expected), _dtype_name(actual))
+        self.found.add(label, dtypes, tuple(expected.shape), metrics, judgement, standard=standard)
 
     def _compare_indices(self, label: str, actual: Output, expected: Output) -> bool:
         """Whether the output could be judged by the values that its indices select; then it was."""
@@ -184,7 +202,8 @@ class _Comparer:
         # A Python float out of a float32 tensor is as coarse as that tensor.
         dtype = _array(first).dtype if _is_array(first) and is_differentiable(_array(first)) else None
         metrics, judgement = compare_scalars(actual, expected, self.standard, dtype=dtype)
-        self.found.add(label, (_type_name(expected), _type_name(actual)), (), metrics, judgement)
+        names = (_type_name(expected), _type_name(actual))
+        self.found.add(label, names, (), metrics, judgement, standard=self.standard)
 
 
 def _is_array(value: object) -> bool:

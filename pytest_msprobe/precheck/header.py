@@ -10,10 +10,11 @@ from msprobe_collector.dump_format import DumpError, is_cell_record, parse_api_n
 from pytest_msprobe.engines.selection import NO_TORCH, has_torch, version_of
 from pytest_msprobe.engines.specification import DeviceSpecification
 from pytest_msprobe.precheck.session import CheckSession
+from pytest_msprobe.precheck.standard_choice import STANDARDS, NamedStandard
 
 
 def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
-    """One line on the dumps, one on the device, one on the benchmark. Reads the names of the records, runs nothing."""
+    """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     cells = 0
     devices: Counter[DeviceSpecification] = Counter()
@@ -33,7 +34,18 @@ def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
     shown = session.node_id(dumps[0]) if len(dumps) == 1 else f"{len(dumps)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
-    return [*lines, *_benchmark_lines(session, calls)]
+    return [*lines, *_benchmark_lines(session, calls), *_standard_lines(session)]
+
+
+def _standard_lines(session: CheckSession) -> list[str]:
+    """The rule for verdicts, where it is not the default one for all."""
+    settings = session.settings
+    chosen = settings.standards
+    exceptions = [f"{name}: {named}" for name, named in (*chosen.dtypes.items(), *chosen.apis)]
+    if settings.standard == STANDARDS[0] and not exceptions:
+        return []
+    default = str(NamedStandard(settings.standard, chosen.bounds.get(settings.standard, ())))
+    return [f"msprobe: standard: {'; '.join([default, *exceptions])}"]
 
 
 def _device_text(device: DeviceSpecification) -> str:

@@ -210,7 +210,9 @@ class CheckItem(pytest.Item):
     def _failure_text(self, finding: Finding) -> str:
         lines = [finding.explanation or finding.message]
         if finding.device:
-            lines.append(f"tested: {finding.device}; benchmark: {finding.bench}")
+            names = dict.fromkeys(output.standard for output in finding.outputs if output.standard)
+            standard = f"; standard: {', '.join(names)}" if names else ""
+            lines.append(f"tested: {finding.device}; benchmark: {finding.bench}{standard}")
         frame = self.parent.dump.stacks.user_frame(f"{self.parent.call}.forward")
         if frame is not None:
             lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")

@@ -68,12 +68,19 @@ class CheckSession:
         """The part of the settings that checking a call needs. Imports NumPy."""
         from pytest_msprobe.precheck.check import CheckSettings
         from pytest_msprobe.precheck.error_plot import ErrorPlotter
-        from pytest_msprobe.precheck.standards import make_standard
+        from pytest_msprobe.precheck.standard_choice import NamedStandard
+        from pytest_msprobe.precheck.standards import Standards
 
+        settings = self.settings
         return CheckSettings(
             seed=self.settings.seed,
             max_memory_bytes=self.settings.max_memory_bytes // _worker_count(self._config),
-            standard=make_standard(self.settings.standard, cosine=self.settings.cosine, max_abs=self.settings.max_abs),
+            standard=Standards(
+                NamedStandard(settings.standard),
+                settings.standards,
+                cosine=settings.cosine,
+                max_abs=settings.max_abs,
+            ),
             hooks=self.hooks,
             plotter=ErrorPlotter.if_possible() if self._config.getoption("htmlpath", None) else None,
             keeper=self._keeper(),

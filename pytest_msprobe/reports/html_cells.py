@@ -106,7 +106,8 @@ def _outputs(outputs: Sequence[OutputRow]) -> Iterator[str]:
             number_text(output.max_rel, ".3g"),
             number_text(output.max_ulp, ".3g"),
         )
-        line = "".join(f"<td>{text(word)}" for word in (*words, *figures, output.status))
+        verdict = f"{output.status} by {output.standard}" if output.standard else output.status
+        line = "".join(f"<td>{text(word)}" for word in (*words, *figures, verdict))
         yield f'<tr class="{text(output.status)}">{line}'
     if len(outputs) > _OUTPUTS:
         yield f"<tr><td colspan=9>and {len(outputs) - _OUTPUTS} more, in the details CSV"
@@ -117,7 +118,8 @@ def _output_line(output: OutputRow) -> str:
     """A pass in plain text: a table for each of 5,000 would make the page slow."""
     figures = (("cosine", output.cosine), ("max abs", output.max_abs), ("max rel", output.max_rel))
     known = (f"{name} {value:.9g}" for name, value in figures if value is not None)
-    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}")
+    standard = f", by {output.standard}" if output.standard else ""
+    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
 
 
 def _figures(cosine: float | None, max_abs: float | None, max_rel: float | None) -> list[str]:

@@ -22,8 +22,9 @@ class OutputRow:
         bench_dtype, tested_dtype: names as in dumps (`Float64`), or the Python type of a plain value.
         shape: of the benchmark's output.
         cosine, max_abs, max_rel, max_ulp: metrics; None where they have no meaning.
-        status: `pass` or `error`.
+        status: `pass` or `error`; `skip` where the standard cannot judge it.
         message: one line on what is wrong, "" for a pass.
+        standard: name of the rule that judged it, "" for the default one.
     """
 
     label: str
@@ -36,6 +37,7 @@ class OutputRow:
     max_ulp: float | None
     status: Status
     message: str
+    standard: str = ""
 
     @property
     def badness(self) -> tuple[bool, float]:

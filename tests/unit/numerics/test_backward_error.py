@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, measure
+from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
 from pytest_msprobe.numerics.sensitivity import without_jumps
 from pytest_msprobe.precheck.perturbation import Perturbation
 
@@ -190,3 +190,10 @@ def test_a_jump_is_what_answers_to_a_tiny_move_as_to_a_large_one() -> None:
     moves = [large.copy(), small.copy()]
     without_jumps(np.array([2.0, 2.0, 2.0]), moves, size)
     np.testing.assert_array_equal(moves, [[np.nan, 0.01, 1.0], [np.nan, 0.01, 0.9]])
+
+
+def test_plain_values_must_be_equal_to_one_ulp() -> None:
+    standard = BackwardError()
+    assert compare_scalars(1.0, 1.0 + 2.0**-52, standard, dtype=None)[1].is_pass
+    assert not compare_scalars(1.0, 1.0 + 2.0**-50, standard, dtype=None)[1].is_pass
+    assert not compare_scalars(1 + 1j, 5 + 1j, standard, dtype=None)[1].is_pass

@@ -1,0 +1,160 @@
+"""The standard `benchmark`: is the device about as accurate as an ordinary run in the same dtype?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.elements import Floats, dtype_name, judge_plain, settled, without_constants
+from pytest_msprobe.numerics.judgement import Judgement
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
+from pytest_msprobe.numerics.metrics import Metrics
+from pytest_msprobe.numerics.output_pair import OutputPair
+from pytest_msprobe.numerics.rounding import round_once
+from pytest_msprobe.numerics.standard_constants import LEVELS, SECOND_OPINION, Levels, SecondOpinionConstants
+from pytest_msprobe.numerics.wording import count_of, limit_above, number
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstSecondOpinion:
+    """Passes when each figure of the tested error is at most so many times that of the second opinion.
+
+    Both errors are measured from the benchmark's raw result. NaN and Inf must stand where the benchmark or the second
+    opinion has the same. Without a second opinion it is a skip, except for what equals the rounded benchmark.
+
+    Attributes:
+        levels: how many times.
+    """
+
+    levels: Levels = LEVELS[0]
+
+    name: ClassVar[str] = "benchmark"
+    off_bound: ClassVar[float] = math.inf
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output."""
+        verdict = settled(pair.metrics)
+        if verdict is not None:
+            return verdict
+        constants = SECOND_OPINION.get(dtype_name(pair))
+        if constants is None:
+            return without_constants(self.name, pair)
+        second = pair.second_opinion()
+        if second is None:
+            return Judgement("skip", (_no_opinion(pair),))
+        return _judge(pair, second, constants, self.levels)
+
+
+def _no_opinion(pair: OutputPair) -> str:
+    return (
+        "There is no second opinion: PyTorch is not installed, or cannot run this call in "
+        f"{pair.tested.dtype}; install it, or choose another standard for this API."
+    )
+
+
+def _judge(pair: OutputPair, second: npt.NDArray[Any], constants: SecondOpinionConstants, levels: Levels) -> Judgement:
+    own, other = _Figures(constants), _Figures(constants)
+    alone = 0
+    for tested, opinion, reference, unmatched in _chunks(pair, second):
+        alone += unmatched
+        magnitude = np.abs(reference)
+        own.add(np.abs(tested - reference), magnitude)
+        other.add(np.abs(opinion - reference), magnitude)
+    reasons = []
+    if alone:
+        verb = "has" if alone == 1 else "have"
+        elements = count_of(alone, pair.tested.size)
+        reasons.append(
+            f"{elements} {verb} a NaN or Inf that neither benchmark nor second opinion has there, or lacks theirs."
+        )
+    for label, mine, theirs, limit in zip(_LABELS, own.values(), other.values(), _limits(levels)):
+        floored = max(theirs, constants.least)
+        if not mine <= limit * floored:
+            reasons.append(_failure(label, (mine, theirs, constants.least), mine / floored, limit))
+    return Judgement("error" if reasons else "pass", tuple(reasons))
+
+
+_LABELS = ("Share of small elements that are off", "RMSE", "Max relative error", "Mean relative error")
+
+
+def _limits(levels: Levels) -> tuple[float, ...]:
+    return levels.small, levels.rmse, levels.max_relative, levels.mean_relative
+
+
+def _failure(label: str, figures: tuple[float, float, float], ratio: float, limit: float) -> str:
+    mine, theirs, least = figures
+    counted = f"{number(theirs)}" if theirs >= least else f"{number(theirs)}, counted as {number(least)}"
+    remedy = f"; a limit of {limit_above(ratio)} would pass" if ratio < math.inf else ""
+    return (
+        f"{label} {number(mine)} is {number(ratio, limit)} times that of the second opinion ({counted}), above "
+        f"{number(limit)}{remedy}."
+    )
+
+
+class _Figures:
+    """Errors of one side, gathered chunk by chunk."""
+
+    def __init__(self, constants: SecondOpinionConstants) -> None:
+        self._constants = constants
+        self._small = self._small_off = self._large = 0
+        self._squares = self._relative = self._largest = 0.0
+
+    def add(self, error: Floats, magnitude: Floats) -> None:
+        """Take a chunk into account."""
+        is_small = magnitude <= self._constants.small_value
+        self._small += int(np.count_nonzero(is_small))
+        self._small_off += int(np.count_nonzero(error[is_small] > self._constants.absolute))
+        error, magnitude = error[~is_small], magnitude[~is_small]
+        if error.size == 0:
+            return
+        self._large += error.size
+        self._squares += float(np.square(error).sum())
+        relative = error / magnitude
+        self._relative += float(relative.sum())
+        self._largest = max(self._largest, float(relative.max()))
+
+    def values(self) -> tuple[float, float, float, float]:
+        """In the order of `_LABELS`; 0 where no element counts."""
+        large = max(1, self._large)
+        return (
+            self._small_off / max(1, self._small),
+            math.sqrt(self._squares / large),
+            self._largest,
+            self._relative / large,
+        )
+
+
+def _chunks(
+    pair: OutputPair, second: npt.NDArray[Any]
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]]:
+    """Tested, second and raw reference values, and how many NaN or Inf of the tested side stand alone.
+
+    Values that are not finite are left out of the figures: the tested ones with the reference, those of the second
+    opinion by a stand-in without error, since it must not excuse anything there.
+    """
+    dtype = pair.tested.dtype
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    flat = [array.reshape(-1) for array in (pair.tested, second, pair.reference)]
+    for start in range(0, flat[0].size, CHUNK_ELEMENTS):
+        tested, opinion, reference = (array[start : start + CHUNK_ELEMENTS].astype(wide) for array in flat)
+        rounded = round_once(flat[2][start : start + CHUNK_ELEMENTS], dtype).astype(wide)
+        is_left_out = ~(np.isfinite(tested) & np.isfinite(rounded))
+        unmatched = is_left_out & ~_is_same(tested, rounded) & ~_is_same(tested, opinion)
+        reference[is_left_out] = tested[is_left_out] = opinion[is_left_out] = 0
+        is_silent = ~np.isfinite(opinion)
+        opinion[is_silent] = reference[is_silent]
+        yield tested, opinion, reference, int(np.count_nonzero(unmatched))
+
+
+def _is_same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    same: npt.NDArray[np.bool_] = (left == right) | (np.isnan(left) & np.isnan(right))
+    return same

@@ -1,0 +1,89 @@
+"""The standard `ulp`: how many elements are off by more than a few units of the last place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.elements import (
+    Beyond,
+    dtype_name,
+    judge_plain,
+    place,
+    rounded_chunks,
+    settled,
+    without_constants,
+)
+from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.metrics import Metrics
+from pytest_msprobe.numerics.output_pair import OutputPair
+from pytest_msprobe.numerics.standard_constants import ULP, UlpBounds
+from pytest_msprobe.numerics.ulp import float_format, in_spacings, part_dtype
+from pytest_msprobe.numerics.wording import limit_above, number, share
+
+
+@dataclass(frozen=True, slots=True)
+class Ulp:
+    """Passes when few elements are far off, or the mean error is small, or a second opinion has more that are far off.
+
+    The spacing at b is 2**(floor(log2|b|) - mantissa bits) down to the smallest subnormal, which also counts at b = 0.
+
+    Attributes:
+        bounds: for every dtype; None for those of the table, by dtype.
+    """
+
+    bounds: UlpBounds | None = None
+
+    name: ClassVar[str] = "ulp"
+    off_bound: ClassVar[float] = float("inf")
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output; asks for a second opinion only where the others fail."""
+        verdict = settled(pair.metrics)
+        if verdict is not None:
+            return verdict
+        bounds = self.bounds or ULP.get(dtype_name(pair))
+        if bounds is None:
+            return without_constants(self.name, pair)
+        reasons = unforgivable_reasons(pair.metrics)
+        if reasons:
+            return Judgement("error", reasons)
+        beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
+        if beyond.count / pair.tested.size < bounds.share or mean < bounds.mean:
+            return Judgement("pass")
+        opinion = pair.second_opinion()
+        second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
+        if second is not None and beyond.count < second:
+            return Judgement("pass")
+        return Judgement("error", (_failure(pair, bounds, beyond, (mean, second)),))
+
+
+def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds: UlpBounds) -> tuple[Beyond, float]:
+    """The elements beyond the bound, and the mean error in spacings."""
+    format_ = float_format(part_dtype(tested.dtype))
+    beyond, total = Beyond(bounds.ulps), 0.0
+    for chunk in rounded_chunks(tested, reference):
+        spacings = in_spacings(chunk.error, chunk.magnitude, format_)
+        beyond.add(chunk.start, spacings)
+        total += float(spacings.sum())
+    return beyond, total / tested.size
+
+
+def _failure(pair: OutputPair, bounds: UlpBounds, beyond: Beyond, others: tuple[float, int | None]) -> str:
+    mean, second = others
+    needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
+    rules = [f"a share below {number(bounds.share)} would pass (here {needed} would)"]
+    if bounds.mean:
+        rules.append(f"a mean below {number(bounds.mean)} ULP (measured {number(mean, bounds.mean)})")
+    if second is not None:
+        rules.append(f"fewer than those of the second opinion ({second})")
+    return (
+        f"{share(beyond.count, pair.tested.size)} off by more than {number(bounds.ulps)} ULP, "
+        f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst)} ULP; {' or '.join(rules)}."
+    )
