@@ -90,7 +90,9 @@ def test_frameworks_load_only_inside_functions() -> None:
         for module, path in modules()
         for imported, is_top_level in imports_of(path)
         # adapters and references are the PyTorch code that only a running engine loads
-        if is_top_level and imported.split(".")[0] in ("torch", "mindspore") and not any(room in module for room in ("torch_map", "engines.references"))
+        if is_top_level
+        and imported.split(".")[0] in ("torch", "mindspore")
+        and not any(room in module for room in ("torch_map", "engines.references"))
     ]
     assert found == []
 
@@ -109,7 +111,7 @@ def test_the_collector_never_imports_pytest() -> None:
 LIGHT = """
     pytest_msprobe.plugin pytest_msprobe.hookspecs pytest_msprobe.api pytest_msprobe.__main__
     msprobe_collector msprobe_collector.dump_format msprobe_collector.configuration msprobe_collector.callbacks
-    msprobe_collector.gradient_monitor
+    msprobe_collector.gradient_monitor msprobe_collector.debugger
 """.split()
 
 

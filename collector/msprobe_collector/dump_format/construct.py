@@ -8,6 +8,7 @@ import msgspec
 
 from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.files import read_plain
+from msprobe_collector.dump_format.torn_files import decoded_whole
 
 
 def read_construct(path: Path) -> dict[str, str | None]:
@@ -19,7 +20,7 @@ def read_construct(path: Path) -> dict[str, str | None]:
         DumpError: the file cannot be read or has another form.
     """
     try:
-        decoded = msgspec.json.decode(read_plain(path))
+        decoded = decoded_whole(read_plain(path))
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

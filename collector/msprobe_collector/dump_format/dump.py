@@ -16,6 +16,7 @@ from msprobe_collector.dump_format.nonfinite import quote_nonfinite
 from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, decode_backward, decode_forward
 from msprobe_collector.dump_format.stacks import CallStacks
 from msprobe_collector.dump_format.tensors import TensorFolder
+from msprobe_collector.dump_format.torn_files import mended
 
 TASKS = frozenset(
     {"statistics", "tensor", "structure", "overflow_check", "exception_dump", "acc_check", "diff_check", "nan_check"}
@@ -44,6 +45,7 @@ class Dump:
         task: `statistics`, `tensor`, ... as recorded.
         framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
+        problem: one sentence on what the file lacks, as after a killed training; "" when it is whole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +56,7 @@ class Dump:
         """
         self.path = path
         text = _read(path)
-        content = _parse(text, path)
+        content, self.problem = _parse(text, path)
         self.task = _one_of(content.task, TASKS, "task", path)
         self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
         self.level = content.level
@@ -122,18 +124,31 @@ def _read(path: Path) -> bytes:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
 
 
-def _parse(text: bytes, path: Path) -> _File:
+def _parse(text: bytes, path: Path) -> tuple[_File, str]:
+    quoted = quote_nonfinite(text)
     try:
-        return msgspec.json.decode(quote_nonfinite(text), type=_File)
+        return msgspec.json.decode(quoted, type=_File), ""
     except msgspec.ValidationError as error:
         raise DumpError(f"is not a dump.json of an API dump: {error}", file=str(path)) from None
     except msgspec.DecodeError as error:
+        if (recovered := _recovered(quoted)) is not None:
+            count = len(recovered.data)
+            return recovered, f"{path} was cut off while it was written: its first {count} records are read"
         cut = " (cut off while it was written?)" if "truncated" in str(error) else ""
         raise DumpError(f"is not valid JSON: {error}{cut}; dump the step again", file=str(path)) from None
     except RecursionError:
         raise DumpError("is nested too deeply to be a dump", file=str(path)) from None
     except UnicodeDecodeError as error:
         raise DumpError(f"is not UTF-8 text: {error}", file=str(path)) from None
+
+
+def _recovered(quoted: bytes) -> _File | None:
+    """What is whole of a file that lacks its end, or None when nothing is or its fault is another."""
+    text = mended(quoted, brackets=2)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=_File)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
 
 
 def _one_of(value: str, known: frozenset[str], field: str, path: Path) -> str:

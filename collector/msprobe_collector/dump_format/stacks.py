@@ -10,6 +10,7 @@ import msgspec
 
 from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
+from msprobe_collector.dump_format.torn_files import decoded_whole
 
 _FRAME = re.compile(
     r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
@@ -48,7 +49,7 @@ class CallStacks:
         """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
         path = dump_path.parent / "stack.json"
         try:
-            decoded = msgspec.json.decode(quote_nonfinite(read_plain(path)))
+            decoded = decoded_whole(quote_nonfinite(read_plain(path)))
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

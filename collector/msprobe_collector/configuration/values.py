@@ -1,0 +1,98 @@
+"""What a key's value may be: each function gives what a JSON value stands for, or a ValueError that says why not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+_PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.]+", re.ASCII)
+
+#: Statistics of the kernel dump, as config.json names them.
+CATEGORIES = (
+    "max",
+    "min",
+    "mean",
+    "l2norm",
+    "count",
+    "nan count",
+    "negative inf count",
+    "positive inf count",
+    "zero count",
+    "negative zero count",
+    "positive zero count",
+    "hash",
+    "md5",
+)
+
+
+def one_of(*allowed: str) -> Callable[[object], str]:
+    """A function that gives one of the texts `allowed`."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+        return value
+
+    return parse
+
+
+def boolean(value: object) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def path(value: object) -> str:
+    """A path as text."""
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(f"{value!r} is no path")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Texts of a list, none of them empty."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise ValueError(f"{value!r} is no list of names")
+    return tuple(value)
+
+
+def parameter_names(value: object) -> tuple[str, ...]:
+    """Names of parameters."""
+    names = texts(value)
+    for name in names:
+        if _PARAMETER_NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is no parameter name: letters, digits, '_' and '.' are allowed")
+    return names
+
+
+def summary_mode(value: object) -> str | tuple[str, ...]:
+    """`statistics` or `md5`, or, for level L2, a list of statistics."""
+    if isinstance(value, list):
+        wrong = [item for item in value if item not in CATEGORIES]
+        if wrong or not value:
+            raise ValueError(f"{(wrong or [value])[0]!r} is no statistic; known are {', '.join(CATEGORIES)}")
+        return tuple(value)
+    if value not in ("statistics", "md5"):
+        raise ValueError(f"{value!r} is none of statistics, md5, nor, for level L2, a list of statistics")
+    return str(value)
+
+
+def overflow_limit(value: object) -> int | None:
+    """How many records; None for -1, which is no limit."""
+    if type(value) is not int or (value < 1 and value != -1):
+        raise ValueError(f"{value!r} is no whole number from 1 on, nor -1 for no limit")
+    return None if value == -1 else value
+
+
+def bounds(value: object) -> tuple[float, ...]:
+    """Strictly ascending finite numbers within int64."""
+    if not isinstance(value, list) or not value or not all(type(item) in (int, float) for item in value):
+        raise ValueError(f"{value!r} is no list of numbers, such as [-1, 0, 1]")
+    if not all(math.isfinite(item) and -(2**63) <= item < 2**63 for item in value):
+        raise ValueError(f"{value!r} leaves the range of int64")
+    if any(left >= right for left, right in pairwise(value)):
+        raise ValueError(f"{value!r} does not ascend strictly")
+    return tuple(value)

@@ -1,0 +1,277 @@
+"""PrecisionDebugger: what a training script says to the collector."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from msprobe_collector.run_folder import prepare_dump_path
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class DebuggerError(Exception):
+    """A call of PrecisionDebugger that cannot be done; one sentence."""
+
+
+class _OfTheOneDebugger(Generic[_P, _R]):
+    """A method that the class may be asked for too: it is then the only debugger's."""
+
+    def __init__(self, method: Callable[Concatenate[PrecisionDebugger, _P], _R]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, debugger: PrecisionDebugger | None, owner: type[PrecisionDebugger]) -> Callable[_P, _R]:
+        return functools.partial(self._method, debugger or owner.the_one())
+
+
+class PrecisionDebugger:
+    """Collects what the APIs and Cells of a MindSpore training compute.
+
+    A process has one debugger. Making it again with the same arguments, or with none, gives the first one::
+
+        debugger = PrecisionDebugger("config.json")
+        for batch in dataset:
+            debugger.start(net)
+            loss, gradients = train(batch)
+            debugger.stop()
+            debugger.step()
+
+    Methods can be called on the class too. Between `stop` and `start` the framework is untouched: every name holds the
+    callable that it held before.
+    """
+
+    _the_one: PrecisionDebugger | None = None
+    _arguments: tuple[object, ...]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PrecisionDebugger:
+        """The one of this process."""
+        if cls._the_one is None:
+            return super().__new__(cls)
+        return cls._the_one
+
+    def __init__(
+        self,
+        config_path: str | None = None,
+        task: str | None = None,
+        dump_path: str | None = None,
+        level: str | None = None,
+        step: list[int | str] | None = None,
+    ) -> None:
+        """Read the configuration and create the dump's root folder.
+
+        Args:
+            config_path: config.json; the packaged one (task statistics, level L1) when it is None.
+            task: wins over the file, as do the others.
+            dump_path: root folder of the dump.
+            level: L0, L1, mix, debug or L2.
+            step: numbers of the steps to collect, or ranges "a-b".
+
+        Raises:
+            ConfigurationError: something in it is wrong, or dump_path cannot be written.
+            DebuggerError: there is a debugger with other arguments already.
+        """
+        arguments = (config_path, task, dump_path, level, step)
+        if PrecisionDebugger._the_one is not None:
+            if any(argument is not None for argument in arguments) and arguments != self._arguments:
+                raise DebuggerError("this process has a PrecisionDebugger with other arguments; make it once")
+            return
+        self._arguments = arguments
+        overrides = Overrides(task=task, dump_path=dump_path, level=level, step=step)
+        self._configuration: Configuration = read_configuration(config_path, overrides=overrides)
+        prepare_dump_path(self._configuration.dump_path)
+        self._collection_made: Any = None
+        self._step_count = 0
+        self._first_step = 0
+        self._is_started = False
+        self._was_started = False
+        self._customs: dict[tuple[int, str], Any] = {}
+        self._gradients: Any = None
+        PrecisionDebugger._the_one = self
+        atexit.register(self._at_exit)
+
+    @classmethod
+    def the_one(cls) -> PrecisionDebugger:
+        """The debugger of this process. Raises DebuggerError when none was made."""
+        if cls._the_one is None:
+            raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
+        return cls._the_one
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is collected."""
+        return self._configuration
+
+    @_OfTheOneDebugger
+    def start(self, model: Any = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
+        """Collect from here on, if the configuration wants this step of this rank.
+
+        Args:
+            model: Cell, or list or tuple of Cells; levels L0 and mix need it, and Primitives on Cells are found in it.
+            token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
+            rank_id: rank of this process, for a training without mindspore.communication.
+
+        Raises:
+            DebuggerError: an argument is wrong, or collection runs already.
+        """
+        models = _models(model)
+        span = _token_range(token_range)
+        _check_rank(rank_id)
+        if self._is_started:
+            raise DebuggerError("start() was called twice; call stop() first")
+        if not models and (self._configuration.collects_cells or span is not None):
+            what = "token_range" if span is not None else f"level {self._configuration.level}"
+            raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
+        if self._collects():
+            _check_mode()
+        self._is_started = self._was_started = True
+        if self._collects():
+            self._collection().start(self._step, models, token_range=span, rank=rank_id)
+
+    @_OfTheOneDebugger
+    def stop(self) -> None:
+        """Collect no more until the next start(); what was collected is on disk then.
+
+        Gradients of what ran before still arrive until step(). Raises DebuggerError without a start() before.
+        """
+        if not self._is_started:
+            raise DebuggerError("stop() was called without start()")
+        self._is_started = False
+        if self._collects():
+            self._collection().stop()
+
+    @_OfTheOneDebugger
+    def step(self) -> None:
+        """End the training step: the next one gets a folder of its own.
+
+        Raises:
+            DebuggerError: start() was never called.
+        """
+        if not self._was_started and self._configuration.level != "debug":
+            raise DebuggerError("step() was called before any start()")
+        self._is_started = False
+        if self._collects():
+            self._collection().stop()
+            self._collection().close_step()
+        self._step_count += 1
+
+    @contextmanager
+    def collect(
+        self, model: Any = None, *, token_range: Sequence[int] | None = None, rank_id: int | None = None
+    ) -> Iterator[PrecisionDebugger]:
+        """One training step as a context: start(model), the block, stop() and step(), also when the block raises."""
+        self.start(model, token_range, rank_id)
+        try:
+            yield self
+        finally:
+            if self._is_started:
+                self.stop()
+            self.step()
+
+    @_OfTheOneDebugger
+    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Write a value to debug.json (level debug, task statistics or tensor; nothing elsewhere).
+
+        Args:
+            variable: tensor, number, text, or list, tuple or dict of them. Anything else is warned about and skipped.
+            name: the entry is `{name}.{n}.debug`, n counting from 0 in each step.
+            save_backward: also write the tensors' gradients as `{name}_grad.{n}.debug` when they arrive.
+        """
+        if self._configuration.level == "debug" and self._configuration.task in ("statistics", "tensor"):
+            self._collection().open_step(self._step)
+            self._collection().saved.save(variable, name, save_backward=save_backward)
+
+    @_OfTheOneDebugger
+    def set_init_step(self, step: int) -> None:
+        """Number the next step `step` (>= 0), as after loading a checkpoint. Raises DebuggerError for anything else."""
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise DebuggerError(f"set_init_step({step!r}): expected a whole number from 0")
+        self._first_step, self._step_count = step, 0
+
+    @_OfTheOneDebugger
+    def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
+        """Collect calls of `module.api` as `{api_prefix}.{api}.{n}`; the prefix is the module's name by default.
+
+        Raises:
+            DebuggerError: there is no such callable, or the prefix is no text.
+        """
+        from msprobe_collector.hooking.discovery import ApiTarget
+
+        if not isinstance(api, str) or not callable(getattr(module, api, None)):
+            raise DebuggerError(f"register_custom_api(): {module!r} has no callable {api!r}")
+        if api_prefix is not None and not isinstance(api_prefix, str):
+            raise DebuggerError(f"register_custom_api(): the prefix {api_prefix!r} is no text")
+        prefix = api_prefix or getattr(module, "__name__", type(module).__name__)
+        self._collection().add_api(ApiTarget(module, api, getattr(module, api), f"{prefix}.{api}"))
+
+    @_OfTheOneDebugger
+    def restore_custom_api(self, module: Any, api: str) -> None:
+        """Collect calls of `module.api` no more. Raises DebuggerError when they were not registered."""
+        if not self._collection().remove_api(module, api):
+            raise DebuggerError(f"restore_custom_api(): {api!r} of {module!r} was not registered")
+
+    @_OfTheOneDebugger
+    def monitor(self, optimizer: Any) -> None:
+        """Write statistics of the gradients that `optimizer` receives (task grad_probe)."""
+        from msprobe_collector.gradient_monitor import GradientMonitor
+
+        self._gradients = GradientMonitor(self._configuration)
+        self._gradients.monitor(optimizer)
+
+    @property
+    def _step(self) -> int:
+        return self._first_step + self._step_count
+
+    def _collects(self) -> bool:
+        # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
+        return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
+
+    def _collection(self) -> Any:
+        """Made when it is first needed, since it loads MindSpore."""
+        if self._collection_made is None:
+            from msprobe_collector.collection import Collection
+
+            self._collection_made = Collection(self._configuration)
+        return self._collection_made
+
+    def _at_exit(self) -> None:
+        if self._collection_made is not None:
+            self._collection_made.close()
+
+
+def _models(model: Any) -> list[Any]:
+    if model is None:
+        return []
+    from mindspore import nn
+
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    for item in models:
+        if not isinstance(item, nn.Cell):
+            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a Cell, or a list of Cells")
+    return models
+
+
+def _check_mode() -> None:
+    import mindspore
+
+    if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+        raise DebuggerError("start(): GRAPH_MODE runs no API in Python; train in PYNATIVE_MODE to collect")
+
+
+def _token_range(token_range: Sequence[int] | None) -> tuple[int, int] | None:
+    if token_range is None:
+        return None
+    whole = isinstance(token_range, (list, tuple)) and all(type(number) is int for number in token_range)
+    if not whole or len(token_range) != 2 or not 0 <= token_range[0] <= token_range[1]:
+        raise DebuggerError(f"start(): token_range {token_range!r} is not [first, last] with 0 <= first <= last")
+    return token_range[0], token_range[1]
+
+
+def _check_rank(rank_id: int | None) -> None:
+    if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
+        raise DebuggerError(f"start(): rank_id {rank_id!r} is no whole number from 0")

@@ -1,0 +1,164 @@
+"""Watching an optimizer's gradients."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.configuration import Configuration
+from msprobe_collector.gradient_monitor.optimizer_watch import OptimizerWatch
+from msprobe_collector.gradient_monitor.rank_folder import RankFolder
+from msprobe_collector.gradient_monitor.summary import columns, row
+from msprobe_collector.run_folder import communication_rank
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+logger = logging.getLogger("msprobe_collector")
+
+
+class GradientMonitor:
+    """Writes statistics and signs of all gradients at each call of an optimizer (task `grad_probe`).
+
+    Files, under `{dump_path}/rank{R}`, where R is the communication rank, or 0:
+
+    - `grad_summary_{step}.csv`: a row per parameter. Level L0 has an MD5 of the gradient in float32, level L2 the share
+      of its elements in each interval of `bounds`; all have max, min, L2 norm, shape and the counts of NaN and Inf.
+    - `step{step}/{parameter}.npy` (levels L1 and L2): bool, of the gradient's shape, true where it is above 0.
+
+    Steps count calls of the optimizer from 0: an update that a loss scaler skips has no number. Gradients are seen as
+    the optimizer gets them: reduced over ranks and clipped, where the script does that before the call, and without the
+    weight decay, loss scale or centralisation that the optimizer applies inside.
+
+    Seen are calls from Python, as in PyNative mode; an optimizer inside a graph shows nothing, which a warning says.
+    A fault while watching never reaches training: it is logged once per kind.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Watch as `configuration` says.
+
+        Raises:
+            ValueError: its task is not `grad_probe`.
+        """
+        if configuration.task != "grad_probe":
+            raise ValueError(f"gradients are monitored by task 'grad_probe', not {configuration.task!r}")
+        self._configuration = configuration
+        self._settings = configuration.gradients
+        self._folder: RankFolder | None = None
+        self._watch: OptimizerWatch | None = None
+        self._names: tuple[str, ...] = ()
+        self._step = 0
+        self._logged: set[str] = set()
+
+    def monitor(self, optimizer: Any) -> None:
+        """Watch `optimizer`, a Cell with `parameters`, until `stop` or past the last step of the configuration.
+
+        Raises:
+            TypeError: it is no such Cell.
+            RuntimeError: one is being watched already.
+            OSError: the folder of the files cannot be made.
+        """
+        import mindspore
+
+        if not (isinstance(optimizer, mindspore.nn.Cell) and hasattr(optimizer, "parameters")):
+            raise TypeError(f"monitor: {type(optimizer).__name__} is no MindSpore optimizer: a Cell with parameters")
+        if self._watch is not None:
+            raise RuntimeError("monitor: an optimizer is being watched; call stop() before watching another")
+        if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            logger.warning("GRAPH_MODE: gradients are seen only where Python calls the optimizer, not inside a graph")
+        if not self._open():
+            return
+        self._names = tuple(parameter.name for parameter in optimizer.parameters)
+        self._warn_of_absent()
+        self._watch = OptimizerWatch(optimizer, self._before_update)
+        atexit.register(self.stop)
+
+    def observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Write one step's gradients, Tensors by parameter name, where no optimizer is there to be watched."""
+        if self._configuration.steps.admits(self._step) and self._open():
+            try:
+                self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
+            except Exception as error:  # training goes on whatever happens here
+                self._log(error)
+        self._step += 1
+
+    def stop(self) -> None:
+        """Watch no more. All files are complete already."""
+        if self._watch is None:
+            return
+        self._watch.remove()
+        self._watch = None
+        atexit.unregister(self.stop)
+        if self._step == 0:
+            logger.warning(
+                "no gradients were seen: the optimizer was not called, or only in a graph (GRAPH_MODE, mindspore.jit)"
+            )
+
+    def _open(self) -> bool:
+        """Whether this rank is watched; its folder is ready then."""
+        if self._folder is None:
+            rank = communication_rank() or 0
+            if not self._configuration.ranks.admits(rank):
+                logger.info("rank %d is not among the ranks %s: no gradients", rank, self._configuration.ranks)
+                return False
+            self._folder = RankFolder(self._configuration.dump_path, rank)
+        return True
+
+    def _before_update(self, gradients: Any) -> None:
+        if isinstance(gradients, tuple | list) and len(gradients) == len(self._names):
+            self.observe(zip(self._names, gradients))
+        else:
+            found = f"{len(gradients)}" if isinstance(gradients, tuple | list) else type(gradients).__name__
+            self._log(ValueError(f"the optimizer has {len(self._names)} parameters and was given {found} gradients"))
+            self._step += 1
+        last = self._configuration.steps.last
+        if last is not None and self._step > last:
+            self.stop()
+
+    def _write(self, gradients: Iterable[tuple[str, Any]]) -> None:
+        assert self._folder is not None
+        rows = [columns(self._settings)]
+        for name, gradient in gradients:
+            if self._settings.parameters and name not in self._settings.parameters:
+                continue
+            try:
+                values = _values_of(gradient)
+                rows.append(row(name, values, self._settings))
+                if self._settings.level != "L0":
+                    self._folder.write_signs(self._step, name, values > 0)
+            except (TypeError, ValueError) as error:
+                self._log(type(error)(f"the gradient of {name!r} is left out: {error}"))
+        self._folder.write_summary(self._step, rows)
+
+    def _warn_of_absent(self) -> None:
+        absent = [name for name in self._settings.parameters if name not in self._names]
+        if absent:
+            logger.warning(
+                "grad_probe.param_list: the optimizer has no parameter %s; it has %s",
+                ", ".join(absent),
+                ", ".join(self._names),
+            )
+
+    def _log(self, error: Exception) -> None:
+        # the text of an OSError names the file, another one at each step
+        kind = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.error("step %d: %s", self._step, error, exc_info=error if error.__traceback__ else None)
+
+
+def _values_of(gradient: Any) -> npt.NDArray[np.floating[Any]]:
+    """The gradient as an array of a float dtype that NumPy has. Raises TypeError for anything else."""
+    import mindspore
+
+    if not isinstance(gradient, mindspore.Tensor):
+        raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")
+    if not gradient.is_floating_point():
+        raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
+    # NumPy has no bfloat16 or float8
+    is_native = gradient.dtype in (mindspore.float16, mindspore.float32, mindspore.float64)
+    values: npt.NDArray[np.floating[Any]] = (gradient if is_native else gradient.astype(mindspore.float32)).asnumpy()
+    return values

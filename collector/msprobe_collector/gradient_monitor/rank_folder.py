@@ -1,0 +1,88 @@
+"""The files of one rank: a summary per step and, beside it, the signs of each gradient."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_SUMMARY = re.compile(r"grad_summary_\d+\.csv", re.ASCII)
+_STEP = re.compile(r"step\d+", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]", re.ASCII)
+_MAX_NAME_BYTES = 255
+_PARTIAL = ".partial"
+
+
+class RankFolder:
+    """`{dump_path}/rank{R}`, emptied of an earlier run's files.
+
+    A file appears under its name only when it is complete, and the summary of a step after the signs of all its
+    gradients: a step that has a summary is whole, wherever the process was killed.
+    """
+
+    def __init__(self, dump_path: Path, rank: int) -> None:
+        """Make the folder. Raises OSError when it cannot be made or emptied."""
+        self.path = dump_path / f"rank{rank}"
+        self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._remove_earlier_run()
+
+    def write_signs(self, step: int, parameter: str, is_positive: npt.NDArray[np.bool_]) -> None:
+        """Write `step{step}/{parameter}.npy`.
+
+        Raises:
+            ValueError: the parameter's name cannot be a file name.
+            OSError: the file cannot be written.
+        """
+        import numpy as np
+
+        name = f"{parameter}.npy"
+        if _UNSAFE.search(name) or len(name) + len(_PARTIAL) > _MAX_NAME_BYTES:
+            raise ValueError(f"{parameter!r} cannot name a file: use up to 240 letters, digits, '_', '.' and '-'")
+        folder = self.path / f"step{step}"
+        folder.mkdir(mode=0o750, exist_ok=True)
+        _write_whole(folder / name, lambda file: np.save(file, is_positive, allow_pickle=False))
+
+    def write_summary(self, step: int, rows: Iterable[list[str]]) -> None:
+        """Write `grad_summary_{step}.csv`, header first. Raises OSError."""
+
+        def write(file: IO[Any]) -> None:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+        _write_whole(self.path / f"grad_summary_{step}.csv", write, mode="w")
+
+    def _remove_earlier_run(self) -> None:
+        """Remove what this class writes and nothing else: a step of an earlier run would be compared as one of this."""
+        for entry in self.path.iterdir():
+            if entry.is_symlink():
+                continue
+            if _SUMMARY.fullmatch(entry.name.removesuffix(_PARTIAL)) and entry.is_file():
+                entry.unlink()
+            elif _STEP.fullmatch(entry.name) and entry.is_dir():
+                _remove_signs(entry)
+
+
+def _remove_signs(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.name.endswith((".npy", f".npy{_PARTIAL}")):
+            file.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _write_whole(path: Path, write: Callable[[IO[Any]], None], *, mode: str = "wb") -> None:
+    """Have `write` fill a file that gets its name when it is complete, readable by owner and group."""
+    partial = path.with_name(path.name + _PARTIAL)
+    with open(partial, mode, newline=None if "b" in mode else "", opener=_private) as file:
+        write(file)
+    os.replace(partial, path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o640)

@@ -1,0 +1,106 @@
+"""One recorded API call: what happens around the original callable while the collector runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from msprobe_collector.hooking.activity import Activity, backward_parent
+from msprobe_collector.hooking.backward_call import BackwardCall
+from msprobe_collector.hooking.gradients import GradientTap, Sources
+from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.recorder import OpenRecord, Recorder
+
+#: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.
+Unfinished = Callable[[BackwardCall], None]
+
+
+class ApiCalls:
+    """Makes callables that record their outermost calls and return exactly what the originals return."""
+
+    def __init__(
+        self, recorder: Recorder, tap: GradientTap, activity: Activity, faults: FaultLog, *, remember: Unfinished
+    ) -> None:
+        self._recorder = recorder
+        self._tap = tap
+        self._activity = activity
+        self._faults = faults
+        self._remember = remember
+        self._wants_backward = recorder.wants("backward")
+
+    def wrapped(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
+        """`original`, recorded as calls of `call` (`Mint.add`)."""
+        activity, observe = self._activity, self._observe
+
+        @functools.wraps(original, updated=())
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if activity.is_inside:
+                return original(*args, **kwargs)
+            return observe(original, call, args, kwargs)
+
+        return recorded
+
+    def _observe(self, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        activity = self._activity
+        if not self._recorder.is_collecting:
+            return original(*args, **kwargs)
+        activity.is_inside = True
+        record: OpenRecord | None = None
+        try:
+            record, sources = self._before(call, args, kwargs)
+            result = original(*args, **kwargs)
+            if record is not None:
+                self._after(record, sources, result)
+                record = None
+            return result
+        finally:
+            activity.is_inside = False
+            if record is not None:
+                # The call raised: its arguments are what is wanted now.
+                self._recorder.end_quietly(record)
+
+    def _before(
+        self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[OpenRecord | None, Sources | None]:
+        record: OpenRecord | None = None
+        sources: Sources | None = None
+        try:
+            name = f"{call}.{self._recorder.number(call)}.forward"
+            record = self._recorder.begin(name, "forward", self._activity.cell)
+            self._recorder.inputs(record, args, kwargs)
+            if self._wants_backward:
+                sources = self._tap.sources(args)
+        except Exception as error:  # the border between the collector and the user's training
+            self._fault(record, call, error)
+        return record, sources
+
+    def _after(self, record: OpenRecord, sources: Sources | None, result: Any) -> None:
+        try:
+            self._recorder.outputs(record, result)
+            self._recorder.end(record)
+            if sources is not None:
+                self._attach(record, sources, result)
+        except Exception as error:  # the border between the collector and the user's training
+            self._fault(record, record.name, error)
+            self._recorder.end_quietly(record)
+
+    def _attach(self, record: OpenRecord, sources: Sources, result: Any) -> None:
+        results = self._tap.tensors(result if isinstance(result, (tuple, list)) else (result,))
+        if not results:
+            return
+        name = f"{record.name.removesuffix('.forward')}.backward"
+        parent = backward_parent(self._activity.cell)
+        step = self._recorder.step_mark
+
+        def completed(incoming: list[Any], outgoing: list[Any]) -> None:
+            self._recorder.backward(name, parent, incoming, outgoing, step_mark=step)
+
+        backward = self._tap.attach(sources, results, on_complete=completed)
+        if backward is not None and backward.is_of_several:
+            self._remember(backward)
+
+    def _fault(self, record: OpenRecord | None, where: str, error: BaseException) -> None:
+        self._faults.note(where, error)
+        if record is not None:
+            record.fault = f"{type(error).__name__}: {error}"

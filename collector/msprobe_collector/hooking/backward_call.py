@@ -1,0 +1,98 @@
+"""One call's backward while its gradients arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msprobe_collector.recording.tensor_values import FrozenTensor, TensorReader
+
+
+class Completed(Protocol):
+    """What hears of a finished backward."""
+
+    def __call__(self, incoming: list[Any], outgoing: list[Any]) -> None:
+        """`incoming[i]` is the gradient of output i, `outgoing[i]` that of tensor argument i; None where none came."""
+
+
+class BackwardCall:
+    """One call's backward while its gradients arrive.
+
+    It completes when every edge has delivered; `complete` ends it early when the rest will not come.
+    """
+
+    __slots__ = (
+        "_incoming",
+        "_on_begin",
+        "_on_complete",
+        "_outgoing",
+        "_reader",
+        "_waits_for",
+        "has_begun",
+        "is_of_several",
+    )
+
+    def __init__(
+        self,
+        outputs: int,
+        arguments: int,
+        *,
+        reader: TensorReader,
+        on_begin: Callable[[], None] | None,
+        on_complete: Completed,
+    ) -> None:
+        self._reader = reader
+        self._incoming: list[Any] = [None] * outputs
+        self._outgoing: list[Any] = [None] * arguments
+        self._waits_for = 0
+        self._on_begin = on_begin
+        self._on_complete: Completed | None = on_complete
+        self.has_begun = False
+        #: Whether several hooks must fire, of which some may never.
+        self.is_of_several = False
+
+    def expect(self, hook_calls: int) -> None:
+        """Set how many hooks will fire."""
+        self._waits_for = hook_calls
+        self.is_of_several = hook_calls > 1
+
+    def arrived(
+        self,
+        *,
+        incoming: Sequence[tuple[int, Any]] = (),
+        outgoing: Sequence[tuple[int, Any]] = (),
+    ) -> None:
+        """Take gradients as (position, gradient); contributions to one argument are added up."""
+        if not self.has_begun:
+            self.has_begun = True
+            if self._on_begin is not None:
+                self._on_begin()
+        self._waits_for -= 1
+        for position, gradient in incoming:
+            self._incoming[position] = self._held(gradient)
+        for position, gradient in outgoing:
+            known = self._outgoing[position]
+            self._outgoing[position] = self._held(gradient) if known is None else self._added(known, gradient)
+        if self._waits_for == 0:
+            self.complete()
+
+    def _held(self, gradient: Any) -> Any:
+        """What can be kept until the other gradients come: autograd may add to the tensor itself meanwhile."""
+        return self._reader.frozen(gradient) if self._waits_for and gradient is not None else gradient
+
+    def _added(self, known: Any, gradient: Any) -> Any:
+        """The sum of two contributions to a gradient, rounded to its dtype as autograd would."""
+        if gradient is None:
+            return known
+        left = known if isinstance(known, FrozenTensor) else self._reader.frozen(known)
+        right, _ = self._reader.read(gradient)
+        if left.array.dtype.isbuiltin == 1:
+            return FrozenTensor(left.array + right, left.dtype_name)
+        total = left.array.astype("float32") + right.astype("float32")
+        return FrozenTensor(total.astype(left.array.dtype), left.dtype_name)
+
+    def complete(self) -> None:
+        """Hand over what has arrived, once."""
+        if self._on_complete is not None and self.has_begun:
+            report, self._on_complete = self._on_complete, None
+            report(self._incoming, self._outgoing)

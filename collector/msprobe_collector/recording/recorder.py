@@ -1,0 +1,272 @@
+"""The records of a step, from the first value of a call to its line in dump.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from msprobe_collector.configuration import Configuration
+from msprobe_collector.dump_format import Direction
+from msprobe_collector.recording.encoding import RecordText, ValueEncoder
+from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.growing_file import quoted
+from msprobe_collector.recording.record_filter import RecordFilter
+from msprobe_collector.recording.stacks import StackRecorder
+from msprobe_collector.recording.step_files import StepFiles
+from msprobe_collector.recording.tensor_values import FrozenTensor
+from msprobe_collector.recording.writing_queue import WritingQueue
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class OpenRecord:
+    """A record that has begun: its parts as text (or, when another thread writes it, as copied values)."""
+
+    __slots__ = ("direction", "fault", "is_ended", "is_kept", "lists_of_one", "name", "parts", "stack", "text")
+
+    def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
+        self.name = name
+        self.direction = direction
+        self.is_kept = is_kept
+        self.text = RecordText(name, saves=saves)
+        self.parts: list[tuple[str, str, Any]] = []
+        self.stack = ""
+        #: What went wrong while it was taken; its reader learns that parts may be missing.
+        self.fault = ""
+        self.is_ended = False
+        #: Each part is written as a list that holds it.
+        self.lists_of_one = False
+
+
+class Recorder:
+    """Begins and ends records, and streams those that are kept.
+
+    Attributes:
+        is_collecting: between start and stop.
+        is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
+    """
+
+    def __init__(self, configuration: Configuration, faults: FaultLog) -> None:
+        self._configuration = configuration
+        self._faults = faults
+        self._encoder = ValueEncoder(with_checksum=configuration.summary == "md5", on_unknown=faults.note_value)
+        self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
+        self._stacks = StackRecorder(_PACKAGE)
+        self._queue = WritingQueue(faults.note) if configuration.async_dump else None
+        self._lock = RLock()
+        self._counters: dict[str, int] = {}
+        self._files: StepFiles | None = None
+        self._overflows = 0
+        self.is_collecting = False
+        self.is_exhausted = False
+        #: Changes with every step, so that gradients of a step that is over are known.
+        self.step_mark = 0
+        self._saves_all = configuration.task in ("tensor", "overflow_check")
+        self._keeps_inputs = "input" in configuration.selection.parts
+        self._keeps_outputs = "output" in configuration.selection.parts
+        self._has_records = configuration.task != "structure"
+        self._only_overflows = configuration.task == "overflow_check"
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the step that is open, or None."""
+        return None if self._files is None else self._files.folder
+
+    def open_step(self, folder: Path) -> None:
+        """Begin the files of a step, if they are not open already. Raises OSError."""
+        if self._files is None or self._files.folder != folder:
+            self.close_step()
+            self._files = StepFiles(folder, self._configuration)
+            self._faults.write_to(folder)
+
+    def flush(self) -> None:
+        """Bring everything that waits onto the disk; the files are whole then."""
+        if self._queue is not None:
+            self._queue.drain()
+        with self._lock:
+            if self._files is not None:
+                if self._files.stacks is not None:
+                    self._stacks.flush(self._files.stacks)
+                self._files.flush()
+
+    def close_step(self) -> None:
+        """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
+        self.flush()
+        with self._lock:
+            if self._files is not None:
+                self._files.close()
+            self._files = None
+            self.step_mark += 1
+            self._counters.clear()
+            self._stacks.restart()
+
+    def wants(self, direction: Direction) -> bool:
+        """Whether records of `direction` are collected at all."""
+        return direction in self._configuration.selection.directions
+
+    def number(self, call: str) -> int:
+        """The number of the next call of `call` (`Mint.add`) in this step, from 0."""
+        number = self._counters.get(call, 0)
+        self._counters[call] = number + 1
+        return number
+
+    def begin(self, name: str, direction: Direction, parent: str | None) -> OpenRecord:
+        """Begin the record `name`, which runs inside the Cell record `parent`."""
+        is_kept = self._files is not None and self.filter.begin(name, direction)
+        saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
+        record = OpenRecord(name, direction, is_kept=is_kept and not self.is_exhausted, saves=saves)
+        if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
+            with self._lock:
+                self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
+        if record.is_kept and direction == "forward" and self._files is not None and self._files.stacks is not None:
+            record.stack = self._stacks.capture()
+        return record
+
+    def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
+        """Take the arguments of a forward call, before it runs."""
+        if record.is_kept and self._keeps_inputs and self._has_records:
+            with np.errstate(all="ignore"):
+                self._take(record, "input_args", "input", list(arguments))
+                self._take(record, "input_kwargs", "kwargs", keywords)
+
+    def outputs(self, record: OpenRecord, result: Any) -> None:
+        """Take what a forward call returned."""
+        if record.is_kept and self._keeps_outputs and self._has_records:
+            is_several = isinstance(result, (tuple, list))
+            with np.errstate(all="ignore"):
+                self._take(record, "output", "output", list(result) if is_several else [result])
+
+    def part(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
+        """Take another part: `value` under `key`, its files named by `prefix`."""
+        if record.is_kept and self._has_records:
+            with np.errstate(all="ignore"):
+                self._take(record, key, prefix, value)
+
+    def parameter_gradient(self, record: OpenRecord, name: str, gradient: Any) -> None:
+        """Take the gradient of the parameter `name`: a list of one in the record, no number in its file's name."""
+        if record.is_kept and self._has_records:
+            with np.errstate(all="ignore"):
+                self._take(record, name, name, gradient)
+            record.lists_of_one = True
+
+    def gradients(self, record: OpenRecord, incoming: list[Any], outgoing: list[Any]) -> None:
+        """Take both sides of a backward record."""
+        if record.is_kept and self._has_records:
+            with np.errstate(all="ignore"):
+                if self._keeps_inputs:
+                    self._take(record, "input", "input", incoming)
+                if self._keeps_outputs:
+                    self._take(record, "output", "output", outgoing)
+
+    def backward(
+        self, name: str, parent: str | None, incoming: list[Any], outgoing: list[Any], *, step_mark: int
+    ) -> None:
+        """Write the backward record `name` whole, unless the step of its forward is over."""
+        if step_mark != self.step_mark:
+            return
+        record = self.begin(name, "backward", parent)
+        self.gradients(record, incoming, outgoing)
+        self.end(record)
+
+    def write_value(self, name: str, value: Any) -> None:
+        """Write `value` under `name`: an entry of debug.json."""
+        if self._files is None:
+            return
+        text = RecordText(name, saves=self._saves_all)
+        with np.errstate(all="ignore"), self._lock:
+            encoded = self._encoder.encode(value, text, "")
+            self._files.save(text.arrays)
+            self._files.dump.add(f"{quoted(name)}: {encoded}")
+
+    def disown(self) -> None:
+        """Forget the files without touching them: they belong to the process that this one was forked from."""
+        self._files = None
+
+    def end_quietly(self, record: OpenRecord) -> None:
+        """End a record after a fault, with what was taken of it."""
+        guarded(self._faults, record.name, lambda: self.end(record))
+
+    def end(self, record: OpenRecord) -> None:
+        """End the record and write it, once."""
+        if record.is_ended:
+            return
+        record.is_ended = True
+        self.filter.end(record.name)
+        if not record.is_kept or self._files is None:
+            return
+        files = self._files
+        with self._lock:
+            if record.stack and files.stacks is not None and not self._only_overflows:
+                self._stacks.add(record.name, record.stack, files.stacks)
+        if not self._has_records:
+            return
+        if self._queue is None:
+            self._write(record, files)
+        else:
+            self._queue.put(lambda: self._write(record, files), held_bytes=_held_bytes(record.parts))
+
+    def _take(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
+        if self._queue is not None:
+            record.parts.append((key, prefix, self._encoder.freeze(value)))
+            return
+        record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix)))
+        if self._only_overflows:
+            # The call that follows may change its arguments in place, and who knows now whether they are wanted?
+            record.text.arrays = [(name, array.copy()) for name, array in record.text.arrays]
+        elif record.text.arrays and self._files is not None:
+            self._files.save(record.text.arrays)
+            record.text.arrays = []
+
+    def _write(self, record: OpenRecord, files: StepFiles) -> None:
+        if self._queue is not None:
+            with np.errstate(all="ignore"):
+                parts = record.parts
+                record.parts = [
+                    (key, prefix, self._encoder.encode(value, record.text, prefix)) for key, prefix, value in parts
+                ]
+        if self._only_overflows and not self._counts_as_overflow(record, files):
+            return
+        form = "{}: [{}]" if record.lists_of_one else "{}: {}"
+        fields = ", ".join(form.format(quoted(key), text) for key, _, text in record.parts)
+        if record.fault:
+            fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
+        with self._lock:
+            files.save(record.text.arrays)
+            files.dump.add(f"{quoted(record.name)}: {{{fields}}}")
+
+    def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
+        with self._lock:
+            if self.is_exhausted or not record.text.has_nonfinite:
+                return False
+            self._overflows += 1
+            limit = self._configuration.overflow_limit
+            self.is_exhausted = limit is not None and self._overflows >= limit
+            if record.stack and files.stacks is not None:
+                self._stacks.add(record.name, record.stack, files.stacks)
+            return True
+
+
+def guarded(faults: FaultLog, where: str, action: Callable[[], Any]) -> Any:
+    """What `action` returns, or None after its exception went to the log: training must not see it."""
+    try:
+        return action()
+    except Exception as error:  # the border between the collector and the user's training
+        faults.note(where, error)
+        return None
+
+
+def _held_bytes(value: Any) -> int:
+    if isinstance(value, FrozenTensor):
+        return value.array.nbytes
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (list, tuple)):
+        return sum(_held_bytes(item) for item in value) + 64
+    if isinstance(value, dict):
+        return sum(_held_bytes(item) for item in value.values()) + 64
+    return 64

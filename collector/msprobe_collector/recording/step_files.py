@@ -1,0 +1,64 @@
+"""The files of one step of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from msprobe_collector.configuration import Configuration
+from msprobe_collector.dump_format import TENSOR_FOLDER
+from msprobe_collector.recording.growing_file import GrowingFile
+from msprobe_collector.recording.tensor_files import TensorFiles
+
+
+class StepFiles:
+    """dump.json, stack.json, construct.json, debug.json and the tensors in one folder.
+
+    Attributes:
+        folder: `{dump_path}/step{n}/rank{r}` or `proc{pid}`.
+        dump: the records; for level debug the values that `save` was given.
+        stacks, construct: None where the configuration has no extra_info.
+    """
+
+    def __init__(self, folder: Path, configuration: Configuration) -> None:
+        """Create the folder and the files, empty. Raises OSError."""
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.folder = folder
+        is_debug = configuration.level == "debug"
+        saves = configuration.task in ("tensor", "overflow_check") or bool(configuration.selection.tensor_names)
+        head = {
+            "task": configuration.task,
+            "level": configuration.level,
+            "framework": "mindspore",
+            "dump_data_dir": str(folder / TENSOR_FOLDER) if saves else None,
+        }
+        name = "debug.json" if is_debug else "dump.json"
+        self.dump = GrowingFile(folder / name, head=head, entries_key="data")
+        self._tensors = TensorFiles(folder / TENSOR_FOLDER)
+        self.stacks: GrowingFile | None = None
+        self.construct: GrowingFile | None = None
+        if configuration.extra_info and not is_debug:
+            self.stacks = GrowingFile(folder / "stack.json")
+            self.construct = GrowingFile(folder / "construct.json", entries_per_write=256)
+        for file in self._files():
+            file.create()
+
+    def save(self, arrays: Iterable[tuple[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]]) -> None:
+        """Write `arrays` (file name, values) into dump_tensor_data. Raises OSError."""
+        for name, array in arrays:
+            self._tensors.save(name, array)
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError."""
+        for file in self._files():
+            file.flush()
+
+    def close(self) -> None:
+        """Close the files, which are whole already."""
+        for file in self._files():
+            file.close()
+
+    def _files(self) -> list[GrowingFile]:
+        return [file for file in (self.dump, self.stacks, self.construct) if file is not None]

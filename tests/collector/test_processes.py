@@ -1,0 +1,100 @@
+"""Processes of their own: one that is killed, two at once, one that forks, one that only imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msprobe_collector.dump_format import Dump
+
+TESTS = Path(__file__).parents[1]
+
+TRAIN = """
+import os, signal, sys
+import mindspore as ms
+from collector.small_gpt import Training
+from msprobe_collector import PrecisionDebugger
+ms.runtime.launch_blocking()
+debugger = PrecisionDebugger(dump_path={folder!r}, level={level!r}, task="tensor")
+training = Training()
+debugger.start(training.net, rank_id={rank})
+training.step()
+{end}
+"""
+
+
+def train(folder: Path, *, end: str, rank: int | None = None, level: str = "mix") -> subprocess.Popen[str]:
+    script = TRAIN.format(folder=str(folder), level=level, rank=rank, end=end)
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def test_a_killed_training_leaves_what_it_had_recorded(tmp_path):
+    process = train(tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL, output
+    (folder,) = (tmp_path / "step0").iterdir()
+    assert folder.name == f"proc{process.pid}"
+    dump = Dump(folder / "dump.json")
+    assert dump.problem == ""
+    assert len(dump.record_names) >= 235
+    assert dump.backward("Mint.square.0") is not None
+    value = dump.forward("Mint.square.0").arguments[0]
+    assert (folder / "dump_tensor_data" / value.data_name).exists()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5, 100, 1000])
+def test_a_file_without_its_end_is_read_up_to_there(tmp_path, cut):
+    whole = TESTS / "dumps" / "gpt_tiny_statistics" / "step0" / "proc0" / "dump.json"
+    ours = {"task": "tensor", "level": "L1", "framework": "mindspore", "dump_data_dir": None}
+    records = json.loads(whole.read_text())["data"]
+    head = json.dumps(ours)[:-1] + ',\n"data": {\n'
+    entries = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in records.items())
+    path = tmp_path / "dump.json"
+    path.write_text((head + entries + "\n}\n}\n")[: -cut - 3])
+    dump = Dump(path)
+    assert "was cut off while it was written" in dump.problem
+    assert len(dump.record_names) in range(len(records) - 4, len(records))
+    assert dump.forward("Mint.square.0") is not None
+
+
+def test_two_processes_write_beside_each_other(tmp_path):
+    end = "debugger.stop(); debugger.step()"
+    processes = [train(tmp_path, end=end, rank=rank, level="L1") for rank in (0, 1)]
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    assert sorted(path.name for path in (tmp_path / "step0").iterdir()) == ["rank0", "rank1"]
+    first, second = (Dump(tmp_path / "step0" / rank / "dump.json") for rank in ("rank0", "rank1"))
+    assert first.record_names == second.record_names
+    assert len(first.record_names) == 180
+
+
+def test_a_forked_child_writes_nothing(tmp_path):
+    end = """
+import types
+module = types.SimpleNamespace(work=lambda number: number)
+debugger.register_custom_api(module, "work", "Custom")
+child = os.fork()
+if child == 0:
+    try:
+        module.work(1)
+    finally:
+        os._exit(0)
+os.waitpid(child, 0)
+module.work(2)
+debugger.stop(); debugger.step()
+"""
+    process = train(tmp_path, end=end, rank=0, level="L1")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert [path.name for path in (tmp_path / "step0").iterdir()] == ["rank0"]
+    assert Dump(tmp_path / "step0" / "rank0" / "dump.json").record_names[180:] == ["Custom.work.0.forward"]
