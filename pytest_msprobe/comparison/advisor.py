@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.comparison.divergence import Divergence
-from pytest_msprobe.comparison.operation import Operation
 
 #: APIs whose kernels may sum in any order unless determinism is asked for.
 _UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_msprobe.comparison.operation import GRADIENTS, Operation
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from pytest_msprobe.comparison.record_verdict import RecordVerdict
 
 _MOST_NAMED = 10

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.comparison.agreement import Agreement
 from pytest_msprobe.comparison.layers import layer_naming
 from pytest_msprobe.comparison.leaf_verdict import FUZZY_NOTE, LeafVerdict, judge_plain
@@ -21,9 +23,7 @@ from pytest_msprobe.comparison.mapping_files import (
 )
 from pytest_msprobe.comparison.matching import Matching, match
 from pytest_msprobe.comparison.naming import ACROSS_FRAMEWORKS, SAME_NAMES, Naming, canonical_operation
-from pytest_msprobe.comparison.operation import Operation
 from pytest_msprobe.comparison.options import ComparisonSettings
-from pytest_msprobe.comparison.record import Leaf
 from pytest_msprobe.comparison.record_verdict import RecordVerdict
 from pytest_msprobe.comparison.side import Side
 from pytest_msprobe.comparison.tensor_verdict import Source, judge_tensors

@@ -8,34 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_STEP = re.compile(r"step(\d+)")
-_RANK = re.compile(r"rank(\d+)?")
+from msprobe_collector.dump_format.slot import RANK, STEP, Slot, number_in
+
 _PROCESS = re.compile(r"proc(\d+)")
 FILE_NAMES = ("dump.json", "debug.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Step and rank of a dump, as its folders say; None where they do not."""
-
-    step: int | None
-    rank: int | None
-
-    @classmethod
-    def of(cls, path: Path) -> Slot:
-        """Of the dump at `path`, from the innermost folders that name one."""
-        return cls(_number(path, _STEP), _number(path, _RANK))
-
-    def agrees(self, other: Slot) -> bool:
-        """Whether no number that both know differs."""
-        return all(
-            left is None or right is None or left == right
-            for left, right in ((self.step, other.step), (self.rank, other.rank))
-        )
-
-    def __str__(self) -> str:
-        known = [f"step {self.step}"] if self.step is not None else []
-        return " ".join([*known, f"rank {self.rank}"] if self.rank is not None else known) or "a dump without numbers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +68,9 @@ def table_stem(target: Path, *, several_steps: bool = False) -> str:
     """How tables of the target dump at `target` are called: `compare_result_rank0`, `debug_compare_result`, ..."""
     stem = "debug_compare_result" if target.name == FILE_NAMES[1] else "compare_result"
     folder = target.parent.name
-    if several_steps and (step := _number(target, _STEP)) is not None:
+    if several_steps and (step := number_in(target, STEP)) is not None:
         stem = f"{stem}_step{step}"
-    return f"{stem}_{folder}" if _RANK.fullmatch(folder) or _PROCESS.fullmatch(folder) else stem
-
-
-def _number(path: Path, pattern: re.Pattern[str]) -> int | None:
-    for part in reversed(path.parts[:-1]):
-        match = pattern.fullmatch(part)
-        if match is not None and match.group(1) is not None:
-            return int(match.group(1))
-    return None
+    return f"{stem}_{folder}" if RANK.fullmatch(folder) or _PROCESS.fullmatch(folder) else stem
 
 
 def _folders(root: Path) -> Iterator[tuple[str, list[str]]]:

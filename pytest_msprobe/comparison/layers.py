@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from pytest_msprobe.comparison.naming import Naming, canonical_operation
-from pytest_msprobe.comparison.operation import GRADIENTS, Operation
 from pytest_msprobe.comparison.side import Side
 
 Rules = Mapping[str, Mapping[str, str]]

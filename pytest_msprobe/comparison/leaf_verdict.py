@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.comparison.agreement import Agreement
-from pytest_msprobe.comparison.record import Leaf
 
 #: `unmatched` and `unreadable` are no verdicts: nothing was compared. `skip` is what no comparison can judge.
 LeafStatus = Literal["pass", "warning", "error", "unmatched", "unreadable", "skip"]

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from pytest_msprobe.comparison.naming import Naming, bare_name, canonical_operation
-from pytest_msprobe.comparison.operation import GRADIENTS, Operation
 
 #: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
 #: which the documents of the existing tool have the first and its code the second.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.comparison.alignment import align
 from pytest_msprobe.comparison.naming import Name, Naming, bare_name
-from pytest_msprobe.comparison.operation import Operation
 from pytest_msprobe.comparison.side import Side
 
 

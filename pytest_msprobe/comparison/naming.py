@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from pytest_msprobe.comparison.operation import GRADIENTS, Operation
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 
 Name = Callable[[Operation], str]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
@@ -12,17 +11,17 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe import _keys
 from pytest_msprobe.comparison.divergence import RecordSummary
 from pytest_msprobe.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.comparison.mapping_files import MappingError
-from pytest_msprobe.comparison.operation import Operation
 from pytest_msprobe.comparison.record_verdict import RecordVerdict
 from pytest_msprobe.comparison.table import rows
 from pytest_msprobe.comparison.verdict_row import verdict_row
+from pytest_msprobe.node_names import escape
 from pytest_msprobe.reports.row import VerdictRow
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
 GOLDEN = "golden"
 
@@ -165,10 +164,3 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
         report.msprobe_comparison = item.stash[_keys.TABLE_ROWS]  # type: ignore[attr-defined]
         del item.stash[_keys.TABLE_ROWS]
-
-
-def escape(name: str) -> str:
-    """`name` in characters that a node id can hold: others become %XX."""
-    return _UNSAFE.sub(
-        lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name
-    )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.comparison.leaf_verdict import LeafVerdict
-from pytest_msprobe.comparison.operation import Operation
 
 Side = Literal["both", "target", "golden"]
 

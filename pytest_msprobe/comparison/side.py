@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from msprobe_collector.dump_format import Dump, DumpError, read_construct
-from pytest_msprobe.comparison.operation import Operation
-from pytest_msprobe.comparison.record import Leaf, flatten
+from msprobe_collector.dump_format.leaves import Leaf, flatten
+from msprobe_collector.dump_format.operation import Operation
 
 _COMPARABLE = ("tensor", "statistics")
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.comparison.leaf_verdict import LeafVerdict
-from pytest_msprobe.comparison.record import Leaf
 from pytest_msprobe.comparison.record_verdict import RecordVerdict
 
 Cell = Any

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format import DumpError, Place, TensorFolder, TensorValue
+from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from pytest_msprobe.comparison.agreement import Agreement, has_common_statistics, statistics_reasons
 from pytest_msprobe.comparison.leaf_verdict import LeafVerdict, RealFigures
-from pytest_msprobe.comparison.record import Leaf, canonical_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from pytest_msprobe.comparison.mapping_files import ApiRule
 from pytest_msprobe.comparison.naming import canonical_parameter
-from pytest_msprobe.comparison.operation import GRADIENTS, Operation
-from pytest_msprobe.comparison.record import Leaf
 
 Pair = tuple[Leaf | None, Leaf | None]
 

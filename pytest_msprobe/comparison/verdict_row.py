@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format import Direction
+from msprobe_collector.dump_format.leaves import canonical_dtype
 from pytest_msprobe.comparison.leaf_verdict import LeafVerdict
-from pytest_msprobe.comparison.record import canonical_dtype
 from pytest_msprobe.comparison.record_verdict import RecordVerdict
 from pytest_msprobe.reports.row import OutputRow, Status, VerdictRow
 

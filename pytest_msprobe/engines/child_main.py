@@ -10,7 +10,6 @@ from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 from pytest_msprobe.engines.wire import receive, send
 
-
 #: A forward, and the same for perturbed inputs, some of which may have to be made anew within the inputs' range.
 _MOST_EXECUTIONS = 5
 

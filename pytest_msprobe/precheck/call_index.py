@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction, Dump, DumpError
+from pytest_msprobe.node_names import escape
 from pytest_msprobe.precheck.cost import estimate_cost
-from pytest_msprobe.precheck.nodes import escape, group_records
+from pytest_msprobe.precheck.nodes import group_records
 from pytest_msprobe.precheck.session import CheckSession
 from pytest_msprobe.precheck.time_limit import time_limit_seconds
 from pytest_msprobe.reports.names import CallNames

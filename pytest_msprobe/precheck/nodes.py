@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from msprobe_collector.dump_format import (
 )
 from pytest_msprobe import _keys
 from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.node_names import escape
 from pytest_msprobe.precheck.cost import estimate_cost
 from pytest_msprobe.precheck.finding import Finding
 from pytest_msprobe.precheck.time_limit import ending_after, time_limit_seconds
@@ -32,8 +32,6 @@ from pytest_msprobe.reports.row import VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.precheck.check import CallCheck
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 class CheckFailure(Exception):
@@ -271,10 +269,3 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
         row = item.row(Finding("skip" if report.skipped else "error", reason))
     if row is not None:
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
-
-
-def escape(name: str) -> str:
-    """`name` in characters that a node id can hold: `::`, `[`, `@`, spaces and others become %XX."""
-    return _UNSAFE.sub(
-        lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name
-    )

@@ -42,7 +42,7 @@ class Tally:
             self.reasons[row.message] += 1
             return
         if row.status == "error":
-            self.failed_calls[row.call.rpartition(".")[0]] += 1
+            self.failed_calls[row.call.rpartition(".")[0] or row.call] += 1
         output = row.worst
         self._seen += 1
         entry = ((row.status == "error", output.badness[1] if output else math.inf), -self._seen, name, row, output)
@@ -68,7 +68,8 @@ class Tally:
     def _worst_lines(self) -> Iterator[str]:
         ranked = sorted(self._worst, reverse=True)
         has_errors = bool(self.verdicts["error"])
-        shown = [entry for entry in ranked if entry[3].status == "error"] if has_errors else ranked[:3]
+        ranked_outputs = [entry for entry in ranked if entry[4] is not None]
+        shown = [entry for entry in ranked if entry[3].status == "error"] if has_errors else ranked_outputs[:3]
         if not shown:
             return
         if has_errors:

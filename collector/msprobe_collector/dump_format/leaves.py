@@ -63,7 +63,7 @@ class Leaf:
     @property
     def is_output(self) -> bool:
         """Whether the operation made it: outputs and gradients of parameters."""
-        return not self.path.startswith(("input", "parameters."))
+        return not (self.path.startswith("parameters.") or self.path.partition(".")[0] == "input")
 
     @property
     def is_peer(self) -> bool:
