@@ -120,12 +120,9 @@ class _Search:
         return f"{position(element)} ({values(element)})"
 
     def _tolerance(self, magnitude: Floats, response: Floats) -> Floats:
-        if self._sensitivity.is_single:
-            # An elementary function is as accurate where it is steep; its argument was reduced and its value rounded.
-            tolerance: Floats = self._standard.single_sensitivity * response + 2 * self._computing * magnitude
-        else:
-            tolerance = self._standard.sensitivity * response
-            tolerance += self._computing * (response / self._roundoff + magnitude)
+        is_single = self._sensitivity.is_single
+        tolerance: Floats = (self._standard.single_sensitivity if is_single else self._standard.sensitivity) * response
+        tolerance += self._computing * (response / self._roundoff + magnitude)
         tolerance += 2 * self._standard.rounding * self._roundoff * magnitude
         return tolerance + _flushed(self._format)
 
