@@ -81,10 +81,13 @@ def _register_reports(
     observers = VerdictObservers(config)
     config.pluginmanager.register(observers, "msprobe-observers")
     config.pluginmanager.register(
-        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl), "msprobe-reports"
+        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl, noun="operations"),
+        "msprobe-reports",
     )
     if config.getoption("htmlpath", None):
         from pytest_msprobe.reports.html import HtmlPage
 
-        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(dumps), title="Comparison of dumps")
+        page = HtmlPage(
+            settings.html_passes, report.page_lines, CallNames(dumps), title="Comparison of dumps", noun="operations"
+        )
         config.pluginmanager.register(page, "msprobe-html")

@@ -105,10 +105,10 @@ def _register_reports(config: pytest.Config, settings: Settings, gradients: Grad
     observers = VerdictObservers(config)
     config.pluginmanager.register(observers, "msprobe-observers")
     files = [path for steps in gradients.pair.target.steps.values() for path in steps.values()]
-    reports = ReportPlugin(settings.out, files, report.header, observers.tell, jsonl=settings.jsonl)
+    reports = ReportPlugin(settings.out, files, report.header, observers.tell, jsonl=settings.jsonl, noun="gradients")
     config.pluginmanager.register(reports, "msprobe-reports")
     if has_page:
         from pytest_msprobe.reports.html import HtmlPage
 
-        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(files), title="Gradients")
+        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(files), title="Gradients", noun="gradients")
         config.pluginmanager.register(page, "msprobe-html")

@@ -78,12 +78,17 @@ def _register_reports(
     observers = VerdictObservers(config)
     config.pluginmanager.register(observers, "msprobe-observers")
     config.pluginmanager.register(
-        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl), "msprobe-reports"
+        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl, noun="records"),
+        "msprobe-reports",
     )
     if config.getoption("htmlpath", None):
         from pytest_msprobe.reports.html import HtmlPage
 
         page = HtmlPage(
-            settings.html_passes, report.page_lines, CallNames(dumps), title="Overflow: where NaN and Inf begin"
+            settings.html_passes,
+            report.page_lines,
+            CallNames(dumps),
+            title="Overflow: where NaN and Inf begin",
+            noun="records",
         )
         config.pluginmanager.register(page, "msprobe-html")

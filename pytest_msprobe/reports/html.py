@@ -21,14 +21,20 @@ class HtmlPage:
     """Adds columns, details and a summary; keeps the facts of an item from its verdict to its teardown."""
 
     def __init__(
-        self, passes: str, header: Callable[[], list[str]], names: CallNames, *, title: str = "API accuracy pre-check"
+        self,
+        passes: str,
+        header: Callable[[], list[str]],
+        names: CallNames,
+        *,
+        title: str = "API accuracy pre-check",
+        noun: str = "API calls by direction",
     ) -> None:
         """A page that shows, folds or omits `passes`; `header` gives the lines above its table, when it is written."""
         self._title = title
         self._names = names
         self._passes = passes
         self._header = header
-        self._summary = Summary()
+        self._summary = Summary(noun)
         self._rows: dict[str, VerdictRow] = {}
         self._details: dict[str, dict[str, Any]] = {}
         self._page: Any = None

@@ -42,8 +42,16 @@ class ApiTally:
 
 @dataclass(slots=True)
 class Summary:
-    """Running counts over verdict rows; grows with the number of APIs, not of rows."""
+    """Running counts over verdict rows; grows with the number of APIs, not of rows.
 
+    Attributes:
+        noun: what a row is about.
+        apis: counts by API, or by what stands for it.
+        verdicts: rows by verdict.
+        reasons: skipped rows by reason.
+    """
+
+    noun: str = "API calls by direction"
     apis: dict[str, ApiTally] = field(default_factory=dict)
     verdicts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -65,7 +73,7 @@ class Summary:
         boxes = (("pass", "passed"), ("error", "failed"), ("skip", "skipped"))
         yield '<div class="msprobe-totals">'
         yield from (f'<span class="{status}"><b>{counts[status]:,}</b> {word}</span>' for status, word in boxes)
-        yield "</div><p>API calls by direction. "
+        yield f"</div><p>{self.noun}. "
         if counts["pass"] and passes != "show":
             yield {
                 "fold": "Passes are folded: tick <i>Passed</i> below to see them.",

@@ -49,11 +49,12 @@ class ReportPlugin:
         jsonl: Path | None = None,
         earlier: EarlierRun | None = None,
         files: ResultFiles | None = None,
+        noun: str = "API calls by direction",
     ) -> None:
         """A writer into the folder `out` for the dumps that this run collects; `header` gives the lines above the run.
 
         `tell` gets every row when the reports have it. `jsonl` is a new file for machine rows; `earlier`
-        is the run that is continued; `files` are the suite's own.
+        is the run that is continued; `files` are the suite's own; `noun` is what an item of the suite is about.
 
         Raises:
             pytest.UsageError: the output folder or the file cannot be written.
@@ -64,7 +65,7 @@ class ReportPlugin:
         self._names = CallNames(dumps)
         self._earlier = earlier
         self._files = files
-        self._tally = Tally()
+        self._tally = Tally(noun)
         self._open_calls: dict[_Call, list[VerdictRow]] = {}
         self._problem = ""
         self._jsonl_path = jsonl

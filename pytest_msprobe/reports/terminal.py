@@ -20,12 +20,14 @@ class Tally:
     """Running counts over verdict rows; its size does not grow with their number.
 
     Attributes:
+        noun: what a row is about.
         verdicts: rows by verdict.
         benches: rows by the benchmark that judged them.
         reasons: skipped rows by reason.
         failed_calls: errors by API without call number.
     """
 
+    noun: str = "API calls by direction"
     verdicts: Counter[str] = field(default_factory=Counter)
     benches: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -52,7 +54,7 @@ class Tally:
     def lines(self) -> Iterator[str]:
         """The summary, line by line."""
         counts = self.verdicts
-        yield f"{counts['pass']} passed, {counts['error']} failed, {counts['skip']} skipped (API calls by direction)"
+        yield f"{counts['pass']} passed, {counts['error']} failed, {counts['skip']} skipped ({self.noun})"
         for bench, count in self.benches.most_common():
             yield f"benchmark {bench}: {count} judged"
         yield from self._worst_lines()

@@ -54,6 +54,15 @@ ALLOWED = {
         "pytest_msprobe.settings",
         "pytest_msprobe._keys",
     ),
+    "pytest_msprobe.gradients": (
+        "msprobe_collector.dump_format",
+        "pytest_msprobe.reports",
+        "pytest_msprobe.node_names",
+        "pytest_msprobe.option",
+        "pytest_msprobe.option_values",
+        "pytest_msprobe.settings",
+        "pytest_msprobe._keys",
+    ),
     "pytest_msprobe.coverage": ("msprobe_collector.dump_format", "pytest_msprobe.engines", "pytest_msprobe.precheck"),
     "msprobe_collector": (),
 }
