@@ -6,24 +6,24 @@ both into words. `compare_scalars` and `check_indices` are the measures for Pyth
 
 from __future__ import annotations
 
-from pytest_msprobe.numerics.absolute_threshold import AbsoluteThreshold
-from pytest_msprobe.numerics.accumulative_error import AccumulativeError
-from pytest_msprobe.numerics.backward_error import BackwardError
-from pytest_msprobe.numerics.binary import Binary
 from pytest_msprobe.numerics.explanation import explain, summarise
 from pytest_msprobe.numerics.indices import check_indices, select
 from pytest_msprobe.numerics.judgement import Check, CosineMaxAbs, Judgement, Standard, Status, unforgivable_reasons
 from pytest_msprobe.numerics.kinds import Kind, kind_of
 from pytest_msprobe.numerics.measurement import measure
 from pytest_msprobe.numerics.metrics import Element, Metrics, Scalar
-from pytest_msprobe.numerics.output_pair import OutputPair, PairStandard, Perturbed, judge_pair
 from pytest_msprobe.numerics.rounding import round_once
 from pytest_msprobe.numerics.scalars import compare_scalars
-from pytest_msprobe.numerics.second_opinion import AgainstSecondOpinion
-from pytest_msprobe.numerics.standard_constants import LEVELS, AbsoluteBounds, AccumulativeBounds, Levels, UlpBounds
-from pytest_msprobe.numerics.thousandth import Thousandth
+from pytest_msprobe.numerics.standards.absolute_threshold import AbsoluteThreshold
+from pytest_msprobe.numerics.standards.accumulative_error import AccumulativeError
+from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.numerics.standards.binary import Binary
+from pytest_msprobe.numerics.standards.constants import LEVELS, AbsoluteBounds, AccumulativeBounds, Levels, UlpBounds
+from pytest_msprobe.numerics.standards.output_pair import OutputPair, PairStandard, Perturbed, judge_pair
+from pytest_msprobe.numerics.standards.second_opinion import AgainstSecondOpinion
+from pytest_msprobe.numerics.standards.thousandth import Thousandth
+from pytest_msprobe.numerics.standards.ulp import Ulp
 from pytest_msprobe.numerics.ulp import unit_roundoff
-from pytest_msprobe.numerics.ulp_standard import Ulp
 
 __all__ = [
     "LEVELS",

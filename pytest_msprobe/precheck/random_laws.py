@@ -11,17 +11,17 @@ import numpy as np
 
 from msprobe_collector.dump_format import Dtype
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.numerics import laws
-from pytest_msprobe.numerics.categories import (
+from pytest_msprobe.numerics.kinds import kind_of
+from pytest_msprobe.numerics.random import laws
+from pytest_msprobe.numerics.random.categories import (
     judge_categories,
     judge_gumbel_softmax,
     judge_permutation,
     judge_shuffled,
 )
-from pytest_msprobe.numerics.chance import SampleVerdict
-from pytest_msprobe.numerics.distribution import judge_bernoulli, judge_sample, located
-from pytest_msprobe.numerics.dropout import Dropout, DropoutFinding, judge_dropout
-from pytest_msprobe.numerics.kinds import kind_of
+from pytest_msprobe.numerics.random.chance import SampleVerdict
+from pytest_msprobe.numerics.random.distribution import judge_bernoulli, judge_sample, located
+from pytest_msprobe.numerics.random.dropout import Dropout, DropoutFinding, judge_dropout
 from pytest_msprobe.numerics.ulp import float_format
 
 #: The distribution function of a Poisson law is a sum that grows with its mean.

@@ -8,8 +8,8 @@ from typing import cast
 
 from msprobe_collector.dump_format import TensorValue, dtype_of_array
 from pytest_msprobe.engines.protocol import Array, Output
-from pytest_msprobe.numerics.chance import SampleVerdict
-from pytest_msprobe.numerics.dropout import judge_dropout_gradient, judge_dropout_mask
+from pytest_msprobe.numerics.random.chance import SampleVerdict
+from pytest_msprobe.numerics.random.dropout import judge_dropout_gradient, judge_dropout_mask
 from pytest_msprobe.precheck.case import Case
 from pytest_msprobe.precheck.expected_form import FORMS, Form
 from pytest_msprobe.precheck.finding import Finding, NotJudged

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
-from pytest_msprobe.numerics.distribution import located
+from pytest_msprobe.numerics.random.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
+from pytest_msprobe.numerics.random.distribution import located
 from pytest_msprobe.numerics.ulp import unit_roundoff
 
 #: At how many places the distribution over categories is looked at, by index and by rank.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
-from pytest_msprobe.numerics.sensitivity import without_jumps
+from pytest_msprobe.numerics.standards.sensitivity import without_jumps
 from pytest_msprobe.precheck.perturbation import Perturbation
 
 Function = Callable[..., np.ndarray[Any, Any]]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
-from pytest_msprobe.numerics.output_pair import OutputPair
 from pytest_msprobe.numerics.rounding import round_once
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.tally import settle_nonfinite
 from pytest_msprobe.numerics.ulp import part_dtype
 from pytest_msprobe.numerics.wording import number, position, values

@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.elements import (
+from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.metrics import Metrics
+from pytest_msprobe.numerics.standards.constants import ULP, UlpBounds
+from pytest_msprobe.numerics.standards.elements import (
     Beyond,
     dtype_name,
     judge_plain,
@@ -16,10 +19,7 @@ from pytest_msprobe.numerics.elements import (
     settled,
     without_constants,
 )
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
-from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.output_pair import OutputPair
-from pytest_msprobe.numerics.standard_constants import ULP, UlpBounds
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.ulp import float_format, in_spacings, part_dtype
 from pytest_msprobe.numerics.wording import limit_above, number, share
 

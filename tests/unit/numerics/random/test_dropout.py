@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.dropout import (
+from pytest_msprobe.numerics.random.dropout import (
     Dropout,
     judge_dropout,
     judge_dropout_gradient,

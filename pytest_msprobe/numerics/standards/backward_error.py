@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.elements import judge_plain
-from pytest_msprobe.numerics.excess import Excess
 from pytest_msprobe.numerics.judgement import Judgement
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
-from pytest_msprobe.numerics.output_pair import OutputPair
-from pytest_msprobe.numerics.sensitivity import Scatter, Sensitivity, without_jumps
+from pytest_msprobe.numerics.standards.elements import judge_plain
+from pytest_msprobe.numerics.standards.excess import Excess
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
+from pytest_msprobe.numerics.standards.sensitivity import Scatter, Sensitivity, without_jumps
 from pytest_msprobe.numerics.ulp import FloatFormat, float_format, part_dtype, unit_roundoff
 from pytest_msprobe.numerics.wording import count_of, number, position, values
 

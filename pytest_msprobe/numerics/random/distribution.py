@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
 from pytest_msprobe.numerics.kinds import kind_of
-from pytest_msprobe.numerics.laws import Law
 from pytest_msprobe.numerics.metrics import unravelled
+from pytest_msprobe.numerics.random.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
+from pytest_msprobe.numerics.random.laws import Law
 from pytest_msprobe.numerics.ulp import unit_roundoff
 from pytest_msprobe.numerics.wording import count_of
 

@@ -8,7 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from pytest_msprobe.numerics.elements import (
+from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.metrics import Metrics
+from pytest_msprobe.numerics.standards.constants import ACCUMULATIVE, ACCUMULATIVE_SMALL_VALUE, AccumulativeBounds
+from pytest_msprobe.numerics.standards.elements import (
     Beyond,
     dtype_name,
     judge_plain,
@@ -17,10 +20,7 @@ from pytest_msprobe.numerics.elements import (
     settled,
     without_constants,
 )
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
-from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.output_pair import OutputPair
-from pytest_msprobe.numerics.standard_constants import ACCUMULATIVE, ACCUMULATIVE_SMALL_VALUE, AccumulativeBounds
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import limit_above, number, share
 
 #: Heads minus tails of n tosses of a fair coin is within this many roots of n, but for one time in two million.

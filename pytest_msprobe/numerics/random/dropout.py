@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.chance import SampleVerdict
-from pytest_msprobe.numerics.distribution import judge_bits, located
+from pytest_msprobe.numerics.random.chance import SampleVerdict
+from pytest_msprobe.numerics.random.distribution import judge_bits, located
 from pytest_msprobe.numerics.ulp import float_format, unit_roundoff
 
 #: Rounding errors between an input and its scaled output: of the scale, of its use, and one to spare on each side.

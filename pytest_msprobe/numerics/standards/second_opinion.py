@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.elements import Floats, dtype_name, judge_plain, settled, without_constants
 from pytest_msprobe.numerics.judgement import Judgement
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.output_pair import OutputPair
 from pytest_msprobe.numerics.rounding import round_once
-from pytest_msprobe.numerics.standard_constants import LEVELS, SECOND_OPINION, Levels, SecondOpinionConstants
+from pytest_msprobe.numerics.standards.constants import LEVELS, SECOND_OPINION, Levels, SecondOpinionConstants
+from pytest_msprobe.numerics.standards.elements import Floats, dtype_name, judge_plain, settled, without_constants
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import count_of, limit_above, number
 
 

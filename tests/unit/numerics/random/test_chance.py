@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.chance import Count, divergence, judge_counts, judge_runs, lag_counts, longest_run
+from pytest_msprobe.numerics.random.chance import Count, divergence, judge_counts, judge_runs, lag_counts, longest_run
 
 
 def exact_tail(trials: int, hits: int, probability: Fraction) -> Fraction:

@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.elements import (
+from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.metrics import Metrics
+from pytest_msprobe.numerics.standards.constants import ABSOLUTE, AbsoluteBounds
+from pytest_msprobe.numerics.standards.elements import (
     Beyond,
     dtype_name,
     judge_plain,
@@ -18,10 +21,7 @@ from pytest_msprobe.numerics.elements import (
     wide_chunks,
     without_constants,
 )
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
-from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.output_pair import OutputPair
-from pytest_msprobe.numerics.standard_constants import ABSOLUTE, AbsoluteBounds
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.ulp import float_format, part_dtype
 from pytest_msprobe.numerics.wording import limit_above, number, share
 

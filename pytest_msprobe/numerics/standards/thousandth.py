@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pytest_msprobe.numerics.elements import Beyond, judge_plain, place, rounded_chunks, settled
 from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
 from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.output_pair import OutputPair
-from pytest_msprobe.numerics.standard_constants import THOUSANDTH_RELATIVE, THOUSANDTH_SHARE
+from pytest_msprobe.numerics.standards.constants import THOUSANDTH_RELATIVE, THOUSANDTH_SHARE
+from pytest_msprobe.numerics.standards.elements import Beyond, judge_plain, place, rounded_chunks, settled
+from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import limit_below, number, share
 
 

@@ -1,0 +1,1 @@
+"""The standards that look at elements: each a rule from an `OutputPair` to a `Judgement`."""
