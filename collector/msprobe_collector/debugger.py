@@ -92,6 +92,7 @@ class PrecisionDebugger:
         self._was_started = False
         self._customs: dict[tuple[int, str], Any] = {}
         self._gradients: Any = None
+        self._kernels = _kernel_dump(self._configuration)
         PrecisionDebugger._the_one = self
         atexit.register(self._at_exit)
 
@@ -128,10 +129,12 @@ class PrecisionDebugger:
             what = "token_range" if span is not None else f"level {self._configuration.level}"
             raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
         if self._collects():
-            _check_mode()
+            self._check_mode(span)
         self._is_started = self._was_started = True
         if self._collects():
             self._collection().start(self._step, models, token_range=span, rank=rank_id)
+        elif self._kernels is not None:
+            self._kernels.start()
 
     @_OfTheOneDebugger
     def stop(self) -> None:
@@ -144,6 +147,8 @@ class PrecisionDebugger:
         self._is_started = False
         if self._collects():
             self._collection().stop()
+        elif self._kernels is not None:
+            self._kernels.stop()
 
     @_OfTheOneDebugger
     def step(self) -> None:
@@ -158,6 +163,8 @@ class PrecisionDebugger:
         if self._collects():
             self._collection().stop()
             self._collection().close_step()
+        elif self._kernels is not None:
+            self._kernels.step()
         self._step_count += 1
 
     @contextmanager
@@ -231,6 +238,20 @@ class PrecisionDebugger:
         # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
         return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
 
+    def _check_mode(self, span: tuple[int, int] | None) -> None:
+        from msprobe_collector.static_graph.graph_taps import is_graph_mode
+
+        if not is_graph_mode():
+            return
+        level = self._configuration.level
+        if level != "L0":
+            raise DebuggerError(
+                f"start(): GRAPH_MODE runs no API in Python, so there is no level {level}; take L0, which collects "
+                "Cells, or L2, or train in PYNATIVE_MODE"
+            )
+        if span is not None:
+            raise DebuggerError("start(): token_range counts calls in Python, of which GRAPH_MODE has none")
+
     def _collection(self) -> Any:
         """Made when it is first needed, since it loads MindSpore."""
         if self._collection_made is None:
@@ -244,6 +265,15 @@ class PrecisionDebugger:
             self._collection_made.close()
 
 
+def _kernel_dump(configuration: Configuration) -> Any:
+    """MindSpore's own dump where the configuration asks for it; it must be set up before MindSpore's runtime begins."""
+    if configuration.level != "L2" or configuration.task == "grad_probe":
+        return None
+    from msprobe_collector.kernel_dump import KernelDump
+
+    return KernelDump(configuration)
+
+
 def _models(model: Any) -> list[Any]:
     if model is None:
         return []
@@ -254,13 +284,6 @@ def _models(model: Any) -> list[Any]:
         if not isinstance(item, nn.Cell):
             raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a Cell, or a list of Cells")
     return models
-
-
-def _check_mode() -> None:
-    import mindspore
-
-    if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
-        raise DebuggerError("start(): GRAPH_MODE runs no API in Python; train in PYNATIVE_MODE to collect")
 
 
 def _token_range(token_range: Sequence[int] | None) -> tuple[int, int] | None:
