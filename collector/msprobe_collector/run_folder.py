@@ -16,6 +16,11 @@ def communication_rank() -> int | None:
     return int(get_rank()) if GlobalComm.INITED else None
 
 
+def is_scheduler() -> bool:
+    """Whether this process is msrun's scheduler, which runs the training script but trains nothing."""
+    return os.environ.get("MS_ROLE") == "MS_SCHED"
+
+
 def step_folder(dump_path: Path, step: int, rank: int | None) -> Path:
     """The folder of one step of this process."""
     return dump_path / f"step{step}" / (f"proc{os.getpid()}" if rank is None else f"rank{rank}")

@@ -17,12 +17,15 @@ def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
     """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     cells = 0
+    problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
     for path in dumps:
         try:
             dump = session.dump(path)
         except DumpError:
             continue  # the collection reports it
+        if dump.problem:
+            problems.append(f"msprobe: {dump.problem}")
         devices[session.engines.device_for(dump)] += 1
         for record in dump.record_names:
             found = split_record_name(record)
@@ -33,6 +36,7 @@ def header_lines(session: CheckSession, dumps: Sequence[Path]) -> list[str]:
     left = f"; {cells} Cell records are left to other suites" if cells else ""
     shown = session.node_id(dumps[0]) if len(dumps) == 1 else f"{len(dumps)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
+    lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
     return [*lines, *_benchmark_lines(session, calls), *_standard_lines(session)]
 

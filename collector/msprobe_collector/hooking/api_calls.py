@@ -8,9 +8,10 @@ from typing import Any
 
 from msprobe_collector.hooking.activity import Activity, backward_parent
 from msprobe_collector.hooking.backward_call import BackwardCall
+from msprobe_collector.hooking.communication import Waits, handles_of, is_communication, outputs_of
 from msprobe_collector.hooking.gradients import GradientTap, Sources
 from msprobe_collector.recording.faults import FaultLog
-from msprobe_collector.recording.recorder import OpenRecord, Recorder
+from msprobe_collector.recording.recorder import OpenRecord, Recorder, guarded
 
 #: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.
 Unfinished = Callable[[BackwardCall], None]
@@ -20,18 +21,27 @@ class ApiCalls:
     """Makes callables that record their outermost calls and return exactly what the originals return."""
 
     def __init__(
-        self, recorder: Recorder, tap: GradientTap, activity: Activity, faults: FaultLog, *, remember: Unfinished
+        self,
+        recorder: Recorder,
+        tap: GradientTap,
+        activity: Activity,
+        faults: FaultLog,
+        *,
+        remember: Unfinished,
+        waits: Waits,
     ) -> None:
         self._recorder = recorder
         self._tap = tap
         self._activity = activity
         self._faults = faults
         self._remember = remember
+        self._waits = waits
         self._wants_backward = recorder.wants("backward")
 
     def wrapped(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
         """`original`, recorded as calls of `call` (`Mint.add`)."""
-        activity, observe = self._activity, self._observe
+        activity = self._activity
+        observe = self._observe_communication if is_communication(call) else self._observe
 
         @functools.wraps(original, updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -59,6 +69,45 @@ class ApiCalls:
             if record is not None:
                 # The call raised: its arguments are what is wanted now.
                 self._recorder.end_quietly(record)
+
+    def _observe_communication(
+        self, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """As `_observe`, with outputs that may come later, or stand in the arguments."""
+        activity = self._activity
+        if not self._recorder.is_collecting:
+            return original(*args, **kwargs)
+        activity.is_inside = True
+        record: OpenRecord | None = None
+        try:
+            record, sources = self._before(call, args, kwargs)
+            result = original(*args, **kwargs)
+            if record is not None:
+                self._after_communication(record, result, args, kwargs)
+                if sources is not None:
+                    guarded(self._faults, record.name, functools.partial(self._attach, record, sources, result))
+                record = None
+            return result
+        finally:
+            activity.is_inside = False
+            if record is not None:
+                self._recorder.end_quietly(record)
+
+    def _after_communication(
+        self, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        def take_outputs() -> None:
+            self._after(record, None, outputs_of(result, args, kwargs))
+
+        def give_up() -> None:
+            record.fault = "nobody had waited for its handle when the step ended: the outputs are not known"
+            self._recorder.end_quietly(record)
+
+        handles = handles_of(result)
+        if handles:
+            self._waits.expect(handles[-1], take_outputs=take_outputs, give_up=give_up)
+        else:
+            take_outputs()
 
     def _before(
         self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]

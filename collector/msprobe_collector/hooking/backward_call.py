@@ -95,4 +95,10 @@ class BackwardCall:
         """Hand over what has arrived, once."""
         if self._on_complete is not None and self.has_begun:
             report, self._on_complete = self._on_complete, None
-            report(self._incoming, self._outgoing)
+            incoming, self._incoming, outgoing, self._outgoing = self._incoming, [], self._outgoing, []
+            report(incoming, outgoing)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything has been handed over."""
+        return self._on_complete is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from msprobe_collector.hooking.activity import Activity
 from msprobe_collector.hooking.cells import own_parameters
 from msprobe_collector.recording.faults import FaultLog
-from msprobe_collector.recording.recorder import Recorder
+from msprobe_collector.recording.recorder import Recorder, guarded
 
 
 @dataclass(slots=True)
@@ -52,20 +53,15 @@ class ParameterGradients:
     def flush(self) -> None:
         """Write the records that lack gradients."""
         for label in self._arrivals:
-            self._write(label)
-
-    def restart(self) -> None:
-        """Begin another step."""
-        for arrivals in self._arrivals.values():
-            arrivals.gradients.clear()
-            arrivals.number = 0
+            guarded(self._faults, label, functools.partial(self._write, label))
 
     def remove(self) -> None:
-        """Take the hooks off the parameters."""
+        """Take the hooks off the parameters: the step is over."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._known.clear()
+        self._arrivals.clear()
 
     def _hook(self, label: str, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
@@ -91,9 +87,9 @@ class ParameterGradients:
         arrivals = self._arrivals[label]
         if not arrivals.gradients:
             return
-        record = self._recorder.begin(f"{label}.parameters_grad.{arrivals.number}", "backward", None)
-        for name, gradient in arrivals.gradients.items():
+        gradients, arrivals.gradients = arrivals.gradients, {}
+        number, arrivals.number = arrivals.number, arrivals.number + 1
+        record = self._recorder.begin(f"{label}.parameters_grad.{number}", "backward", None)
+        for name, gradient in gradients.items():
             self._recorder.parameter_gradient(record, name, gradient)
         self._recorder.end(record)
-        arrivals.gradients = {}
-        arrivals.number += 1

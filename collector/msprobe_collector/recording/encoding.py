@@ -137,24 +137,26 @@ class ValueEncoder:
             item = value.item()
             text = json.dumps(item) if isinstance(item, str) else number_text(item)
             return f'{{"type": "{type(value).__name__}", "value": {text}}}'
+        if type(value).__name__ == "P2POp":
+            return self._peer_operation(value, record, path)
         for base in (bool, int, float, str):  # an enum, a subclass
             if isinstance(value, base):
                 return _SHORT[base](base(value))
         return self._unknown(value, record)
 
+    def _peer_operation(self, value: Any, record: RecordText, path: str) -> str:
+        """An element of what batch_isend_irecv gets; its tensor stands in it as it does elsewhere."""
+        op = value.op if isinstance(value.op, str) else value.op.__name__
+        tensor = self.encode(value.tensor, record, f"{path}.tensor")
+        fields = {"op": op, "peer": value.peer, "tag": value.tag, "group_id": value.group}
+        return f'{{"class_type": "mindspore.mint.distributed.P2POp", "tensor": {tensor}, {json.dumps(fields)[1:]}'
+
     def _array(
         self, array: np.ndarray[Any, Any], type_name: str, dtype_name: str, record: RecordText, path: str
     ) -> str:
-        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(array)
-        text = f'{{"type": "{type_name}", "dtype": "{dtype_name}", "shape": {list(array.shape)}, '
-        if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
-            text += f'"Max": {maximum!r}, "Min": {minimum!r}, "Mean": {mean!r}, "Norm": {norm!r}'
-        else:
-            numbers = map(number_text, (maximum, minimum, mean, norm))
-            text += '"Max": {}, "Min": {}, "Mean": {}, "Norm": {}'.format(*numbers)
-        if nan_count or inf_count:
+        text, has_nonfinite = _described(array, type_name, dtype_name)
+        if has_nonfinite:
             record.has_nonfinite = True
-            text += f', "NaN_count": {nan_count}, "Inf_count": {inf_count}'
         if not (record.saves or self._with_checksum) or array.dtype.kind not in "biufcV":
             return text + "}"
         stored = stored_form(array)
@@ -172,6 +174,21 @@ class ValueEncoder:
         return "null"
 
 
+def _described(array: np.ndarray[Any, Any], type_name: str, dtype_name: str) -> tuple[str, bool]:
+    """(what a dump says about `array`, without the closing brace; whether it holds NaN or Inf)."""
+    with np.errstate(all="ignore"):  # a training may turn warnings into errors
+        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(array)
+    text = f'{{"type": "{type_name}", "dtype": "{dtype_name}", "shape": {list(array.shape)}, '
+    if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
+        text += f'"Max": {maximum!r}, "Min": {minimum!r}, "Mean": {mean!r}, "Norm": {norm!r}'
+    else:
+        numbers = map(number_text, (maximum, minimum, mean, norm))
+        text += '"Max": {}, "Min": {}, "Mean": {}, "Norm": {}'.format(*numbers)
+    if nan_count or inf_count:
+        return f'{text}, "NaN_count": {nan_count}, "Inf_count": {inf_count}', True
+    return text, False
+
+
 def number_text(number: Number) -> str:
     """A statistic as JSON text, with the bare NaN and Infinity that dumps use."""
     if number is None:
@@ -187,7 +204,8 @@ def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """`array` as .npy files hold it: bfloat16, float8 and int4, which NumPy lacks, as float32 (int4 as int8)."""
     if array.dtype.isbuiltin == 1:
         return array
-    return array.astype(np.int8 if "int4" in array.dtype.name else np.float32)
+    with np.errstate(all="ignore"):
+        return array.astype(np.int8 if "int4" in array.dtype.name else np.float32)
 
 
 def _bound(bound: Any) -> int | None:

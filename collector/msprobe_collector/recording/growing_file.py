@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,9 +36,10 @@ class GrowingFile:
             entries_per_write: entries that a kill may cost, to write less often.
         """
         self.path = path
-        fields = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in (head or {}).items())
-        opening, self._tail = ("", b"\n}\n") if entries_key is None else (f"{json.dumps(entries_key)}: {{", b"\n}\n}\n")
-        self._head = f"{{{fields}{opening}".encode()
+        self._opening, self._tail = (
+            ("", b"\n}\n") if entries_key is None else (f"{json.dumps(entries_key)}: {{", b"\n}\n}\n")
+        )
+        self._head = self._head_of(head or {})
         self._descriptor = -1
         self._end = 0
         self._entries_per_write = entries_per_write
@@ -51,6 +53,17 @@ class GrowingFile:
             self._end = len(self._head)
             self._write(self._head + self._tail, at=0)
 
+    def change(self, path: Path, head: Mapping[str, object]) -> None:
+        """The file has been moved to `path`: write another `head` where it stands. Raises OSError.
+
+        A head longer than the one before has no room and is given up: the old one stays.
+        """
+        self.path = path
+        missing = len(self._head) - len(self._head_of(head))
+        if self._descriptor >= 0 and missing >= 0:
+            self._head = self._head_of(head, padding=" " * missing)
+            self._write(self._head, at=0)
+
     def add(self, entry: str) -> None:
         """Append `entry`, the text of a key and its value. Raises OSError."""
         self._waiting.append(entry)
@@ -58,7 +71,7 @@ class GrowingFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the entries that wait. Raises OSError; they are given up then."""
+        """Write the entries that wait. Raises OSError; they are given up then, and the file stays whole without them."""
         if not self._waiting:
             return
         if self._descriptor < 0:
@@ -66,15 +79,31 @@ class GrowingFile:
         text = ",\n".join(self._waiting).encode()
         self._waiting.clear()
         separator = b"\n" if self._end == len(self._head) else b",\n"
-        self._write(separator + text + self._tail, at=self._end)
+        try:
+            self._write(separator + text + self._tail, at=self._end)
+        except OSError:
+            self._mend()
+            raise
         self._end += len(separator) + len(text)
 
     def close(self) -> None:
         """Write what waits and close the file; it stays whole. Raises OSError."""
-        self.flush()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        try:
+            self.flush()
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _mend(self) -> None:
+        """Put the closing brackets back where a write that failed half-way ran over them."""
+        with suppress(OSError):
+            self._write(self._tail, at=self._end)
+            os.ftruncate(self._descriptor, self._end + len(self._tail))
+
+    def _head_of(self, head: Mapping[str, object], *, padding: str = "") -> bytes:
+        fields = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+        return f"{{{fields}{padding}{self._opening}".encode()
 
     def _write(self, content: bytes, *, at: int) -> None:
         view = memoryview(content)

@@ -49,6 +49,7 @@ class Recorder:
     Attributes:
         is_collecting: between start and stop.
         is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
+        lost_records: records that the disk refused.
     """
 
     def __init__(self, configuration: Configuration, faults: FaultLog) -> None:
@@ -64,6 +65,7 @@ class Recorder:
         self._overflows = 0
         self.is_collecting = False
         self.is_exhausted = False
+        self.lost_records = 0
         #: Changes with every step, so that gradients of a step that is over are known.
         self.step_mark = 0
         self._saves_all = configuration.task in ("tensor", "overflow_check")
@@ -84,22 +86,31 @@ class Recorder:
             self._files = StepFiles(folder, self._configuration)
             self._faults.write_to(folder)
 
-    def flush(self) -> None:
-        """Bring everything that waits onto the disk; the files are whole then."""
+    def move_step(self, folder: Path) -> None:
+        """Give the folder of the open step another name, in which it goes on. Raises OSError."""
         if self._queue is not None:
             self._queue.drain()
         with self._lock:
             if self._files is not None:
-                if self._files.stacks is not None:
-                    self._stacks.flush(self._files.stacks)
-                self._files.flush()
+                self._files.move(folder)
+                self._faults.write_to(folder)
+
+    def flush(self) -> None:
+        """Bring everything that waits onto the disk; the files are whole then, also when the disk refuses some of it."""
+        if self._queue is not None:
+            self._queue.drain()
+        with self._lock:
+            if (files := self._files) is not None:
+                if (stacks := files.stacks) is not None:
+                    guarded(self._faults, str(stacks.path), lambda: self._stacks.flush(stacks))
+                guarded(self._faults, str(files.folder), files.flush)
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
         self.flush()
         with self._lock:
             if self._files is not None:
-                self._files.close()
+                guarded(self._faults, str(self._files.folder), self._files.close)
             self._files = None
             self.step_mark += 1
             self._counters.clear()
@@ -130,38 +141,33 @@ class Recorder:
     def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
         """Take the arguments of a forward call, before it runs."""
         if record.is_kept and self._keeps_inputs and self._has_records:
-            with np.errstate(all="ignore"):
-                self._take(record, "input_args", "input", list(arguments))
-                self._take(record, "input_kwargs", "kwargs", keywords)
+            self._take(record, "input_args", "input", list(arguments))
+            self._take(record, "input_kwargs", "kwargs", keywords)
 
     def outputs(self, record: OpenRecord, result: Any) -> None:
         """Take what a forward call returned."""
         if record.is_kept and self._keeps_outputs and self._has_records:
             is_several = isinstance(result, (tuple, list))
-            with np.errstate(all="ignore"):
-                self._take(record, "output", "output", list(result) if is_several else [result])
+            self._take(record, "output", "output", list(result) if is_several else [result])
 
     def part(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
         """Take another part: `value` under `key`, its files named by `prefix`."""
         if record.is_kept and self._has_records:
-            with np.errstate(all="ignore"):
-                self._take(record, key, prefix, value)
+            self._take(record, key, prefix, value)
 
     def parameter_gradient(self, record: OpenRecord, name: str, gradient: Any) -> None:
         """Take the gradient of the parameter `name`: a list of one in the record, no number in its file's name."""
         if record.is_kept and self._has_records:
-            with np.errstate(all="ignore"):
-                self._take(record, name, name, gradient)
+            self._take(record, name, name, gradient)
             record.lists_of_one = True
 
     def gradients(self, record: OpenRecord, incoming: list[Any], outgoing: list[Any]) -> None:
         """Take both sides of a backward record."""
         if record.is_kept and self._has_records:
-            with np.errstate(all="ignore"):
-                if self._keeps_inputs:
-                    self._take(record, "input", "input", incoming)
-                if self._keeps_outputs:
-                    self._take(record, "output", "output", outgoing)
+            if self._keeps_inputs:
+                self._take(record, "input", "input", incoming)
+            if self._keeps_outputs:
+                self._take(record, "output", "output", outgoing)
 
     def backward(
         self, name: str, parent: str | None, incoming: list[Any], outgoing: list[Any], *, step_mark: int
@@ -178,7 +184,7 @@ class Recorder:
         if self._files is None:
             return
         text = RecordText(name, saves=self._saves_all)
-        with np.errstate(all="ignore"), self._lock:
+        with self._lock:
             encoded = self._encoder.encode(value, text, "")
             self._files.save(text.arrays)
             self._files.dump.add(f"{quoted(name)}: {encoded}")
@@ -224,11 +230,10 @@ class Recorder:
 
     def _write(self, record: OpenRecord, files: StepFiles) -> None:
         if self._queue is not None:
-            with np.errstate(all="ignore"):
-                parts = record.parts
-                record.parts = [
-                    (key, prefix, self._encoder.encode(value, record.text, prefix)) for key, prefix, value in parts
-                ]
+            parts = record.parts
+            record.parts = [
+                (key, prefix, self._encoder.encode(value, record.text, prefix)) for key, prefix, value in parts
+            ]
         if self._only_overflows and not self._counts_as_overflow(record, files):
             return
         form = "{}: [{}]" if record.lists_of_one else "{}: {}"
@@ -236,8 +241,17 @@ class Recorder:
         if record.fault:
             fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
         with self._lock:
-            files.save(record.text.arrays)
-            files.dump.add(f"{quoted(record.name)}: {{{fields}}}")
+            try:
+                files.save(record.text.arrays)
+            finally:
+                self._write_line(f"{quoted(record.name)}: {{{fields}}}", files)
+
+    def _write_line(self, line: str, files: StepFiles) -> None:
+        try:
+            files.dump.add(line)
+        except OSError:
+            self.lost_records += 1
+            raise
 
     def _counts_as_overflow(self, record: OpenRecord, files: StepFiles) -> bool:
         with self._lock:

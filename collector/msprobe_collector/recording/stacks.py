@@ -53,12 +53,11 @@ class StackRecorder:
             self.flush(file)
 
     def flush(self, file: GrowingFile) -> None:
-        """Write the groups that wait. Raises OSError."""
-        for stack, names in self._waiting.items():
+        """Write the groups that wait. Raises OSError; they are given up then."""
+        waiting, self._waiting, self._waiting_count = self._waiting, {}, 0
+        for stack, names in waiting.items():
             file.add(f'"{self._groups}": [{json.dumps(names)}, {stack}]')
             self._groups += 1
-        self._waiting.clear()
-        self._waiting_count = 0
 
     def restart(self) -> None:
         """Begin another step's file."""

@@ -9,9 +9,10 @@ import numpy as np
 
 Number = Union[float, int, bool, None]
 
-#: Elements that are raised to float64 at a time: 64 KiB, which stay in the cache for all four reductions, and few
-#: enough for OpenBLAS to keep `dot` in this thread: waking others costs more than they save.
-_CHUNK = 1 << 13
+#: Elements that are raised to float64 at a time: 256 KiB, which stay in the cache for all four reductions.
+_CHUNK = 1 << 15
+#: Elements of one `dot`: few enough for OpenBLAS to keep it in this thread; waking others costs more than they save.
+_DOT = 1 << 13
 _NONE_SUCH: tuple[Number, Number, Number, Number] = (None, None, None, None)
 
 
@@ -73,12 +74,19 @@ def _reduced(flat: np.ndarray[Any, Any]) -> tuple[float, float, float, float]:
     return float(maxima.max()), float(minima.min()), float(totals.sum()) / size, math.sqrt(squares)
 
 
-_MAXIMUM, _MINIMUM, _TOTAL = np.maximum.reduce, np.minimum.reduce, np.add.reduce
+_MAXIMUM, _MINIMUM, _ONES = np.maximum.reduce, np.minimum.reduce, np.ones(_DOT)
 
 
 def _of_chunk(flat: np.ndarray[Any, Any]) -> tuple[float, float, float, float]:
+    """(max, min, sum, sum of squares). The sum is a product with ones: quicker, and silent where infinities meet."""
     wide = flat.astype(np.float64, copy=False)
-    return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), float(_TOTAL(wide)), float(wide.dot(wide))
+    size = wide.size
+    if size <= _DOT:
+        return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), float(wide.dot(_ONES[:size])), float(wide.dot(wide))
+    pieces = [wide[start : start + _DOT] for start in range(0, size, _DOT)]
+    total = sum(float(piece.dot(_ONES[: piece.size])) for piece in pieces)
+    squares = sum(float(piece.dot(piece)) for piece in pieces)
+    return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
 def _scaled_norm(flat: np.ndarray[Any, Any], scale: float) -> float:

@@ -27,15 +27,9 @@ class StepFiles:
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.folder = folder
         is_debug = configuration.level == "debug"
-        saves = configuration.task in ("tensor", "overflow_check") or bool(configuration.selection.tensor_names)
-        head = {
-            "task": configuration.task,
-            "level": configuration.level,
-            "framework": "mindspore",
-            "dump_data_dir": str(folder / TENSOR_FOLDER) if saves else None,
-        }
+        self._configuration = configuration
         name = "debug.json" if is_debug else "dump.json"
-        self.dump = GrowingFile(folder / name, head=head, entries_key="data")
+        self.dump = GrowingFile(folder / name, head=self._head(), entries_key="data")
         self._tensors = TensorFiles(folder / TENSOR_FOLDER)
         self.stacks: GrowingFile | None = None
         self.construct: GrowingFile | None = None
@@ -50,15 +44,32 @@ class StepFiles:
         for name, array in arrays:
             self._tensors.save(name, array)
 
+    def move(self, folder: Path) -> None:
+        """Give the folder another name. Raises OSError, also when that name is taken."""
+        self.folder.rename(folder)
+        self.folder = folder
+        self._tensors.folder = folder / TENSOR_FOLDER
+        self.dump.change(folder / self.dump.path.name, self._head())
+
     def flush(self) -> None:
         """Write what waits. Raises OSError."""
         for file in self._files():
             file.flush()
 
     def close(self) -> None:
-        """Close the files, which are whole already."""
+        """Write what waits and close the files, which stay whole. Raises OSError."""
         for file in self._files():
             file.close()
+
+    def _head(self) -> dict[str, object]:
+        configuration = self._configuration
+        saves = configuration.task in ("tensor", "overflow_check") or bool(configuration.selection.tensor_names)
+        return {
+            "task": configuration.task,
+            "level": configuration.level,
+            "framework": "mindspore",
+            "dump_data_dir": str(self.folder / TENSOR_FOLDER) if saves else None,
+        }
 
     def _files(self) -> list[GrowingFile]:
         return [file for file in (self.dump, self.stacks, self.construct) if file is not None]
