@@ -112,7 +112,7 @@ class Collection:
 
     def stop(self) -> None:
         """Put the originals back and bring what waits onto the disk. Gradients still arrive until `close_step`."""
-        self._graphs.settle()
+        guarded(self._faults, "reading the values of graphs", self._graphs.settle)
         self._learn_rank(None)
         self._recorder.is_collecting = False
         self._uninstall()

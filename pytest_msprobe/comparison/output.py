@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.dump_format.slot import Slot
 from pytest_msprobe.comparison.advisor import advice
 from pytest_msprobe.comparison.divergence import Divergence, RecordSummary
 from pytest_msprobe.comparison.dump_comparison import DumpComparison
-from pytest_msprobe.comparison.dump_pairs import Slot, table_stem
+from pytest_msprobe.comparison.dump_pairs import table_stem
 from pytest_msprobe.comparison.options import ComparisonSettings
 from pytest_msprobe.comparison.table_files import NO_XLSXWRITER, RowStore, TableFiles
 

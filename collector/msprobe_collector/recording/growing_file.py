@@ -71,7 +71,7 @@ class GrowingFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the entries that wait. Raises OSError; they are given up then, and the file stays whole without them."""
+        """Write the entries that wait. Raises OSError; they are given up then, and the file is whole without them."""
         if not self._waiting:
             return
         if self._descriptor < 0:

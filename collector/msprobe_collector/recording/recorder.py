@@ -96,7 +96,7 @@ class Recorder:
                 self._faults.write_to(folder)
 
     def flush(self) -> None:
-        """Bring everything that waits onto the disk; the files are whole then, also when the disk refuses some of it."""
+        """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
         if self._queue is not None:
             self._queue.drain()
         with self._lock:

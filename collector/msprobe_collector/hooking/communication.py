@@ -1,0 +1,114 @@
+"""Communication: calls that fill their arguments, and those whose results are there only after `wait`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from msprobe_collector.hooking.activity import Activity
+from msprobe_collector.recording.faults import FaultLog
+
+#: Record types of communication APIs.
+TYPES = ("MintDistributed", "Distributed")
+
+
+class _Open(NamedTuple):
+    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
+
+    handle: Any
+    take_outputs: Callable[[], None]
+    give_up: Callable[[], None]
+
+
+def is_communication(call: str) -> bool:
+    """Whether `call` (`MintDistributed.all_reduce`) moves values between processes."""
+    return call.partition(".")[0] in TYPES
+
+
+def outputs_of(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a communication call put out: its result, or, where it fills its arguments, these as they are now."""
+    parts = list(result) if isinstance(result, (list, tuple)) else [result]
+    if all(part is None or is_handle(part) for part in parts):
+        return [*args, *kwargs.values()]
+    return [None if is_handle(part) else part for part in parts]
+
+
+def handles_of(result: Any) -> list[Any]:
+    """Handles in `result` on which someone must still wait."""
+    parts = result if isinstance(result, (list, tuple)) else [result]
+    return [part for part in parts if is_handle(part) and getattr(part, "handle", None) is not None]
+
+
+def is_handle(value: Any) -> bool:
+    """Whether `value` is what an asynchronous communication returns to wait on."""
+    return type(value).__name__ in ("CommHandle", "CommHandle_")
+
+
+class Waits:
+    """Sees the training wait on handles; nothing is waited for that the training does not wait for."""
+
+    def __init__(self, activity: Activity, faults: FaultLog) -> None:
+        self._activity = activity
+        self._faults = faults
+        self._open: dict[int, _Open] = {}
+        self._swaps: list[tuple[type, str, Any]] = []
+
+    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
+        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
+        self._open[id(handle)] = _Open(handle, take_outputs, give_up)
+
+    def give_up(self) -> None:
+        """End what nobody has waited for; its values may still be on their way."""
+        waiting, self._open = list(self._open.values()), {}
+        for call in waiting:
+            call.give_up()
+
+    def put_in(self) -> None:
+        """See waits from now on, and let operations of a batch be named by recorded functions."""
+        if self._swaps:
+            return
+        from mindspore.communication import comm_func
+        from mindspore.mint import distributed
+        from mindspore.ops.function import comm_func as newer
+
+        for owner in dict.fromkeys(getattr(module, "CommHandle", None) for module in (comm_func, newer)):
+            if owner is not None and "wait" in vars(owner):
+                self._swap(owner, "wait", self._seen_wait(vars(owner)["wait"]))
+        for module in (distributed, newer):
+            # It takes only the very functions isend and irecv, whose names hold recorded ones now.
+            if (owner := getattr(module, "P2POp", None)) is not None:
+                self._swap(owner, "__new__", staticmethod(_with_originals(owner.__new__)))
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        while self._swaps:
+            owner, name, original = self._swaps.pop()
+            setattr(owner, name, original)
+
+    def _swap(self, owner: type, name: str, replacement: Any) -> None:
+        self._swaps.append((owner, name, vars(owner)[name]))
+        setattr(owner, name, replacement)
+
+    def _seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(handle, *args, **kwargs)
+            call = self._open.pop(id(handle), None)
+            if call is not None:
+                with self._activity.own_work():
+                    try:
+                        call.take_outputs()
+                    except Exception as error:  # the border between the collector and the user's training
+                        self._faults.note("taking what was waited for", error)
+            return result
+
+        return wait
+
+
+def _with_originals(new: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(new)
+    def make(cls: type, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return new(cls, getattr(op, "__wrapped__", op), *args, **kwargs)
+
+    return make
