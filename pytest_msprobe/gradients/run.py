@@ -73,11 +73,11 @@ class RunPair:
             RunError: one of them holds no gradients; the text names it.
         """
         runs = []
-        for path in (root, golden_root):
+        for option, path in (("--msprobe-gradients", root), ("--msprobe-golden", golden_root)):
             try:
                 runs.append(GradientRun.of(path) if path is not None else None)
             except RunError as error:
-                raise RunError(f"{path}: {error}") from None
+                raise RunError(f"{option}: {path}: {error}") from None
         target, golden = runs
         assert target is not None
         if golden is not None and golden.is_one_rank and target.is_one_rank:

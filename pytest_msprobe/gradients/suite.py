@@ -74,7 +74,7 @@ def set_up(config: pytest.Config, settings: Settings, dumps: tuple[Path, ...]) -
     try:
         pair = RunPair.of(root, settings.golden)
     except RunError as error:
-        raise pytest.UsageError(f"--msprobe-gradients: {error}") from None
+        raise pytest.UsageError(str(error)) from None
     _collect(config, settings, root)
     gradients = GradientSession(config.rootpath, pair, settings.gradients)
     if not hasattr(config, "workerinput"):

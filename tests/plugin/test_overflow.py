@@ -312,3 +312,9 @@ def test_a_real_training_step(pytester: pytest.Pytester, dumps: Path) -> None:
     result = pytester.runpytest("--msprobe-dump=dump", SUITE)
     result.assert_outcomes(passed=5, skipped=9, failed=1)
     result.stdout.fnmatch_lines(["first anomaly of step 0: rank 0, Mint.matmul.3.forward: normal-range"])
+
+
+def test_a_suite_without_a_dump_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--msprobe-suite=overflow")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--msprobe-suite=overflow needs a dump*"])
