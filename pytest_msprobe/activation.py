@@ -57,8 +57,7 @@ def activate(config: pytest.Config) -> None:
         pytest.UsageError: a setting is wrong.
     """
     settings = read_settings(config)
-    has_dump_arguments = any(path.name == "dump.json" for path in _argument_paths(config))
-    set_up = _suite_named(settings, has_dump_arguments=has_dump_arguments)
+    set_up = _suite_named(settings)
     config.stash[_keys.IS_ACTIVE] = True
     _take_dumps_as_arguments(config, settings)
     _register_markers(config)
@@ -69,14 +68,12 @@ def activate(config: pytest.Config) -> None:
     _register_report_facts(config)
 
 
-def _suite_named(settings: Settings, *, has_dump_arguments: bool) -> SetUp:
+def _suite_named(settings: Settings) -> SetUp:
     name = settings.suite
     if name == "auto":
         name = "gradients" if settings.gradients.run else "comparison" if settings.golden else "precheck"
     if name not in SUITES:
         raise pytest.UsageError(f"--msprobe-suite={name}: there is no such suite; there are {', '.join(SUITES)}")
-    if settings.suite not in ("auto", "gradients") and not (settings.dumps or has_dump_arguments):
-        raise pytest.UsageError(f"--msprobe-suite={name} needs a dump: --msprobe-dump=PATH, or a dump.json as argument")
     found: SetUp = SUITES[name]()
     return found
 

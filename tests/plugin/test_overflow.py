@@ -257,9 +257,10 @@ def test_wrong_options_are_one_sentence(pytester: pytest.Pytester, options: list
     result.stderr.fnmatch_lines([words])
 
 
-def test_without_a_dump_the_suite_says_what_it_needs(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("way", ["--msprobe-config=own.yaml", "--msprobe-suite=overflow"])
+def test_without_a_dump_the_suite_says_what_it_needs(pytester: pytest.Pytester, way: str) -> None:
     (pytester.path / "own.yaml").write_text("suite: overflow\n")
-    result = pytester.runpytest("--msprobe-config=own.yaml")
+    result = pytester.runpytest(way)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--msprobe-suite=overflow needs --msprobe-dump=PATH*"])
 
@@ -312,9 +313,3 @@ def test_a_real_training_step(pytester: pytest.Pytester, dumps: Path) -> None:
     result = pytester.runpytest("--msprobe-dump=dump", SUITE)
     result.assert_outcomes(passed=5, skipped=9, failed=1)
     result.stdout.fnmatch_lines(["first anomaly of step 0: rank 0, Mint.matmul.3.forward: normal-range"])
-
-
-def test_a_suite_without_a_dump_is_a_usage_error(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess("--msprobe-suite=overflow")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--msprobe-suite=overflow needs a dump*"])

@@ -55,7 +55,7 @@ def test_a_folder_without_gradients(tmp_path: Path, has_folder: bool) -> None:
     text = "holds no rank<N>/grad_summary_<step>.csv; give" if has_folder else "cannot be read: No such file"
     with pytest.raises(RunError) as raised:
         RunPair.of(make(tmp_path / "a", {0: [0]}), root)
-    assert str(raised.value).startswith(f"{root}: {text}")
+    assert str(raised.value).startswith(f"--msprobe-golden: {root}: {text}")
 
 
 def test_number_ranges() -> None:
