@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import msprobe_collector
-
-COLLECTOR = Path(msprobe_collector.__file__).parents[1]
+COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
 PROGRAMS = {"python": [sys.executable], "pytest": [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]}
 
 

@@ -18,7 +18,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Model
 
-import msprobe_collector
 from msprobe_collector import MsprobeStep
 from msprobe_collector.debugger import DebuggerError
 
@@ -317,7 +316,7 @@ def test_token_range_is_refused(make_debugger, graph_mode):
         make_debugger(level="L0").start(nn.ReLU(), token_range=[0, 1])
 
 
-COLLECTOR = Path(msprobe_collector.__file__).parents[1]
+COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import msprobe_collector
 from msprobe_collector.configuration import (
     LEVELS,
     ApiPlace,
@@ -289,7 +288,7 @@ def test_reading_loads_neither_numpy_nor_a_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-README = (Path(msprobe_collector.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).resolve().parents[4] / "collector" / "README.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`([a-z_{}.]+)`", README.partition("## Keys of config.json")[2]))
 
 
