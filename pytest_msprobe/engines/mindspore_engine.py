@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, cast
 
@@ -26,6 +27,8 @@ from pytest_msprobe.engines.protocol import (
 
 #: Where each API type lives.
 _MODULES = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops"}
+#: How often an error is waited for again; two have been seen.
+_MOST_LEFT_ERRORS = 10
 _PRIMITIVE_MODULES = ("ops", "ops.operations", "ops.auto_generate")
 
 
@@ -78,7 +81,7 @@ class MindSporeEngine:
                 **{key: _with_leaves(value, placed) for key, value in keywords.items()},
             )
 
-        with _Guarded(self.target):
+        with _Guarded(self._mindspore, self.target):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
 
     def close(self) -> None:
@@ -168,7 +171,7 @@ class MindSporeExecution:
         if not sens:
             raise Unsupported("no output of the API can carry a gradient")
         operation = _graph_tools(self._mindspore)[1]
-        with _Guarded(self._target):
+        with _Guarded(self._mindspore, self._target):
             found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
             return tuple(_array(gradient) for gradient in found)
 
@@ -182,11 +185,12 @@ class MindSporeExecution:
 
 
 class _Guarded:
-    """Around MindSpore's own code: its many ways of saying "no kernel for this" become Unsupported, and the
-    floating-point mode is put back.
+    """Around MindSpore's own code: its many ways of saying "no kernel for this" become Unsupported, an error stays
+    with the call that caused it, and the floating-point mode is put back.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, mindspore: Any, target: str) -> None:
+        self._mindspore = mindspore
         self._target = target
 
     def __enter__(self) -> None:
@@ -194,9 +198,22 @@ class _Guarded:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         restore_subnormals()
+        if error is not None:
+            _discard_left_errors(self._mindspore)
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
+
+
+def _discard_left_errors(mindspore: Any) -> None:
+    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
+    raised, and would do so from the next call.
+    """
+    for _ in range(_MOST_LEFT_ERRORS):
+        with suppress(Exception):  # of any kind: it is the error that was raised already
+            mindspore.runtime.synchronize()
+            (mindspore.Tensor(1.0) + 1.0).asnumpy()
+            return
 
 
 @cache

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -148,6 +150,32 @@ def test_a_missing_mindspore_kernel_is_named() -> None:
         MindSporeEngine(is_raised=True).forward(call("Mint.stack", (X, Y)), differentiate=())
     with pytest.raises(Unsupported, match=r"MindSpore CPU has no kernel \w+ for this dtype"):
         MindSporeEngine(is_raised=False).forward(call("Mint.exp", X.astype(ml_dtypes.bfloat16)), differentiate=())
+
+
+#: MindSpore that runs asynchronously, as it does where it has not been told otherwise: an error comes late, and twice.
+_ASYNCHRONOUS = """
+import mindspore, numpy as np
+from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
+from pytest_msprobe.engines.protocol import Call, Unsupported
+
+mindspore.runtime.launch_blocking = lambda: None
+engine, x = MindSporeEngine(is_raised=False), np.ones((2, 2), np.float32)
+raised = 0
+for _ in range(300):
+    try:
+        engine.forward(Call(ApiName("Mint", "stack", 0), "mindspore", ((x, x),), {}), differentiate=())
+    except Unsupported:
+        raised += 1
+    engine.forward(Call(ApiName("Mint", "add", 0), "mindspore", (x, x), {}), differentiate=())
+print("raised", raised)
+"""
+
+
+def test_an_error_that_mindspore_raises_twice_stays_with_its_call() -> None:
+    done = subprocess.run([sys.executable, "-c", _ASYNCHRONOUS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "raised 300"
 
 
 def test_the_device_computes_in_the_dumps_dtype() -> None:
