@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
@@ -12,3 +13,8 @@ def escape(name: str) -> str:
     return _UNSAFE.sub(
         lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name
     )
+
+
+def file_id(path: Path, root: Path) -> str:
+    """Id of a file or folder: relative to rootdir inside it, else absolute; pytest's own would be empty outside."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()

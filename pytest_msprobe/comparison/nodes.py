@@ -21,6 +21,7 @@ from pytest_msprobe.comparison.table import rows
 from pytest_msprobe.comparison.verdict_row import verdict_row
 from pytest_msprobe.node_names import escape
 from pytest_msprobe.reports.row import VerdictRow
+from pytest_msprobe.reports.suite_reports import send_row
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
 GOLDEN = "golden"
@@ -156,11 +157,6 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put the row of `item`, and its rows for the table, on the report that every process can read."""
     if not isinstance(item, ComparedItem) or report.when != "call":
         return
-    if report.skipped and isinstance(report.longrepr, tuple):
-        # The place of a skip is the dump, not the line of our code that raised it.
-        report.longrepr = (str(item.path), 0, report.longrepr[2])
-    row = item.stash.get(_keys.ROW, None)
-    if row is not None:
-        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
-        report.msprobe_comparison = item.stash[_keys.TABLE_ROWS]  # type: ignore[attr-defined]
+    if send_row(item, report, _keys.ROW):
+        report.msprobe_comparison = item.stash[_keys.TABLE_ROWS]  # type: ignore[attr-defined]  # an extra attribute
         del item.stash[_keys.TABLE_ROWS]

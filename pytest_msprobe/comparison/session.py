@@ -8,6 +8,7 @@ import pytest
 
 from pytest_msprobe.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.comparison.dump_pairs import DumpPairs
+from pytest_msprobe.node_names import file_id
 from pytest_msprobe.settings import Settings
 
 
@@ -40,4 +41,4 @@ class ComparisonSession:
 
     def node_id(self, path: Path) -> str:
         """Id of a dump file: relative to rootdir inside it, else absolute."""
-        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else path.as_posix()
+        return file_id(path, self._root)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
-from msprobe_collector.dump_format import Dump, DumpError, read_construct
+from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.operation import Operation
 
@@ -41,22 +39,10 @@ class Side(Dump):
         """Whether tensors carry a checksum instead of statistics."""
         return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
 
-    @cached_property
-    def parents(self) -> dict[str, str | None]:
-        """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
-        try:
-            return read_construct(self.path.parent / "construct.json")
-        except DumpError:
-            return {}
-
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`.
 
         Raises:
             DumpError: the record cannot be decoded.
         """
-        try:
-            encoded = msgspec.json.decode(self._records[record])
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise DumpError(f"the record cannot be decoded: {error}", file=str(self.path), record=record) from None
-        return flatten(encoded, file=str(self.path), record=record)
+        return flatten(self.decoded(record), file=str(self.path), record=record)

@@ -14,8 +14,7 @@ from pytest_msprobe.comparison.nodes import ComparedFile, ComparedItem, attach
 from pytest_msprobe.comparison.report_plugin import ComparisonReport
 from pytest_msprobe.comparison.session import ComparisonSession
 from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.reports.observers import VerdictObservers
-from pytest_msprobe.reports.plugin import ReportPlugin
+from pytest_msprobe.reports.suite_reports import register_reports
 from pytest_msprobe.settings import Settings
 
 
@@ -78,16 +77,4 @@ def _register_reports(
 ) -> None:
     report = ComparisonReport(session, CallNames(dumps))
     config.pluginmanager.register(report, "msprobe-comparison")
-    observers = VerdictObservers(config)
-    config.pluginmanager.register(observers, "msprobe-observers")
-    config.pluginmanager.register(
-        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl, noun="operations"),
-        "msprobe-reports",
-    )
-    if config.getoption("htmlpath", None):
-        from pytest_msprobe.reports.html import HtmlPage
-
-        page = HtmlPage(
-            settings.html_passes, report.page_lines, CallNames(dumps), title="Comparison of dumps", noun="operations"
-        )
-        config.pluginmanager.register(page, "msprobe-html")
+    register_reports(config, settings, dumps, report, title="Comparison of dumps", noun="operations")

@@ -17,6 +17,7 @@ from pytest_msprobe.gradients.verdict import GradientVerdict
 from pytest_msprobe.gradients.verdict_row import verdict_row
 from pytest_msprobe.node_names import escape
 from pytest_msprobe.reports.row import Status, VerdictRow
+from pytest_msprobe.reports.suite_reports import send_row
 
 #: Name of the item for all gradients of a step.
 WHOLE_STEP = "gradients"
@@ -187,20 +188,10 @@ class GradientItem(pytest.Item):
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put the row of `item`, and the verdicts behind it, on the report that every process can read.
-
-    An item that was skipped or broken before it ran (a skip mark, a failing fixture of a conftest) gets its row here.
-    """
+    """Put the row of `item`, and the verdicts behind it, on the report that every process can read."""
     if not isinstance(item, GradientItem):
         return
-    if report.skipped and report.when == "call" and isinstance(report.longrepr, tuple):
-        # The place of a skip is the run, not the line of our code that raised it.
-        report.longrepr = (str(item.path), 0, report.longrepr[2])
-    row = item.stash.get(_keys.ROW, None) if report.when == "call" else None
-    if report.when == "setup" and not report.passed:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-        row = item.row(status="skip" if report.skipped else "error", message=reason)
-    if row is not None:
-        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
+    if send_row(item, report, _keys.ROW, unrun=lambda status, reason: item.row(status=status, message=reason)):
+        # An extra attribute, as the row is.
         report.msprobe_gradients = [found.to_wire() for found in item.found]  # type: ignore[attr-defined]
         item.found = []  # pytest keeps its items to the end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_msprobe.gradients.options import GradientSettings
 from pytest_msprobe.gradients.run import RunPair
+from pytest_msprobe.node_names import file_id
 
 if TYPE_CHECKING:
     from pytest_msprobe.gradients.check import GradientCheck
@@ -36,4 +37,4 @@ class GradientSession:
 
     def node_id(self, path: Path) -> str:
         """Id of a file or folder: relative to rootdir inside it, else absolute."""
-        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else path.as_posix()
+        return file_id(path, self._root)

@@ -12,9 +12,7 @@ from pytest_msprobe.gradients.nodes import GradientItem, RankFolder, RunFolder, 
 from pytest_msprobe.gradients.report_plugin import GradientReport
 from pytest_msprobe.gradients.run import RunError, RunPair
 from pytest_msprobe.gradients.session import GradientSession
-from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.reports.observers import VerdictObservers
-from pytest_msprobe.reports.plugin import ReportPlugin
+from pytest_msprobe.reports.suite_reports import register_reports
 from pytest_msprobe.settings import Settings
 
 
@@ -102,13 +100,5 @@ def _register_reports(config: pytest.Config, settings: Settings, gradients: Grad
     has_page = bool(config.getoption("htmlpath", None))
     report = GradientReport(gradients, settings.out, has_page=has_page)
     config.pluginmanager.register(report, "msprobe-gradients")
-    observers = VerdictObservers(config)
-    config.pluginmanager.register(observers, "msprobe-observers")
     files = [path for steps in gradients.pair.target.steps.values() for path in steps.values()]
-    reports = ReportPlugin(settings.out, files, report.header, observers.tell, jsonl=settings.jsonl, noun="gradients")
-    config.pluginmanager.register(reports, "msprobe-reports")
-    if has_page:
-        from pytest_msprobe.reports.html import HtmlPage
-
-        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(files), title="Gradients", noun="gradients")
-        config.pluginmanager.register(page, "msprobe-html")
+    register_reports(config, settings, files, report, title="Gradients", noun="gradients")

@@ -19,7 +19,7 @@ from pytest_msprobe.numerics.standards.accumulative_error import AccumulativeErr
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.numerics.standards.binary import Binary
 from pytest_msprobe.numerics.standards.constants import LEVELS, AbsoluteBounds, AccumulativeBounds, Levels, UlpBounds
-from pytest_msprobe.numerics.standards.output_pair import OutputPair, PairStandard, Perturbed, judge_pair
+from pytest_msprobe.numerics.standards.output_pair import OutputPair, PairStandard, Perturbed, judge_output, judge_pair
 from pytest_msprobe.numerics.standards.second_opinion import AgainstSecondOpinion
 from pytest_msprobe.numerics.standards.thousandth import Thousandth
 from pytest_msprobe.numerics.standards.ulp import Ulp
@@ -53,6 +53,7 @@ __all__ = [
     "check_indices",
     "compare_scalars",
     "explain",
+    "judge_output",
     "judge_pair",
     "kind_of",
     "measure",

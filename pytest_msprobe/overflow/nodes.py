@@ -18,6 +18,7 @@ from pytest_msprobe.node_names import escape
 from pytest_msprobe.overflow import keys
 from pytest_msprobe.overflow.judgement import Judgement, judge_record, judge_step
 from pytest_msprobe.reports.row import VerdictRow
+from pytest_msprobe.reports.suite_reports import send_row
 
 FIRST_ANOMALY = "first_anomaly"
 
@@ -150,11 +151,6 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put the row of `item`, and its finding for the files, on the report that every process can read."""
     if not isinstance(item, OverflowItem) or report.when != "call":
         return
-    if report.skipped and isinstance(report.longrepr, tuple):
-        # The place of a skip is the dump, not the line of our code that raised it.
-        report.longrepr = (str(item.path), 0, report.longrepr[2])
-    row = item.stash.get(_keys.ROW, None)
-    if row is not None:
-        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
-        report.msprobe_overflow = item.stash[keys.FINDING]  # type: ignore[attr-defined]
+    if send_row(item, report, _keys.ROW):
+        report.msprobe_overflow = item.stash[keys.FINDING]  # type: ignore[attr-defined]  # an extra attribute
         del item.stash[keys.FINDING]

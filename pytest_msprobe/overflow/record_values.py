@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from msprobe_collector.dump_format import Dump, DumpError, Place, TensorValue, read_construct
+from msprobe_collector.dump_format import Dump, DumpError, Place, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from pytest_msprobe.overflow.finiteness import (
     FINITE,
@@ -107,25 +104,6 @@ class OverflowDump(Dump):
             problem = "this dump holds no record; dump a step that runs"
         if problem:
             raise DumpError(problem, file=str(path), field="task" if self.task == "structure" else "data")
-
-    @cached_property
-    def parents(self) -> dict[str, str | None]:
-        """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
-        try:
-            return read_construct(self.path.parent / "construct.json")
-        except DumpError:
-            return {}
-
-    def decoded(self, record: str) -> Any:
-        """The JSON value of `record`.
-
-        Raises:
-            DumpError: it cannot be decoded.
-        """
-        try:
-            return msgspec.json.decode(self._records[record])
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise DumpError(f"the record cannot be decoded: {error}", file=str(self.path), record=record) from None
 
     def values(self, record: str) -> RecordValues:
         """What the values of `record` hold.

@@ -11,6 +11,7 @@ import pytest
 from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import DeviceSpecification
+from pytest_msprobe.node_names import file_id
 from pytest_msprobe.overflow.buffer_rules import read_rules
 from pytest_msprobe.overflow.first_anomaly import (
     Anomaly,
@@ -110,7 +111,7 @@ class OverflowSession:
 
     def node_id(self, path: Path) -> str:
         """Id of a dump file: relative to rootdir inside it, else absolute."""
-        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else path.as_posix()
+        return file_id(path, self._root)
 
     def close(self) -> None:
         """End what the engines hold outside this process."""

@@ -12,9 +12,7 @@ from pytest_msprobe.overflow.buffer_rules import RuleError
 from pytest_msprobe.overflow.nodes import OverflowFile, OverflowItem, attach
 from pytest_msprobe.overflow.report_plugin import OverflowReport
 from pytest_msprobe.overflow.session import OverflowSession
-from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.reports.observers import VerdictObservers
-from pytest_msprobe.reports.plugin import ReportPlugin
+from pytest_msprobe.reports.suite_reports import register_reports
 from pytest_msprobe.settings import Settings
 
 
@@ -75,20 +73,4 @@ def _register_reports(
 ) -> None:
     report = OverflowReport(session, dumps)
     config.pluginmanager.register(report, "msprobe-overflow")
-    observers = VerdictObservers(config)
-    config.pluginmanager.register(observers, "msprobe-observers")
-    config.pluginmanager.register(
-        ReportPlugin(settings.out, dumps, report.header, observers.tell, jsonl=settings.jsonl, noun="records"),
-        "msprobe-reports",
-    )
-    if config.getoption("htmlpath", None):
-        from pytest_msprobe.reports.html import HtmlPage
-
-        page = HtmlPage(
-            settings.html_passes,
-            report.page_lines,
-            CallNames(dumps),
-            title="Overflow: where NaN and Inf begin",
-            noun="records",
-        )
-        config.pluginmanager.register(page, "msprobe-html")
+    register_reports(config, settings, dumps, report, title="Overflow: where NaN and Inf begin", noun="records")

@@ -17,7 +17,7 @@ from pytest_msprobe.numerics import (
     check_indices,
     compare_scalars,
     explain,
-    judge_pair,
+    judge_output,
     measure,
     summarise,
 )
@@ -172,7 +172,7 @@ class _Comparer:
                 metrics.size,
                 structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
             )
-        judgement = judge_pair(standard, self.opinions.pair(position, actual, expected, metrics))
+        judgement = judge_output(standard, metrics, lambda: self.opinions.pair(position, actual, expected, metrics))
         dtypes = (_dtype_name(expected), _dtype_name(actual))
         self.found.add(label, dtypes, tuple(expected.shape), metrics, judgement, standard=standard)
 

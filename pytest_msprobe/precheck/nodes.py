@@ -29,6 +29,7 @@ from pytest_msprobe.precheck.finding import Finding
 from pytest_msprobe.precheck.time_limit import ending_after, time_limit_seconds
 from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.row import VerdictRow
+from pytest_msprobe.reports.suite_reports import send_row
 
 if TYPE_CHECKING:
     from pytest_msprobe.precheck.check import CallCheck
@@ -254,18 +255,7 @@ def deselect_done(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Put the verdict row of `item`, in builtin types, on the report that every process can read.
-
-    A call that was skipped or broken before it ran (a skip mark, a failing fixture of a conftest) gets its row here.
-    """
+    """Put the verdict row of `item` on the report that every process can read."""
     if not isinstance(item, CheckItem):
         return
-    if report.skipped and report.when == "call" and isinstance(report.longrepr, tuple):
-        # The place of a skip is the dump, not the line of our code that raised it.
-        report.longrepr = (str(item.path), 0, report.longrepr[2])
-    row = item.stash.get(_keys.ROW, None) if report.when == "call" else None
-    if report.when == "setup" and not report.passed:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-        row = item.row(Finding("skip" if report.skipped else "error", reason))
-    if row is not None:
-        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
+    send_row(item, report, _keys.ROW, unrun=lambda status, reason: item.row(Finding(status, reason)))

@@ -10,6 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.node_names import file_id
 from pytest_msprobe.precheck.hooks import Hooks
 from pytest_msprobe.settings import Settings
 
@@ -52,8 +53,7 @@ class CheckSession:
 
     def node_id(self, path: Path) -> str:
         """Id of a dump file: relative to rootdir inside it, else absolute; pytest's own would be empty outside."""
-        root = self._config.rootpath
-        return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+        return file_id(path, self._config.rootpath)
 
     def mark(self, name: str) -> pytest.Mark:
         """The marker `name`, one object for all items: 100,000 of them need no 200,000 marks."""

@@ -32,7 +32,7 @@ _ITEM_SECONDS = 1e-3
 _MOST_TIMES_BARE = 1.3
 _MEGABYTE = 1e6
 #: Plugins of this project's own test environment that a user of pytest-msprobe does not have.
-_NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
+NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
 #: Compiled modules are kept here, as an ordinary run keeps them, even where PYTHONDONTWRITEBYTECODE is set: without
 #: them pytest compiles every plugin anew in each process.
 _COMPILED = Path(tempfile.gettempdir()) / f"msprobe-benchmark-pycache-{os.getuid()}"
@@ -91,7 +91,7 @@ def run_process(
     started = perf_counter()
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, env=_environment(environment)
+            command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, env=measured_environment(environment)
         )
         _, status, usage = os.wait4(process.pid, 0)
     wall_seconds = perf_counter() - started
@@ -107,7 +107,7 @@ def run_process(
 def measure_process(dump: Path, options: Sequence[str]) -> ProcessCost:
     """One `pytest --msprobe-dump=DUMP -q`."""
     with empty_folder() as folder:
-        command = [sys.executable, "-m", "pytest", *_NOT_OURS, f"--msprobe-dump={dump}", "-q", *options]
+        command = [sys.executable, "-m", "pytest", *NOT_OURS, f"--msprobe-dump={dump}", "-q", *options]
         return run_process(command, Path(folder), allowed=(0, 1))
 
 
@@ -124,7 +124,7 @@ def measure_collection(dump: Path) -> tuple[ProcessCost, list[str]]:
     """(cost of `pytest --co -q`, which heavy packages it imported)."""
     with empty_folder() as folder:
         seen = Path(folder) / "imported.txt"
-        options = ["-p", "witness", *_NOT_OURS, "--co", "-q", f"--msprobe-dump={dump}"]
+        options = ["-p", "witness", *NOT_OURS, "--co", "-q", f"--msprobe-dump={dump}"]
         command = [sys.executable, "-m", "pytest", *options]
         environment = {WITNESS_FILE: str(seen), "PYTHONPATH": str(_HERE)}
         cost = run_process(command, Path(folder), **environment)
@@ -170,7 +170,8 @@ def describe_machine() -> str:
     return f"{os.cpu_count()} CPU cores, {platform.platform()}, Python {platform.python_version()}, {versions}"
 
 
-def _environment(extra: dict[str, str]) -> dict[str, str]:
+def measured_environment(extra: dict[str, str]) -> dict[str, str]:
+    """What a measured process gets: ours and `extra`, with compiled modules kept."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**inherited, "PYTHONPYCACHEPREFIX": str(_COMPILED), **extra}
 

@@ -18,10 +18,9 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from loop_clock import CLOCK_FILE
-from measure import describe_machine, empty_folder
+from measure import NOT_OURS, describe_machine, empty_folder, measured_environment
 
 _HERE = Path(__file__).resolve().parent
-_NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
 VARIANTS = {
     "one process, all threads": ((), {}),
     "one worker, all threads": (("-n1",), {}),
@@ -45,8 +44,8 @@ def measure(dump: Path, device: str, variant: str) -> Cost:
     options, extra = VARIANTS[variant]
     with empty_folder() as folder:
         clock = Path(folder) / "clock.txt"
-        environment = {**os.environ, **extra, CLOCK_FILE: str(clock), "PYTHONPATH": str(_HERE)}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "loop_clock", *_NOT_OURS]
+        environment = measured_environment({**extra, CLOCK_FILE: str(clock), "PYTHONPATH": str(_HERE)})
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "loop_clock", *NOT_OURS]
         command += [f"--msprobe-dump={dump}", f"--msprobe-device={device}", *options]
         started = monotonic()
         with open(os.devnull, "wb") as nowhere:

@@ -6,9 +6,11 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from msprobe_collector.dump_format.construct import read_construct
 from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.names import Direction
@@ -104,17 +106,30 @@ class Dump:
             return TensorFolder(Path(recorded))
         return TensorFolder(self.path.parent / TENSOR_FOLDER)
 
-    def _decode(self, name: str, direction: Direction) -> object | None:
-        raw = self._records.get(name)
-        if raw is None:
-            return None
+    @cached_property
+    def parents(self) -> dict[str, str | None]:
+        """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
         try:
-            decoded: object = msgspec.json.decode(raw)
+            return read_construct(self.path.parent / "construct.json")
+        except DumpError:
+            return {}
+
+    def decoded(self, record: str) -> Any:
+        """The JSON value of a record of any kind.
+
+        Raises:
+            DumpError: it cannot be decoded.
+        """
+        return self._decoded(record, "record")
+
+    def _decode(self, name: str, direction: Direction) -> object | None:
+        return self._decoded(name, f"{direction} record") if name in self._records else None
+
+    def _decoded(self, name: str, what: str) -> Any:
+        try:
+            return msgspec.json.decode(self._records[name])
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise DumpError(
-                f"the {direction} record cannot be decoded: {error}", file=str(self.path), record=name
-            ) from None
-        return decoded
+            raise DumpError(f"the {what} cannot be decoded: {error}", file=str(self.path), record=name) from None
 
 
 def _read(path: Path) -> bytes:

@@ -15,6 +15,8 @@ from msprobe_collector.recording.recorder import OpenRecord, Recorder, guarded
 
 #: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.
 Unfinished = Callable[[BackwardCall], None]
+#: What is done with a call that returned: its record, the sources of its gradients, its result and its arguments.
+_After = Callable[[OpenRecord, "Sources | None", Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class ApiCalls:
@@ -40,18 +42,20 @@ class ApiCalls:
 
     def wrapped(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
         """`original`, recorded as calls of `call` (`Mint.add`)."""
-        activity = self._activity
-        observe = self._observe_communication if is_communication(call) else self._observe
+        activity, observe = self._activity, self._observe
+        after = self._after_communication if is_communication(call) else self._after_call
 
         @functools.wraps(original, updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
             if activity.is_inside:
                 return original(*args, **kwargs)
-            return observe(original, call, args, kwargs)
+            return observe(after, original, call, args, kwargs)
 
         return recorded
 
-    def _observe(self, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _observe(
+        self, after: _After, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         activity = self._activity
         if not self._recorder.is_collecting:
             return original(*args, **kwargs)
@@ -61,7 +65,7 @@ class ApiCalls:
             record, sources = self._before(call, args, kwargs)
             result = original(*args, **kwargs)
             if record is not None:
-                self._after(record, sources, result)
+                after(record, sources, result, args, kwargs)
                 record = None
             return result
         finally:
@@ -70,32 +74,16 @@ class ApiCalls:
                 # The call raised: its arguments are what is wanted now.
                 self._recorder.end_quietly(record)
 
-    def _observe_communication(
-        self, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """As `_observe`, with outputs that may come later, or stand in the arguments."""
-        activity = self._activity
-        if not self._recorder.is_collecting:
-            return original(*args, **kwargs)
-        activity.is_inside = True
-        record: OpenRecord | None = None
-        try:
-            record, sources = self._before(call, args, kwargs)
-            result = original(*args, **kwargs)
-            if record is not None:
-                self._after_communication(record, result, args, kwargs)
-                if sources is not None:
-                    guarded(self._faults, record.name, functools.partial(self._attach, record, sources, result))
-                record = None
-            return result
-        finally:
-            activity.is_inside = False
-            if record is not None:
-                self._recorder.end_quietly(record)
+    def _after_call(
+        self, record: OpenRecord, sources: Sources | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._after(record, sources, result)
 
     def _after_communication(
-        self, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, record: OpenRecord, sources: Sources | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        """As `_after_call`, with outputs that may come later, or stand in the arguments."""
+
         def take_outputs() -> None:
             self._after(record, None, outputs_of(result, args, kwargs))
 
@@ -108,6 +96,8 @@ class ApiCalls:
             self._waits.expect(handles[-1], take_outputs=take_outputs, give_up=give_up)
         else:
             take_outputs()
+        if sources is not None:
+            guarded(self._faults, record.name, functools.partial(self._attach, record, sources, result))
 
     def _before(
         self, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]

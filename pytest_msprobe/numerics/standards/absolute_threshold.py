@@ -17,9 +17,8 @@ from pytest_msprobe.numerics.standards.elements import (
     judge_plain,
     place,
     rounded_chunks,
-    settled,
+    weigh,
     wide_chunks,
-    without_constants,
 )
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.ulp import float_format, part_dtype
@@ -47,23 +46,21 @@ class AbsoluteThreshold:
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output."""
-        verdict = settled(pair.metrics)
-        if verdict is not None:
-            return verdict
-        bounds = self.bounds or ABSOLUTE.get(dtype_name(pair))
-        if bounds is None:
-            return without_constants(self.name, pair)
-        relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
-        for chunk in rounded_chunks(pair.tested, pair.reference):
-            is_small = chunk.magnitude <= bounds.small_value
-            absolute.add(chunk.start, np.where(is_small, chunk.error, 0))
-            relative.add(chunk.start, np.where(is_small, 0, chunk.relative))
-        reasons = _nonfinite_reasons(pair, bounds)
-        if relative.count:
-            reasons += (_failure(pair, relative, f"relative error, for |b| > {number(bounds.small_value)}"),)
-        if absolute.count:
-            reasons += (_failure(pair, absolute, f"absolute error, for |b| <= {number(bounds.small_value)}"),)
-        return Judgement("error" if reasons else "pass", reasons)
+        return weigh(self.name, pair, self.bounds or ABSOLUTE.get(dtype_name(pair)), _judge)
+
+
+def _judge(pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
+    relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
+    for chunk in rounded_chunks(pair.tested, pair.reference):
+        is_small = chunk.magnitude <= bounds.small_value
+        absolute.add(chunk.start, np.where(is_small, chunk.error, 0))
+        relative.add(chunk.start, np.where(is_small, 0, chunk.relative))
+    reasons = _nonfinite_reasons(pair, bounds)
+    if relative.count:
+        reasons += (_failure(pair, relative, f"relative error, for |b| > {number(bounds.small_value)}"),)
+    if absolute.count:
+        reasons += (_failure(pair, absolute, f"absolute error, for |b| <= {number(bounds.small_value)}"),)
+    return Judgement("error" if reasons else "pass", reasons)
 
 
 def _failure(pair: OutputPair, beyond: Beyond, figure: str) -> str:

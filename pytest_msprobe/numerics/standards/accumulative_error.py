@@ -17,8 +17,7 @@ from pytest_msprobe.numerics.standards.elements import (
     judge_plain,
     place,
     rounded_chunks,
-    settled,
-    without_constants,
+    weigh,
 )
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import limit_above, number, share
@@ -49,24 +48,22 @@ class AccumulativeError:
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output; complex numbers have no sign, so their balance is that of the real parts."""
-        verdict = settled(pair.metrics)
-        if verdict is not None:
-            return verdict
-        bounds = self.bounds or ACCUMULATIVE.get(dtype_name(pair))
-        if bounds is None:
-            return without_constants(self.name, pair)
-        reasons = unforgivable_reasons(pair.metrics)
-        beyond = Beyond(bounds.bound)
-        above = below = 0
-        for chunk in rounded_chunks(pair.tested, pair.reference):
-            beyond.add(
-                chunk.start,
-                np.where(chunk.magnitude <= ACCUMULATIVE_SMALL_VALUE, chunk.error, chunk.relative),
-            )
-            above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
-            below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
-        reasons += _failures(pair, bounds, beyond, (above, below))
-        return Judgement("error" if reasons else "pass", reasons)
+        return weigh(self.name, pair, self.bounds or ACCUMULATIVE.get(dtype_name(pair)), _judge)
+
+
+def _judge(pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
+    reasons = unforgivable_reasons(pair.metrics)
+    beyond = Beyond(bounds.bound)
+    above = below = 0
+    for chunk in rounded_chunks(pair.tested, pair.reference):
+        beyond.add(
+            chunk.start,
+            np.where(chunk.magnitude <= ACCUMULATIVE_SMALL_VALUE, chunk.error, chunk.relative),
+        )
+        above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
+        below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
+    reasons += _failures(pair, bounds, beyond, (above, below))
+    return Judgement("error" if reasons else "pass", reasons)
 
 
 def _failures(pair: OutputPair, bounds: AccumulativeBounds, beyond: Beyond, sides: tuple[int, int]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.judgement import Judgement
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
-from pytest_msprobe.numerics.standards.elements import judge_plain
+from pytest_msprobe.numerics.standards.elements import judge_plain, settled
 from pytest_msprobe.numerics.standards.excess import Excess
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.standards.sensitivity import Scatter, Sensitivity, without_jumps
@@ -60,10 +60,10 @@ class BackwardError:
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output; asks for perturbed results only where rounding does not explain the error."""
         metrics = pair.metrics
-        if metrics.structural or metrics.is_exact or metrics.is_empty:
-            return self.judge(metrics)
-        is_rounding = metrics.max_ulp is not None and metrics.max_ulp <= self.rounding
-        if not metrics.nonfinite_mismatches and (metrics.max_abs == 0 or is_rounding):
+        verdict = settled(metrics)
+        if verdict is not None:
+            return verdict
+        if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass")
         found = _Search(pair, self).fault()
         return Judgement("pass") if found is None else Judgement("error", (found,))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from pytest_msprobe.numerics.ulp import part_dtype
 from pytest_msprobe.numerics.wording import number, position, values
 
 Floats = npt.NDArray[np.float64]
+_Bounds = TypeVar("_Bounds")
 
 
 class Chunk(NamedTuple):
@@ -98,6 +99,19 @@ def settled(metrics: Metrics) -> Judgement | None:
     return Judgement("pass") if metrics.max_abs == 0 and not metrics.nonfinite_mismatches else None
 
 
+def weigh(
+    standard: str, pair: OutputPair, bounds: _Bounds | None, judge: Callable[[OutputPair, _Bounds], Judgement]
+) -> Judgement:
+    """The verdict of `judge` where there is something to weigh; a skip that says so where no `bounds` are known."""
+    verdict = settled(pair.metrics)
+    if verdict is not None:
+        return verdict
+    if bounds is None:
+        reason = f"{standard} has no bounds for {pair.tested.dtype}; choose another standard for it."
+        return Judgement("skip", (reason,))
+    return judge(pair, bounds)
+
+
 def judge_plain(metrics: Metrics) -> Judgement:
     """The verdict on a value without elements to look at, such as a Python float: within 1 ULP of its dtype."""
     reasons = unforgivable_reasons(metrics)
@@ -112,11 +126,6 @@ def judge_plain(metrics: Metrics) -> Judgement:
 def dtype_name(pair: OutputPair) -> str:
     """Name of the float dtype whose constants count: that of the parts for complex numbers."""
     return part_dtype(pair.tested.dtype).name
-
-
-def without_constants(standard: str, pair: OutputPair) -> Judgement:
-    """A skip that says so."""
-    return Judgement("skip", (f"{standard} has no bounds for {pair.tested.dtype}; choose another standard for it.",))
 
 
 def place(pair: OutputPair, at: int) -> str:

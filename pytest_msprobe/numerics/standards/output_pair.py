@@ -66,8 +66,13 @@ class PairStandard(Standard, Protocol):
         """The verdict on an output that is an array; `judge` is left for values without elements to look at."""
 
 
-def judge_pair(standard: Standard, pair: OutputPair) -> Judgement:
-    """The verdict of any standard."""
+def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:
+    """The verdict of any standard; the `pair` is made only for one that looks at it."""
     judge = getattr(standard, "judge_pair", None)
-    judgement: Judgement = judge(pair) if judge is not None else standard.judge(pair.metrics)
+    judgement: Judgement = judge(pair()) if judge is not None else standard.judge(metrics)
     return judgement
+
+
+def judge_pair(standard: Standard, pair: OutputPair) -> Judgement:
+    """The verdict of any standard on an output pair that is there already."""
+    return judge_output(standard, pair.metrics, lambda: pair)

@@ -15,7 +15,7 @@ from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Metrics
 from pytest_msprobe.numerics.rounding import round_once
 from pytest_msprobe.numerics.standards.constants import LEVELS, SECOND_OPINION, Levels, SecondOpinionConstants
-from pytest_msprobe.numerics.standards.elements import Floats, dtype_name, judge_plain, settled, without_constants
+from pytest_msprobe.numerics.standards.elements import Floats, dtype_name, judge_plain, weigh
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import count_of, limit_above, number
 
@@ -42,12 +42,9 @@ class AgainstSecondOpinion:
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output."""
-        verdict = settled(pair.metrics)
-        if verdict is not None:
-            return verdict
-        constants = SECOND_OPINION.get(dtype_name(pair))
-        if constants is None:
-            return without_constants(self.name, pair)
+        return weigh(self.name, pair, SECOND_OPINION.get(dtype_name(pair)), self._judge)
+
+    def _judge(self, pair: OutputPair, constants: SecondOpinionConstants) -> Judgement:
         second = pair.second_opinion()
         if second is None:
             return Judgement("skip", (_no_opinion(pair),))

@@ -16,8 +16,7 @@ from pytest_msprobe.numerics.standards.elements import (
     judge_plain,
     place,
     rounded_chunks,
-    settled,
-    without_constants,
+    weigh,
 )
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.ulp import float_format, in_spacings, part_dtype
@@ -45,23 +44,21 @@ class Ulp:
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
         """The verdict on one output; asks for a second opinion only where the others fail."""
-        verdict = settled(pair.metrics)
-        if verdict is not None:
-            return verdict
-        bounds = self.bounds or ULP.get(dtype_name(pair))
-        if bounds is None:
-            return without_constants(self.name, pair)
-        reasons = unforgivable_reasons(pair.metrics)
-        if reasons:
-            return Judgement("error", reasons)
-        beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
-        if beyond.count / pair.tested.size < bounds.share or mean < bounds.mean:
-            return Judgement("pass")
-        opinion = pair.second_opinion()
-        second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
-        if second is not None and beyond.count < second:
-            return Judgement("pass")
-        return Judgement("error", (_failure(pair, bounds, beyond, (mean, second)),))
+        return weigh(self.name, pair, self.bounds or ULP.get(dtype_name(pair)), _judge)
+
+
+def _judge(pair: OutputPair, bounds: UlpBounds) -> Judgement:
+    reasons = unforgivable_reasons(pair.metrics)
+    if reasons:
+        return Judgement("error", reasons)
+    beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
+    if beyond.count / pair.tested.size < bounds.share or mean < bounds.mean:
+        return Judgement("pass")
+    opinion = pair.second_opinion()
+    second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
+    if second is not None and beyond.count < second:
+        return Judgement("pass")
+    return Judgement("error", (_failure(pair, bounds, beyond, (mean, second)),))
 
 
 def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds: UlpBounds) -> tuple[Beyond, float]:

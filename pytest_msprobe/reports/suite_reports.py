@@ -1,0 +1,94 @@
+"""The way of a suite's verdicts: onto pytest's report where they are made, and to the reports that receive them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from pytest_msprobe.reports.names import CallNames
+from pytest_msprobe.reports.observers import VerdictObservers
+from pytest_msprobe.reports.plugin import ReportPlugin
+from pytest_msprobe.reports.row import Status, VerdictRow
+
+#: The row of an item that did not come to run, from its status and the reason.
+Unrun = Callable[[Status, str], VerdictRow]
+
+
+class ReportSettings(Protocol):
+    """What of a run's settings the reports need."""
+
+    @property
+    def out(self) -> Path:
+        """Folder of the results."""
+
+    @property
+    def jsonl(self) -> Path | None:
+        """File for machine rows."""
+
+    @property
+    def html_passes(self) -> str:
+        """What becomes of passes on the HTML page."""
+
+
+class SuiteReport(Protocol):
+    """A suite's own report, which also says what stands above the results."""
+
+    def header(self) -> list[str]:
+        """Lines for the terminal before the run."""
+
+    def page_lines(self) -> list[str]:
+        """Lines for the head of the HTML page, asked for when it is written."""
+
+
+def send_row(
+    item: pytest.Item, report: pytest.TestReport, key: pytest.StashKey[VerdictRow], *, unrun: Unrun | None = None
+) -> bool:
+    """Put the row of `item`, in builtin types, on the report that every process can read; whether there was one.
+
+    The row lies in the item's stash under `key`.
+    With `unrun` an item that was skipped or broken before it ran (a skip mark, a failing fixture of a conftest) gets
+    its row here.
+    """
+    if report.skipped and report.when == "call" and isinstance(report.longrepr, tuple):
+        # The place of a skip is what was judged, not the line of our code that raised it.
+        report.longrepr = (str(item.path), 0, report.longrepr[2])
+    row = item.stash.get(key, None) if report.when == "call" else None
+    if unrun is not None and report.when == "setup" and not report.passed:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+        row = unrun("skip" if report.skipped else "error", reason)
+    if row is not None:
+        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
+    return row is not None
+
+
+def register_reports(
+    config: pytest.Config,
+    settings: ReportSettings,
+    files: Sequence[Path],
+    report: SuiteReport,
+    *,
+    title: str,
+    noun: str,
+) -> None:
+    """Have the verdicts on `files` written as every suite's are: JSONL, terminal, hook, and with --html the page.
+
+    Args:
+        config: of the run.
+        settings: of the run.
+        files: dumps, or what stands for them in names.
+        report: the suite's own, registered by the suite.
+        title: of the page.
+        noun: what an item is about.
+    """
+    observers = VerdictObservers(config)
+    config.pluginmanager.register(observers, "msprobe-observers")
+    reports = ReportPlugin(settings.out, files, report.header, observers.tell, jsonl=settings.jsonl, noun=noun)
+    config.pluginmanager.register(reports, "msprobe-reports")
+    if config.getoption("htmlpath", None):
+        from pytest_msprobe.reports.html import HtmlPage
+
+        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(files), title=title, noun=noun)
+        config.pluginmanager.register(page, "msprobe-html")
