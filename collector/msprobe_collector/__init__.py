@@ -18,6 +18,9 @@ _HOMES = {
     "MsprobeStep": "callbacks",
     "MsprobeInitStep": "callbacks",
     "GradientMonitor": "gradient_monitor",
+    "save": "static_graph.graph_code.saving",
+    "save_grad": "static_graph.graph_code.saving",
+    "step": "static_graph.saved_files",
 }
 
 __all__ = list(_HOMES)  # strings all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any
 
@@ -81,7 +80,8 @@ class SavedValues:
                 self._watch(item, gradients, holder[place], index)
         elif isinstance(value, self._tensor) and value._requires_grad:
             gradients.waits_for += 1
-            value.register_hook(functools.partial(self._arrived, gradients, holder, place))
+            # A function of Python: MindSpore 2.7 takes no other callable.
+            value.register_hook(lambda gradient: self._arrived(gradients, holder, place, gradient))
 
     def _arrived(self, gradients: _Gradients, holder: Any, place: str | int, gradient: Any) -> Any:
         if gradients in self._waiting:

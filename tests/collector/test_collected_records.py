@@ -110,7 +110,7 @@ def test_null_gradients_stand_in_their_places(collected):
 
 def test_the_gradient_is_the_contribution_through_this_call(collected):
     def train():
-        ms.grad(lambda x: (mint.mul(x, 3.0) + mint.mul(x, 4.0) + mint.mul(x, x)).sum())(tensor(5.0))
+        ms.grad(lambda x: (mint.mul(x, tensor(3.0)) + mint.mul(x, tensor(4.0)) + mint.mul(x, x)).sum())(tensor(5.0))
 
     found = collected(train)
     assert [found[f"Mint.mul.{n}.backward"]["output"][0]["Max"] for n in (0, 1)] == [3.0, 4.0]
@@ -121,7 +121,7 @@ def test_parts_of_one_node_keep_their_gradients_apart(collected):
     def train():
         def loss(x):
             first, second, _ = mint.chunk(x, 3)
-            return mint.sub(mint.mul(second, 7.0), first).sum()
+            return mint.sub(mint.mul(second, tensor(7.0)), first).sum()
 
         ms.grad(loss)(tensor(1.0, 2.0, 3.0))
 
@@ -147,7 +147,7 @@ def test_contributions_inside_a_composite_call_are_added_up(collected):
 
 def test_a_call_that_returns_its_argument_passes_its_gradient_on(collected):
     def train():
-        ms.grad(lambda x: (mint.mul(x, 2.0).to(ms.float32) * 3.0).sum())(tensor(1.0))
+        ms.grad(lambda x: (mint.mul(x, tensor(2.0)).to(ms.float32) * 3.0).sum())(tensor(1.0))
 
     record = collected(train)["Tensor.to.0.backward"]
     assert record["input"][0]["Max"] == record["output"][0]["Max"] == 3.0
@@ -156,9 +156,9 @@ def test_a_call_that_returns_its_argument_passes_its_gradient_on(collected):
 def test_in_place_calls_keep_the_gradients_of_their_neighbours(collected):
     def train():
         def loss(x):
-            y = mint.mul(x, 2.0)
-            y.add_(mint.mul(x, 5.0))
-            return mint.mul(y, 3.0).sum()
+            y = mint.mul(x, tensor(2.0))
+            y.add_(mint.mul(x, tensor(5.0)))
+            return mint.mul(y, tensor(3.0)).sum()
 
         ms.grad(loss)(tensor(1.0))
 
@@ -249,7 +249,7 @@ def test_jit_functions_are_recorded_from_outside_and_compile(collected):
     result = []
 
     def train():
-        result.append(ms.value_and_grad(lambda x: mint.mul(double_plus_one(x), 3.0).sum())(tensor(1.0, 2.0)))
+        result.append(ms.value_and_grad(lambda x: mint.mul(double_plus_one(x), tensor(3.0)).sum())(tensor(1.0, 2.0)))
 
     found = collected(train)
     assert result[0][0].asnumpy() == 24.0

@@ -22,7 +22,7 @@ def tensor(*values, dtype=ms.float32):
 def calls():
     x = mint.square(tensor(1.0, 2.0))
     x = mint.add(x, 1.0)
-    x = mint.mul(x, 2.0)
+    x = mint.mul(x, tensor(2.0))
     return mint.sqrt(x)
 
 
@@ -98,11 +98,11 @@ def test_overflow_check_keeps_records_with_nan_or_inf_until_there_are_enough(mak
     with debugger.collect():
         calls()
         infinite = mint.exp(tensor(1000.0))
-        mint.mul(infinite, 0.0)
-        mint.mul(infinite, 2.0)
+        mint.mul(infinite, tensor(0.0))
+        mint.mul(infinite, tensor(2.0))
     assert list(records()) == ["Mint.exp.0.forward", "Mint.mul.1.forward"]
     assert records()["Mint.exp.0.forward"]["output"][0]["Inf_count"] == 1
-    assert len(list((step_folder() / "dump_tensor_data").iterdir())) == 4
+    assert len(list((step_folder() / "dump_tensor_data").iterdir())) == 5
     assert len(Dump(step_folder() / "dump.json").stacks.frames("Mint.exp.0.forward")) > 1
     with debugger.collect():
         mint.exp(tensor(1000.0))
@@ -132,10 +132,10 @@ def test_debug_saves_values_and_their_gradients(make_debugger, records, step_fol
     debugger = make_debugger(level="debug", task="tensor")
 
     def loss(x):
-        y = mint.mul(x, 2.0)
+        y = mint.mul(x, tensor(2.0))
         debugger.save({"a": y, "b": [1, "text"]}, "nest")
         debugger.save(y, "y", save_backward=False)
-        return mint.mul(y, 3.0).sum()
+        return mint.mul(y, tensor(3.0)).sum()
 
     ms.grad(loss)(tensor(1.0))
     debugger.step()

@@ -70,8 +70,9 @@ class Waits:
             return
         from mindspore.communication import comm_func
         from mindspore.mint import distributed
-        from mindspore.ops.function import comm_func as newer
+        from mindspore.ops import function
 
+        newer = getattr(function, "comm_func", None)  # MindSpore 2.7.1
         for owner in dict.fromkeys(getattr(module, "CommHandle", None) for module in (comm_func, newer)):
             if owner is not None and "wait" in vars(owner):
                 self._swap(owner, "wait", self._seen_wait(vars(owner)["wait"]))

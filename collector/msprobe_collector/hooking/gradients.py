@@ -46,7 +46,7 @@ class GradientTap:
         self.is_supported = hasattr(Tensor, "_grad_node")
         if not self.is_supported:
             logger.warning(
-                "this MindSpore shows no backward nodes (2.8 and newer do): backward records are not collected"
+                "this MindSpore shows no backward nodes (2.7.1 and newer do): backward records are not collected"
             )
 
     def tensors(self, values: Sequence[Any]) -> list[Any]:
@@ -169,7 +169,7 @@ def _identity(node: Any) -> Hashable:
     if hasattr(node, "_unique_id"):
         unique: Hashable = node._unique_id()
         return unique
-    return node._sequence_nr(), str(node)  # MindSpore 2.8
+    return node._sequence_nr(), str(node)  # MindSpore 2.7.1 and 2.8
 
 
 def _at(positions: list[int], gradients: Any) -> list[tuple[int, Any]]:

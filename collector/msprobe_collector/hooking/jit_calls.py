@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msprobe_collector.mindspore_internals import graph_executors
+
 
 class JitCalls:
     """Records calls of jit functions as `Jit.{function}`, and keeps the compiler away from recorded callables."""
@@ -33,8 +35,7 @@ class JitCalls:
     def put_in(self) -> None:
         """See jit calls from now on."""
         if not self._swaps:
-            from mindspore.graph import api
-
+            api = graph_executors()
             self._swap(api._JitExecutor, "__call__", self._executor_call)
             self._swap(api.PIJitCaptureContext, "__call__", self._capture)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msprobe_collector.hooking.cells import named_cells
+from msprobe_collector.mindspore_internals import graph_executors
 from msprobe_collector.recording.faults import FaultLog
 
 logger = logging.getLogger("msprobe_collector")
@@ -73,8 +74,7 @@ class GraphCells:
     def _guard_compiler(self) -> None:
         if self._swaps:
             return
-        from mindspore.graph import api
-
+        api = graph_executors()
         for owner in (api._JitExecutor, api._CellGraphExecutor):
             self._swaps.append((owner, owner.compile))
             owner.compile = self._guarded(owner.compile)

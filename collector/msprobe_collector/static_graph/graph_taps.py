@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msprobe_collector.mindspore_internals import wait_for_graphs
 from msprobe_collector.recording.faults import FaultLog
 from msprobe_collector.recording.recorder import Recorder, guarded
 from msprobe_collector.static_graph.graph_cells import GraphCells
@@ -62,10 +63,7 @@ class GraphTaps:
     def settle(self) -> None:
         """Wait for graphs that were started and still run."""
         if self._has_taps and is_graph_mode():
-            from mindspore.common.api import _pynative_executor
-
-            # mindspore.runtime.synchronize() logs an error on CPU, and waits for nothing the first time.
-            _pynative_executor.sync()
+            wait_for_graphs()
 
     def close_step(self) -> None:
         """Write what the graphs of the step have left."""

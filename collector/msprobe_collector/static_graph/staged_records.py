@@ -129,7 +129,7 @@ class StagedRecords:
         """Write the records of the step, if one is open, and delete the files. Whether there were any."""
         files: list[StagedFile] = []
         try:
-            _wait_for_files(self.folder)
+            wait_for_files(self.folder)
             files = [file for path in self.folder.iterdir() if (file := parse_staged_name(path)) is not None]
             if self._recorder.folder is not None:
                 for call in group_calls(files):
@@ -157,17 +157,7 @@ class StagedRecords:
             self._recorder.backward(name, backward_parent(outer), inputs, outputs, step_mark=mark)
 
 
-def _in_order(call: _Call, part: str) -> list[StagedFile | None]:
-    """The files of one part by position, None where a position has no file."""
-    positions = [index for of, index in call.files if of == part]
-    return [call.files.get((part, index)) for index in range(max(positions, default=-1) + 1)]
-
-
-def _loaded(file: StagedFile | None) -> FrozenTensor | None:
-    return None if file is None else FrozenTensor(np.load(file.path, allow_pickle=False), file.dtype_name)
-
-
-def _wait_for_files(folder: Path) -> None:
+def wait_for_files(folder: Path) -> None:
     """Wait until TensorDump, which writes beside training and in order, has written what was asked before."""
     import mindspore
     from mindspore import Tensor, ops
@@ -179,3 +169,18 @@ def _wait_for_files(folder: Path) -> None:
         if time.monotonic() > until:
             raise TimeoutError(f"TensorDump has not finished {folder} in {_LONGEST_WAIT_SECONDS:.0f} seconds")
         time.sleep(0.01)
+
+
+def is_flag(path: Path) -> bool:
+    """Whether `wait_for_files` made this file, for itself."""
+    return path.name.startswith(f"{_FLAG}_")
+
+
+def _in_order(call: _Call, part: str) -> list[StagedFile | None]:
+    """The files of one part by position, None where a position has no file."""
+    positions = [index for of, index in call.files if of == part]
+    return [call.files.get((part, index)) for index in range(max(positions, default=-1) + 1)]
+
+
+def _loaded(file: StagedFile | None) -> FrozenTensor | None:
+    return None if file is None else FrozenTensor(np.load(file.path, allow_pickle=False), file.dtype_name)

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mindspore
 from mindspore import Tensor, ops
 
+from msprobe_collector.static_graph.graph_code.values import FLOATS
 from msprobe_collector.static_graph.staged_records import staged_name
 
-_FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bfloat16)
 #: Arguments or outputs of a call that are seen; those beyond are passed over.
 _MOST_VALUES = 32
 _dump = ops.TensorDump()
@@ -32,7 +31,7 @@ def _dumped(values: Any, forward_paths: Any, gradient_paths: Any, side: Any, gra
     for value in values:
         if isinstance(value, Tensor) and place < len(forward_paths):
             value = ops.depend(value, _dump(forward_paths[place], ops.stop_gradient(value)))
-            if gradients and value.dtype in _FLOATS:
+            if gradients and value.dtype in FLOATS:
                 value = _dump_gradient(gradient_paths[index], value, side)
             index = index + 1
         place = place + 1

@@ -8,7 +8,7 @@ forward again in the backward, and draws other dropout masks.
 """
 
 # The compiler knows neither unpacking in tuples, nor generators, nor iteration of a dict:
-# ruff: noqa: PLW2901, RUF005, SIM110, SIM118
+# ruff: noqa: PLW2901, RUF005
 
 from __future__ import annotations
 
@@ -18,16 +18,10 @@ from typing import Any
 
 import mindspore
 from mindspore import Tensor, ops
-from mindspore.ops.functional import isconstant
 from mindspore.ops.primitive import constexpr
 
+from msprobe_collector.static_graph.graph_code.values import FLOATS, described, is_whole, tensors_in, with_dimension
 from msprobe_collector.static_graph.layouts import LAYOUTS
-
-_FLOATS = (mindspore.float16, mindspore.float32, mindspore.float64, mindspore.bfloat16)
-_INTEGERS = (mindspore.int8, mindspore.int16, mindspore.int32, mindspore.int64, mindspore.uint8, mindspore.uint16)
-_OTHERS = (mindspore.bool_, mindspore.uint32, mindspore.uint64, mindspore.complex64, mindspore.complex128)
-#: What a Python function inside a graph takes; others end the run.
-_SEEN = (*_FLOATS, *_INTEGERS, *_OTHERS)
 
 
 @constexpr  # type: ignore[untyped-decorator]  # MindSpore has no types
@@ -52,61 +46,8 @@ _leave = ops.Custom(_arrive, out_shape=_number_shape, out_dtype=_number_dtype, f
 _leave.add_prim_attr("recompute", False)
 
 
-def _is_whole(tensor: Any) -> bool:
-    if not isconstant(tensor.shape) or tensor.dtype not in _SEEN:
-        return False
-    for size in tensor.shape:
-        if size == 0:
-            return False
-    return True
-
-
-def _described(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if isconstant(value.shape) and value.dtype in _SEEN:
-            return ("tensor", str(value.dtype), value.shape)
-        return ("moving", str(value.dtype))
-    if isinstance(value, (tuple, list)):
-        items: Any = ()
-        for item in value:
-            items = items + (_described(item),)
-        return ("items", items)
-    if isinstance(value, dict):
-        held: Any = ()
-        for key in value.keys():
-            held = held + (_described(value[key]),)
-        return ("keys", tuple(value.keys()), held)
-    if value is None or (isinstance(value, (bool, int, float, str)) and isconstant(value)):
-        return ("value", value)
-    return ("unseen", "")
-
-
-def _with_dimension(tensor: Any) -> Any:
-    # A 0-d tensor would arrive as a Python number, which not every dtype can become. CPU reshapes no bfloat16.
-    if tensor.shape == ():
-        if tensor.dtype == mindspore.bfloat16:
-            tensor = ops.cast(tensor, mindspore.float32)
-        return ops.reshape(tensor, (1,))
-    return tensor
-
-
-def _tensors(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if _is_whole(value):
-            return (_with_dimension(ops.stop_gradient(value)),)
-        return ()
-    found: Any = ()
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            found = found + _tensors(item)
-    if isinstance(value, dict):
-        for key in value.keys():
-            found = found + _tensors(value[key])
-    return found
-
-
 def _seen(layout: Any, value: Any, number: Any) -> Any:
-    tensors = _tensors(value)
+    tensors = tensors_in(value)
     for position in range(len(tensors)):
         number = _leave(Tensor([layout, position], mindspore.int32), number, tensors[position])
     return number
@@ -114,7 +55,7 @@ def _seen(layout: Any, value: Any, number: Any) -> Any:
 
 def _after(value: Any, number: Any) -> Any:
     if isinstance(value, Tensor):
-        if _is_whole(value):
+        if is_whole(value):
             return ops.depend(value, number)
         return value
     if isinstance(value, (tuple, list)):
@@ -136,7 +77,7 @@ def _of_value(place: Any, number: Any, value: Any) -> Any:
 
 
 def _gradient_leaves(place: Any, number: Any, value: Any, out: Any, gradient: Any) -> Any:
-    left = _leave(place, number, _with_dimension(ops.stop_gradient(gradient)))
+    left = _leave(place, number, with_dimension(ops.stop_gradient(gradient)))
     return ops.zeros_like(place), ops.zeros_like(number), ops.depend(gradient, left)
 
 
@@ -148,8 +89,8 @@ def _with_gradients(values: Any, number: Any, receiver: Any, label: Any, moment:
     index = 0
     for value in values:
         if isinstance(value, Tensor):
-            if value.dtype in _FLOATS and _is_whole(value):
-                layout = _note(receiver, label, moment, _described(value), -1, index)
+            if value.dtype in FLOATS and is_whole(value):
+                layout = _note(receiver, label, moment, described(value), -1, index)
                 value = _with_gradient(Tensor([layout, 0], mindspore.int32), number, value)
             index = index + 1
         tapped = tapped + (value,)
@@ -169,7 +110,7 @@ def tapped_construct(cell: Any, label: str, *, receiver: int, gradients: bool) -
 
     def construct(self: Any, *args: Any, **kwargs: Any) -> Any:
         inputs = (args, kwargs)
-        of_inputs = _note(receiver, label, "inputs", _described(inputs), -1, -1)
+        of_inputs = _note(receiver, label, "inputs", described(inputs), -1, -1)
         number = _seen(of_inputs, inputs, Tensor([-1], mindspore.int32))
         args = _after(args, number)
         if gradients:
@@ -178,7 +119,7 @@ def tapped_construct(cell: Any, label: str, *, receiver: int, gradients: bool) -
         outputs: Any = (result,)
         if isinstance(result, (tuple, list)):
             outputs = result
-        layout = _note(receiver, label, "outputs", _described(outputs), of_inputs, -1)
+        layout = _note(receiver, label, "outputs", described(outputs), of_inputs, -1)
         number = _seen(layout, outputs, number)
         outputs = _after(outputs, number)
         if gradients:

@@ -77,7 +77,7 @@ def test_gradients_alone_count_from_the_first():
 @pytest.fixture
 def records_of(tmp_path, monkeypatch):
     """records_of(files): dump.json and construct.json after a step that left `files` (name: array)."""
-    monkeypatch.setattr(staged_records, "_wait_for_files", lambda folder: None)  # TensorDump runs on Ascend only
+    monkeypatch.setattr(staged_records, "wait_for_files", lambda folder: None)  # TensorDump runs on Ascend only
     (tmp_path / "config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path)}))
     configuration = read_configuration(tmp_path / "config.json", overrides=Overrides())
 
