@@ -21,10 +21,9 @@ from pytest_msprobe.precheck.suite import PrecheckSuite
 from pytest_msprobe.precheck.unused_patterns import UnusedPatterns
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.reports.observers import VerdictObservers
-from pytest_msprobe.reports.plugin import ReportPlugin
 from pytest_msprobe.reports.properties import READERS, PropertyPlugin
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, continue_pair
+from pytest_msprobe.reports.suite_reports import register_reports
 from pytest_msprobe.settings import Settings, read_settings
 from pytest_msprobe.suite import Suite
 
@@ -127,19 +126,18 @@ def _set_up_precheck(config: pytest.Config, settings: Settings, dumps: tuple[Pat
 
         if settings.standards.apis:
             config.pluginmanager.register(UnusedPatterns(session, dumps), "msprobe-unused-patterns")
-        observers = VerdictObservers(config)
-        config.pluginmanager.register(observers, "msprobe-observers")
         pair = CsvPair(settings.out, (earlier.details, earlier.result) if earlier else None)
-        reports = ReportPlugin(
-            settings.out, dumps, header, observers.tell, jsonl=settings.jsonl, earlier=earlier, files=pair
+        register_reports(
+            config,
+            settings,
+            dumps,
+            header,
+            header,
+            title="API accuracy pre-check",
+            noun="API calls by direction",
+            results=pair,
+            earlier=earlier,
         )
-        config.pluginmanager.register(reports, "msprobe-reports")
-        if _has_html(config):
-            if os.path.isdir(config.getoption("htmlpath")):
-                raise pytest.UsageError(f"--html={config.getoption('htmlpath')}: is a folder; name a file")
-            from pytest_msprobe.reports.html import HtmlPage
-
-            config.pluginmanager.register(HtmlPage(settings.html_passes, header, CallNames(dumps)), "msprobe-html")
     return PrecheckSuite(config, session)
 
 

@@ -77,4 +77,6 @@ def _register_reports(
 ) -> None:
     report = ComparisonReport(session, CallNames(dumps))
     config.pluginmanager.register(report, "msprobe-comparison")
-    register_reports(config, settings, dumps, report, title="Comparison of dumps", noun="operations")
+    register_reports(
+        config, settings, dumps, report.header, report.page_lines, title="Comparison of dumps", noun="operations"
+    )

@@ -101,4 +101,4 @@ def _register_reports(config: pytest.Config, settings: Settings, gradients: Grad
     report = GradientReport(gradients, settings.out, has_page=has_page)
     config.pluginmanager.register(report, "msprobe-gradients")
     files = [path for steps in gradients.pair.target.steps.values() for path in steps.values()]
-    register_reports(config, settings, files, report, title="Gradients", noun="gradients")
+    register_reports(config, settings, files, report.header, report.page_lines, title="Gradients", noun="gradients")

@@ -73,4 +73,12 @@ def _register_reports(
 ) -> None:
     report = OverflowReport(session, dumps)
     config.pluginmanager.register(report, "msprobe-overflow")
-    register_reports(config, settings, dumps, report, title="Overflow: where NaN and Inf begin", noun="records")
+    register_reports(
+        config,
+        settings,
+        dumps,
+        report.header,
+        report.page_lines,
+        title="Overflow: where NaN and Inf begin",
+        noun="records",
+    )

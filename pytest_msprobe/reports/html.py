@@ -26,8 +26,8 @@ class HtmlPage:
         header: Callable[[], list[str]],
         names: CallNames,
         *,
-        title: str = "API accuracy pre-check",
-        noun: str = "API calls by direction",
+        title: str,
+        noun: str,
     ) -> None:
         """A page that shows, folds or omits `passes`; `header` gives the lines above its table, when it is written."""
         self._title = title

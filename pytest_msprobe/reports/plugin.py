@@ -44,12 +44,12 @@ class ReportPlugin:
         out: Path,
         dumps: Sequence[Path],
         header: Callable[[], list[str]],
-        tell: Callable[[VerdictRow], None] = lambda row: None,
+        tell: Callable[[VerdictRow], None],
         *,
+        noun: str,
         jsonl: Path | None = None,
         earlier: EarlierRun | None = None,
         files: ResultFiles | None = None,
-        noun: str = "API calls by direction",
     ) -> None:
         """A writer into the folder `out` for the dumps that this run collects; `header` gives the lines above the run.
 

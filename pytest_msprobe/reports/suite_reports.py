@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,8 @@ import pytest
 
 from pytest_msprobe.reports.names import CallNames
 from pytest_msprobe.reports.observers import VerdictObservers
-from pytest_msprobe.reports.plugin import ReportPlugin
+from pytest_msprobe.reports.plugin import ReportPlugin, ResultFiles
+from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.row import Status, VerdictRow
 
 #: The row of an item that did not come to run, from its status and the reason.
@@ -31,16 +33,6 @@ class ReportSettings(Protocol):
     @property
     def html_passes(self) -> str:
         """What becomes of passes on the HTML page."""
-
-
-class SuiteReport(Protocol):
-    """A suite's own report, which also says what stands above the results."""
-
-    def header(self) -> list[str]:
-        """Lines for the terminal before the run."""
-
-    def page_lines(self) -> list[str]:
-        """Lines for the head of the HTML page, asked for when it is written."""
 
 
 def send_row(
@@ -68,10 +60,13 @@ def register_reports(
     config: pytest.Config,
     settings: ReportSettings,
     files: Sequence[Path],
-    report: SuiteReport,
+    header: Callable[[], list[str]],
+    page_lines: Callable[[], list[str]],
     *,
     title: str,
     noun: str,
+    results: ResultFiles | None = None,
+    earlier: EarlierRun | None = None,
 ) -> None:
     """Have the verdicts on `files` written as every suite's are: JSONL, terminal, hook, and with --html the page.
 
@@ -79,16 +74,55 @@ def register_reports(
         config: of the run.
         settings: of the run.
         files: dumps, or what stands for them in names.
-        report: the suite's own, registered by the suite.
+        header: lines for the terminal before the run.
+        page_lines: lines for the head of the HTML page, asked for when it is written.
         title: of the page.
         noun: what an item is about.
+        results: the suite's own files, unless it writes them elsewhere.
+        earlier: the run that is continued.
+
+    Raises:
+        pytest.UsageError: a folder or file of the results cannot be written.
     """
     observers = VerdictObservers(config)
     config.pluginmanager.register(observers, "msprobe-observers")
-    reports = ReportPlugin(settings.out, files, report.header, observers.tell, jsonl=settings.jsonl, noun=noun)
+    reports = ReportPlugin(
+        settings.out,
+        files,
+        header,
+        observers.tell,
+        jsonl=settings.jsonl,
+        earlier=earlier,
+        files=results,
+        noun=noun,
+    )
     config.pluginmanager.register(reports, "msprobe-reports")
-    if config.getoption("htmlpath", None):
+    if config.getoption("durations") is None:
+        config.pluginmanager.register(SpentReports(config), "msprobe-spent-reports")
+    if page := config.getoption("htmlpath", None):
+        if os.path.isdir(page):
+            raise pytest.UsageError(f"--html={page}: is a folder; name a file")
         from pytest_msprobe.reports.html import HtmlPage
 
-        page = HtmlPage(settings.html_passes, report.page_lines, CallNames(files), title=title, noun=noun)
-        config.pluginmanager.register(page, "msprobe-html")
+        html = HtmlPage(settings.html_passes, page_lines, CallNames(files), title=title, noun=noun)
+        config.pluginmanager.register(html, "msprobe-html")
+
+
+class SpentReports:
+    """Lets go of passed setups and teardowns that printed nothing, two for each item.
+
+    pytest keeps them to the end, and its summary looks through all of them once for each failure. Only `--durations`
+    asks for them.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        """For the terminal of `config`."""
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the report off the terminal's list, once it stands there."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        kept = terminal.stats.get("") if terminal is not None else None
+        if kept and kept[-1] is report and report.when != "call" and report.passed and not report.sections:
+            kept.pop()
