@@ -98,7 +98,7 @@ def register_reports(
     )
     config.pluginmanager.register(reports, "msprobe-reports")
     if config.getoption("durations") is None:
-        config.pluginmanager.register(SpentReports(config), "msprobe-spent-reports")
+        config.pluginmanager.register(SpentReports(), "msprobe-spent-reports")
     if page := config.getoption("htmlpath", None):
         if os.path.isdir(page):
             raise pytest.UsageError(f"--html={page}: is a folder; name a file")
@@ -115,14 +115,21 @@ class SpentReports:
     asks for them.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        """For the terminal of `config`."""
-        self._config = config
+    def __init__(self) -> None:
+        """For the terminal of the session that starts next."""
+        self._stats: dict[str, list[object]] = {}
+
+    @pytest.hookimpl
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Find the terminal's lists of reports by outcome; those that show nothing stand under ""."""
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            self._stats = terminal.stats
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the report off the terminal's list, once it stands there."""
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        kept = terminal.stats.get("") if terminal is not None else None
-        if kept and kept[-1] is report and report.when != "call" and report.passed and not report.sections:
-            kept.pop()
+        """Take the report off the list, once it stands there."""
+        if report.when != "call" and report.passed and not report.sections:
+            silent = self._stats.get("")
+            if silent and silent[-1] is report:
+                silent.pop()
