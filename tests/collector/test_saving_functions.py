@@ -152,13 +152,22 @@ def test_what_cannot_be_a_file_is_warned_about(tmp_path, monkeypatch, caplog, fo
     assert list(tmp_path.iterdir()) == []
 
 
+def test_keys_of_a_dict_lead_nowhere_else(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        save(str(tmp_path / "saved"), "state", {"../../k": Tensor(X), "k": Tensor(X)})
+    assert list(files(tmp_path)) == ["saved/step0/rank0/state.k_float32_0.npy"]
+    assert "'state.../../k' cannot be a file name" in caplog.text
+
+
 def test_a_folder_that_is_a_file_costs_the_files_and_nothing_else(tmp_path, how, caplog):
     (tmp_path / "taken").write_text("mine")
     with caplog.at_level(logging.WARNING):
         loss, _ = ms.value_and_grad(as_asked(Network(str(tmp_path / "taken")), how))(Tensor(X))
         assert loss.asnumpy() == pytest.approx(np.sum((2 * X) ** 2))
         step()
-    assert "'y' cannot be saved" in caplog.text
+        for _ in range(3):
+            save(str(tmp_path / "taken"), "y", Tensor(X))
+    assert caplog.text.count("'y' cannot be saved") == 1
     assert (tmp_path / "taken").read_text() == "mine"
 
 

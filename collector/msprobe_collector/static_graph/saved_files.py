@@ -59,11 +59,13 @@ class SavedFiles:
         """Whether files can have this name in this folder; a warning says why not."""
         problem = _problem(folder, name)
         if problem:
-            self._warn(f"{what}(): {problem}; nothing is saved")
+            self.warn(f"{what}(): {problem}; nothing is saved")
         return not problem
 
     def write(self, folder: str | Path, name: str, value: np.ndarray[Any, Any]) -> None:
         """Write one tensor; bfloat16 as float32, which NumPy can read without help."""
+        if not self.accepts("save", folder, name):
+            return
         try:
             with self._lock:
                 number = self._next_id
@@ -73,7 +75,7 @@ class SavedFiles:
             target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             _write_whole(target, value)
         except Exception as error:  # the border between the collector and the user's training
-            self._warn(f"{name!r} cannot be saved in {str(folder)!r}: {error}")
+            self.warn(f"{name!r} cannot be saved in {str(folder)!r}: {_reason(error)}")
 
     def note(self, folder: Any, name: Any, description: Description) -> int:
         """Note a place in a graph; its number, -1 when nothing can be saved there. Called by the compiler."""
@@ -82,7 +84,7 @@ class SavedFiles:
         tensors = tuple(whole_tensors(description))
         names = tuple(tensor_names(name, description))
         if unseen := sorted(set(_names_of(name, description, ("moving",))) - set(names)):
-            self._warn(f"{', '.join(unseen)}: a tensor whose shape changes from run to run is not saved in a graph")
+            self.warn(f"{', '.join(unseen)}: a tensor whose shape changes from run to run is not saved in a graph")
         self._places.append(_Place(Path(folder), names, tensors))
         return len(self._places) - 1
 
@@ -96,7 +98,11 @@ class SavedFiles:
         if not self.accepts("save", folder, name):
             return ""
         waiting = Path(folder).absolute() / _WAITING / f"proc{os.getpid()}"
-        waiting.mkdir(mode=0o750, parents=True, exist_ok=True)
+        try:
+            waiting.mkdir(mode=0o750, parents=True, exist_ok=True)
+        except OSError as error:
+            self.warn(f"{name!r} cannot be saved in {folder!r}: {_reason(error)}")
+            return ""
         if not self._waiting:
             atexit.register(self._finish)
         self._waiting.add(waiting)
@@ -109,7 +115,7 @@ class SavedFiles:
                 wait_for_files(waiting)
                 self._move(waiting)
             except Exception as error:  # the border between the collector and the user's training
-                self._warn(f"files in {str(waiting)!r} stay there: {error}")
+                self.warn(f"files in {str(waiting)!r} stay there: {_reason(error)}")
         self._step += 1
 
     def _finish(self) -> None:
@@ -131,7 +137,8 @@ class SavedFiles:
     def _step_folder(self, folder: Path) -> Path:
         return folder / f"step{self._step}" / f"rank{communication_rank() or 0}"
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Say `message`, unless it was said before."""
         if message not in self._warned:
             self._warned.add(message)
             logger.warning("%s", message)
@@ -169,8 +176,13 @@ def _names_of(name: str, description: Description, kinds: tuple[str, ...]) -> It
             yield from _names_of(f"{name}{_DOT}{key}", item, kinds)
 
 
+def _reason(error: Exception) -> str:
+    """What went wrong, without the file's name, which differs each time."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 def _problem(folder: Any, name: Any) -> str:
-    if not isinstance(folder, str) or not folder:
+    if not isinstance(folder, (str, Path)) or not str(folder):
         return f"the folder {folder!r} is no text"
     if not isinstance(name, str) or not name:
         return f"the name {name!r} is no text"

@@ -9,7 +9,6 @@ DumpGradient, which has not been run on a device.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +20,6 @@ from mindspore.ops.primitive import constexpr
 from msprobe_collector.recording.tensor_values import TensorReader
 from msprobe_collector.static_graph.graph_code.values import FLOATS, described, is_whole, tensors_in, with_dimension
 from msprobe_collector.static_graph.saved_files import GRADIENT, SAVED
-
-logger = logging.getLogger("msprobe_collector")
 
 
 @constexpr  # type: ignore[untyped-decorator]  # MindSpore has no types
@@ -178,7 +175,7 @@ def _write(folder: str, name: str, tensor: Any) -> None:
     try:
         array, _ = TensorReader().read(tensor)
     except Exception as error:  # the border between the collector and the user's training
-        logger.warning("%s cannot be saved: %s", name, error)
+        SAVED.warn(f"{name!r} cannot be saved: {error}")
     else:
         SAVED.write(folder, name, array)
 
@@ -195,7 +192,7 @@ def _can_have_gradient(name: str, value: Any) -> bool:
     if isinstance(value, Tensor) and value.dtype in FLOATS:
         return True
     what = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-    logger.warning("save_grad(): %r is no tensor of floats but %s, which has no gradient; nothing is saved", name, what)
+    SAVED.warn(f"save_grad(): {name!r} is no tensor of floats but {what}, which has no gradient; nothing is saved")
     return False
 
 

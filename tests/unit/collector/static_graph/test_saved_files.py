@@ -68,3 +68,11 @@ def test_files_that_never_come_stay_and_training_goes_on(
     files.end_step()
     assert Path(kept).exists()
     assert "stay there: TensorDump has not finished" in caplog.text
+
+
+def test_a_folder_that_is_a_file_ends_no_compilation(
+    files: SavedFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").touch()
+    assert files.waiting_path(str(tmp_path / "taken"), "h") == ""
+    assert "'h' cannot be saved" in caplog.text
