@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration, DumpSwitch
+from msprobe_collector.debug_values import SavedValues
 from msprobe_collector.hooking.activity import Activity
 from msprobe_collector.hooking.api_calls import ApiCalls
 from msprobe_collector.hooking.backward_call import BackwardCall
@@ -24,7 +25,6 @@ from msprobe_collector.hooking.primitives import PrimitiveCalls
 from msprobe_collector.recording.faults import FaultLog
 from msprobe_collector.recording.recorder import Recorder, guarded
 from msprobe_collector.run_folder import communication_rank, is_scheduler, step_folder
-from msprobe_collector.saving import SavedValues
 from msprobe_collector.static_graph.graph_taps import GraphTaps, is_graph_mode
 
 logger = logging.getLogger("msprobe_collector")
