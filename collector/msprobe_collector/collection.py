@@ -281,6 +281,8 @@ class Collection:
         self._graphs.run_inside(self._activity.cell)
         try:
             yield
+            # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
+            self._graphs.settle()
         finally:
             # Not after a stop() inside.
             if self._recorder.is_collecting or self._range is not None:

@@ -22,7 +22,7 @@ from msprobe_collector import MsprobeStep
 from msprobe_collector.debugger import DebuggerError
 
 
-@pytest.fixture(params=["graph", "jit"])
+@pytest.fixture(params=["graph", "jit", "jit function", "jit of the network"])
 def way(request):
     """How the network gets into a graph."""
     return request.param
@@ -74,6 +74,13 @@ class Network(nn.Cell):
         return self.middle(self.first(x)).sum()
 
 
+def function_around(network):
+    def forward(*args):
+        return network(*args)
+
+    return forward
+
+
 def trained(debugger=None, *, way="graph", steps=3):
     """(loss, gradients) of each step as bytes."""
     ms.set_context(mode=ms.GRAPH_MODE if way == "graph" else ms.PYNATIVE_MODE)
@@ -82,8 +89,13 @@ def trained(debugger=None, *, way="graph", steps=3):
     network = Network()
     if way == "jit":
         network.middle.construct = ms.jit(network.middle.construct)
+    forward = network
+    if way == "jit function":
+        forward = ms.jit(function_around(network))
+    if way == "jit of the network":
+        forward = ms.jit(network)
     optimizer = nn.Adam(network.trainable_params(), 1e-2)
-    gradients_of = ms.value_and_grad(network, None, optimizer.parameters)
+    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
     x = Tensor(np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32))
     seen = []
     try:
@@ -100,6 +112,28 @@ def trained(debugger=None, *, way="graph", steps=3):
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)
     return seen
+
+
+def test_cells_that_run_in_both_ways_are_numbered_together(make_debugger, records, step_folder, caplog):
+    network = Network()
+    compiled = ms.jit(function_around(network.middle.block))
+    unrelated = ms.jit(function_around(nn.ReLU()))
+    x = Tensor(np.ones((2, 4), np.float32))
+    debugger = make_debugger(level="L0")
+    with caplog.at_level(logging.WARNING), debugger.collect(network):
+        network.middle.block(x, 2)
+        compiled(x, 2)
+        network.middle.block.dense(x)
+        unrelated(x)
+    found = [name for name in records() if name.endswith(("block.Block.forward.1", "dense.Dense.forward.2"))]
+    assert found == ["Cell.middle.block.Block.forward.1", "Cell.middle.block.dense.Dense.forward.2"]
+    parents = json.loads((step_folder() / "construct.json").read_text())
+    assert parents["Cell.middle.block.dense.Dense.forward.1"] == "Cell.middle.block.Block.forward.1"
+    assert parents["Cell.middle.block.Block.forward.1"] is None
+    assert "construct" not in vars(network.middle.block)
+    with caplog.at_level(logging.WARNING), debugger.collect(network):
+        unrelated(x)
+    assert "no graph with taps ran" not in caplog.text
 
 
 def test_training_is_bit_identical_dropout_included(make_debugger, way):

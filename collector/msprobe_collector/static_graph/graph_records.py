@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -59,14 +59,21 @@ class GraphRecords:
         self._layouts = layouts
         self._lock = RLock()
         self._parents: Mapping[str, str] = {}
+        self._always_inside: Set[str] = frozenset()
         self._calls: dict[tuple[str, int], _Call] = {}
         self._open: dict[str, list[int]] = {}
         self.outer: str | None = None
         self._was_reached = False
 
-    def watch(self, parents: Mapping[str, str]) -> None:
-        """Take Cells with these labels; `parents` maps each to that of the nearest tapped Cell around it, or ""."""
+    def watch(self, parents: Mapping[str, str], always_inside: Set[str]) -> None:
+        """Take Cells with these labels.
+
+        Args:
+            parents: label of each Cell, with that of the nearest tapped Cell around it, or "".
+            always_inside: labels of those that run in no other way than inside a graph.
+        """
         self._parents = parents
+        self._always_inside = always_inside
 
     def arrive(self, layout: Layout, position: int, number: int, value: np.ndarray[Any, Any]) -> int:
         """Take one value; see `Receiver`."""
@@ -117,8 +124,10 @@ class GraphRecords:
         parent = self._parents.get(label)
         if not parent:
             return self.outer
-        # The innermost call that runs; one whose inputs are constants may begin before the call around it.
-        return f"{parent}.forward.{(self._open.get(parent) or [0])[-1]}"
+        if running := self._open.get(parent):
+            return f"{parent}.forward.{running[-1]}"
+        # A call whose inputs are constants may begin before the call around it; a jit function may call any Cell.
+        return f"{parent}.forward.0" if parent in self._always_inside else self.outer
 
     def _take(self, layout: Layout, position: int, number: int, array: np.ndarray[Any, Any]) -> None:
         call = self._calls.get((layout.label, number))

@@ -43,7 +43,6 @@ class GraphTaps:
         else:
             self._records = GraphRecords(recorder, faults, LAYOUTS)
         self._cells = GraphCells(self._tapped, faults)
-        self._has_taps = False
         self._warned = False
 
     def put_in(self, models: Sequence[Any]) -> None:
@@ -53,8 +52,7 @@ class GraphTaps:
     def _put_in(self, models: Sequence[Any]) -> None:
         parents = self._cells.put_in(models, is_graph_mode=is_graph_mode())
         if parents:
-            self._has_taps = True
-            self._records.watch(parents)
+            self._records.watch(parents, self._cells.always_inside)
 
     def run_inside(self, cell: str | None) -> None:
         """The graph that runs next belongs to the dynamic Cell record `cell`."""
@@ -62,16 +60,16 @@ class GraphTaps:
 
     def settle(self) -> None:
         """Wait for graphs that were started and still run."""
-        if self._has_taps and is_graph_mode():
+        if self._cells.may_have_run:
             wait_for_graphs()
 
     def close_step(self) -> None:
         """Write what the graphs of the step have left."""
-        if not self._has_taps:
+        if not self._cells.may_have_run:
             return
         was_collecting = self._recorder.folder is not None
         was_reached = self._records.close_step()
-        if was_collecting and not was_reached and not self._warned:
+        if was_collecting and self._cells.always_inside and not was_reached and not self._warned:
             self._warned = True
             logger.warning(
                 "no graph with taps ran in this step: call start(net) before the network is compiled, "
@@ -81,7 +79,7 @@ class GraphTaps:
     def remove(self) -> None:
         """Put the original constructs back."""
         self._cells.take_out()
-        if self._has_taps and isinstance(self._records, StagedRecords):
+        if self._cells.may_have_run and isinstance(self._records, StagedRecords):
             self._records.remove()
 
     @functools.cached_property

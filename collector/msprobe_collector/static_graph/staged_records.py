@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +115,8 @@ class StagedRecords:
         self._faults = faults
         self._parents: Mapping[str, str] = {}
 
-    def watch(self, parents: Mapping[str, str]) -> None:
-        """Take Cells with these labels; `parents` maps each to that of the nearest tapped Cell around it, or ""."""
+    def watch(self, parents: Mapping[str, str], always_inside: Set[str]) -> None:
+        """Take Cells with these labels; see `GraphRecords.watch`. Files tell no time, so all seem to run inside."""
         self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._parents = parents
 

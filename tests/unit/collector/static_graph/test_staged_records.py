@@ -85,7 +85,7 @@ def records_of(tmp_path, monkeypatch):
         faults = FaultLog()
         recorder = Recorder(configuration, faults)
         staged = StagedRecords(recorder, faults, folder=tmp_path / "staged")
-        staged.watch({"Cell.a.A": "", "Cell.a.b.B": "Cell.a.A"})
+        staged.watch({"Cell.a.A": "", "Cell.a.b.B": "Cell.a.A"}, {"Cell.a.A", "Cell.a.b.B"})
         if opens:
             recorder.open_step(tmp_path / "step0" / "rank0")
         for name, array in files.items():
