@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from msprobe_collector.hooking.activity import Activity
+from msprobe_collector.hooking.method_swaps import MethodSwaps
 from msprobe_collector.recording.faults import FaultLog
 
 #: Record types of communication APIs.
@@ -52,7 +53,7 @@ class Waits:
         self._activity = activity
         self._faults = faults
         self._open: dict[int, _Open] = {}
-        self._swaps: list[tuple[type, str, Any]] = []
+        self._swaps = MethodSwaps()
 
     def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
         """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
@@ -66,7 +67,7 @@ class Waits:
 
     def put_in(self) -> None:
         """See waits from now on, and let operations of a batch be named by recorded functions."""
-        if self._swaps:
+        if self._swaps.are_in:
             return
         from mindspore.communication import comm_func
         from mindspore.mint import distributed
@@ -75,21 +76,15 @@ class Waits:
         newer = getattr(function, "comm_func", None)  # MindSpore 2.7.1
         for owner in dict.fromkeys(getattr(module, "CommHandle", None) for module in (comm_func, newer)):
             if owner is not None and "wait" in vars(owner):
-                self._swap(owner, "wait", self._seen_wait(vars(owner)["wait"]))
+                self._swaps.put(owner, "wait", self._seen_wait)
         for module in (distributed, newer):
             # It takes only the very functions isend and irecv, whose names hold recorded ones now.
             if (owner := getattr(module, "P2POp", None)) is not None:
-                self._swap(owner, "__new__", staticmethod(_with_originals(owner.__new__)))
+                self._swaps.put(owner, "__new__", lambda new: staticmethod(_with_originals(new)))
 
     def take_out(self) -> None:
         """Put the originals back."""
-        while self._swaps:
-            owner, name, original = self._swaps.pop()
-            setattr(owner, name, original)
-
-    def _swap(self, owner: type, name: str, replacement: Any) -> None:
-        self._swaps.append((owner, name, vars(owner)[name]))
-        setattr(owner, name, replacement)
+        self._swaps.take_out()
 
     def _seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msprobe_collector.hooking.method_swaps import MethodSwaps
 from msprobe_collector.mindspore_internals import graph_executors
 
 
@@ -30,27 +31,21 @@ class JitCalls:
         self._wrap = wrap
         self._originals_in_place = originals_in_place
         self._records = records
-        self._swaps: list[tuple[type, str, Any]] = []
+        self._swaps = MethodSwaps()
 
     def put_in(self) -> None:
         """See jit calls from now on."""
-        if not self._swaps:
+        if not self._swaps.are_in:
             api = graph_executors()
-            self._swap(api._JitExecutor, "__call__", self._executor_call)
-            self._swap(api.PIJitCaptureContext, "__call__", self._capture)
+            self._swaps.put(api._JitExecutor, "__call__", self._executor_call)
+            self._swaps.put(api.PIJitCaptureContext, "__call__", self._capture)
 
     def take_out(self) -> None:
         """Put the originals back."""
-        while self._swaps:
-            owner, name, original = self._swaps.pop()
-            setattr(owner, name, original)
-
-    def _swap(self, owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        original = vars(owner)[name]
-        self._swaps.append((owner, name, original))
-        setattr(owner, name, functools.wraps(original)(make(original)))
+        self._swaps.take_out()
 
     def _executor_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             # A method gets its object first, which is no argument of the record.
             bound, arguments = (args[:1], args[1:]) if executor.obj is not None else ((), args)
@@ -66,6 +61,7 @@ class JitCalls:
         return call
 
     def _capture(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def capture(context: Any, function: Any) -> Any:
             captured = original(context, function)
 

@@ -6,10 +6,10 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from msprobe_collector.hooking.cells import named_cells
+from msprobe_collector.hooking.method_swaps import MethodSwaps
 from msprobe_collector.mindspore_internals import graph_executors
 from msprobe_collector.recording.faults import FaultLog
 
@@ -19,13 +19,25 @@ logger = logging.getLogger("msprobe_collector")
 TapMaker = Callable[[Any, str], Callable[..., Any]]
 
 
-@dataclass(slots=True)
 class _Tap:
-    """A Cell, and its tapped construct once a graph was compiled."""
+    """The tapped construct of a Cell, made when it is first put in."""
 
-    cell: Any
-    label: str
-    construct: Callable[..., Any] | None = None
+    def __init__(self, cell: Any, label: str, make: TapMaker) -> None:
+        # Past Cell.__setattr__, which looks for parameters and other Cells.
+        self._attributes: dict[str, Any] = vars(cell)
+        self._make = functools.cache(lambda: make(cell, label))
+        self._before: dict[str, Any] = {}
+
+    def put_in(self) -> None:
+        """Replace the construct; one of the Cell's own, not its class's, is kept aside."""
+        tapped = self._make()
+        self._before = {"construct": self._attributes["construct"]} if "construct" in self._attributes else {}
+        self._attributes["construct"] = tapped
+
+    def take_out(self) -> None:
+        """Put the original back."""
+        self._attributes.pop("construct", None)
+        self._attributes.update(self._before)
 
 
 class GraphCells:
@@ -44,11 +56,11 @@ class GraphCells:
     def __init__(self, make_tap: TapMaker, faults: FaultLog) -> None:
         self._make_tap = make_tap
         self._faults = faults
-        self._tapped: list[tuple[Any, dict[str, Any]]] = []
+        self._tapped: list[_Tap] = []
         #: Cells that run in a graph only when a jit function calls them.
         self._callable: list[_Tap] = []
         self._known: set[int] = set()
-        self._swaps: list[tuple[Any, Any]] = []
+        self._compilers = MethodSwaps()
         self.may_have_run = False
         self.always_inside: set[str] = set()
 
@@ -69,16 +81,16 @@ class GraphCells:
             if not path or not _can_be_tapped(cell):
                 continue
             label = f"Cell.{path}.{type(cell).__name__}"
-            if is_graph_mode or _is_below_jit(models, path):
-                self._tap(cell, label)
-                self.always_inside.add(label)
-            elif is_jitted(cell):
+            is_inside = is_graph_mode or _is_below_jit(models, path)
+            if not is_inside and is_jitted(cell):
                 # Seen from outside, where its backward is.
                 jitted.add(path)
                 continue
-            elif id(cell) not in self._known:
+            if is_inside:
+                self.always_inside.add(label)
+            if id(cell) not in self._known:
                 self._known.add(id(cell))
-                self._callable.append(_Tap(cell, label))
+                self._add(_Tap(cell, label, self._make_tap), stays=is_inside)
             paths[path] = label
         if paths:
             self._guard_compiler()
@@ -89,48 +101,36 @@ class GraphCells:
         self._callable.clear()
         self.always_inside.clear()
         while self._tapped:
-            cell, attributes = self._tapped.pop()
-            cell.__dict__.pop("construct", None)
-            cell.__dict__.update(attributes)
-        while self._swaps:
-            owner, original = self._swaps.pop()
-            owner.compile = original
+            self._tapped.pop().take_out()
+        self._compilers.take_out()
 
-    def _tap(self, cell: Any, label: str) -> None:
-        if id(cell) in self._known:
-            return
-        self._known.add(id(cell))
-        tapped = self._make_tap(cell, label)
-        self._tapped.append((cell, {"construct": cell.__dict__["construct"]} if "construct" in cell.__dict__ else {}))
-        # Past Cell.__setattr__, which looks for parameters and other Cells.
-        cell.__dict__["construct"] = tapped
-        self.may_have_run = True
+    def _add(self, tap: _Tap, *, stays: bool) -> None:
+        if stays:
+            tap.put_in()
+            self._tapped.append(tap)
+            self.may_have_run = True
+        else:
+            self._callable.append(tap)
 
     @contextmanager
     def _all_tapped(self) -> Iterator[None]:
         """Taps on the Cells that a jit function may call."""
-        made: list[tuple[Any, dict[str, Any]]] = []
+        put_in: list[_Tap] = []
         try:
             for tap in self._callable:
-                if tap.construct is None:
-                    tap.construct = self._make_tap(tap.cell, tap.label)
-                attributes = tap.cell.__dict__
-                made.append((attributes, {"construct": attributes["construct"]} if "construct" in attributes else {}))
-                attributes["construct"] = tap.construct
-            self.may_have_run = self.may_have_run or bool(made)
+                tap.put_in()
+                put_in.append(tap)
+            self.may_have_run = self.may_have_run or bool(put_in)
             yield
         finally:
-            for attributes, before in made:
-                attributes.pop("construct", None)
-                attributes.update(before)
+            for tap in put_in:
+                tap.take_out()
 
     def _guard_compiler(self) -> None:
-        if self._swaps:
-            return
-        api = graph_executors()
-        for owner in (api._JitExecutor, api._CellGraphExecutor):
-            self._swaps.append((owner, owner.compile))
-            owner.compile = self._guarded(owner.compile)
+        if not self._compilers.are_in:
+            api = graph_executors()
+            for owner in (api._JitExecutor, api._CellGraphExecutor):
+                self._compilers.put(owner, "compile", self._guarded)
 
     def _guarded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -27,7 +27,9 @@ def is_graph_mode() -> bool:
 
 
 class GraphTaps:
-    """Collects the Cells that run inside graphs: all of them in GRAPH_MODE, else those below a jitted Cell."""
+    """Collects the Cells that run inside graphs: in GRAPH_MODE all, else those below a jitted Cell or that a jit
+    function calls.
+    """
 
     def __init__(self, recorder: Recorder, faults: FaultLog, *, staging: Path) -> None:
         """Prepare for the present device: CPU, or Ascend, whose values pass through files in `staging`."""

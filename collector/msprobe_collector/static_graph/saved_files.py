@@ -24,8 +24,6 @@ logger = logging.getLogger("msprobe_collector")
 
 #: Behind the name of a gradient.
 GRADIENT = "_grad"
-#: Between the parts of a nested value's name, as in `state.1.bias`.
-_DOT = "."
 #: A file name holds 255 bytes; the dtype, the number and `.npy` come behind the name.
 _LONGEST_NAME_BYTES = 200
 #: TensorDump's files on Ascend wait here, in the folder that the script named, until the step ends.
@@ -170,10 +168,10 @@ def _names_of(name: str, description: Description, kinds: tuple[str, ...]) -> It
             yield name
     elif kind == "items":
         for index, item in enumerate(description[1]):
-            yield from _names_of(f"{name}{_DOT}{index}", item, kinds)
+            yield from _names_of(f"{name}.{index}", item, kinds)
     elif kind == "keys":
         for key, item in zip(description[1], description[2]):
-            yield from _names_of(f"{name}{_DOT}{key}", item, kinds)
+            yield from _names_of(f"{name}.{key}", item, kinds)
 
 
 def _reason(error: Exception) -> str:

@@ -5,11 +5,10 @@ elsewhere. On CPU values leave a graph through a Python function (`ops.Custom`),
 DumpGradient, which has not been run on a device.
 """
 
-# The compiler knows neither unpacking in tuples, nor generators:
-
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mindspore
@@ -171,9 +170,14 @@ def _save_all(folder: str, name: str, value: Any) -> None:
             _save_all(folder, f"{name}.{key}", item)
 
 
+@cache
+def _reader() -> TensorReader:
+    return TensorReader()
+
+
 def _write(folder: str, name: str, tensor: Any) -> None:
     try:
-        array, _ = TensorReader().read(tensor)
+        array, _ = _reader().read(tensor)
     except Exception as error:  # the border between the collector and the user's training
         SAVED.warn(f"{name!r} cannot be saved: {error}")
     else:
