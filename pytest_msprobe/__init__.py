@@ -1,4 +1,8 @@
 """pytest-msprobe: the dump of a training step as a pytest suite.
 
-Kept empty on purpose: pytest imports this package in every project where it is installed.
+Imports nothing: pytest imports this package in every project where it is installed.
 """
+
+from __future__ import annotations
+
+__version__ = "0.2.0"

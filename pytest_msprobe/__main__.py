@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import coverage, merging, templates
+from pytest_msprobe.commands import coverage, merging, operators, templates
 from pytest_msprobe.commands.failure import CommandError
 
-#: Modules with `add_to(commands)`, which sets `run(arguments)`.
-COMMANDS = (templates, merging, coverage)
+#: Modules with `add_to(commands)`, which sets `run(arguments)`: it gives the exit code, or None for 0.
+COMMANDS = (templates, merging, coverage, operators)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,11 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_to(commands)
     chosen = parser.parse_args(arguments)
     try:
-        chosen.run(chosen)
+        code: int | None = chosen.run(chosen)
     except CommandError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         return 2
-    return 0
+    return code or 0
 
 
 if __name__ == "__main__":

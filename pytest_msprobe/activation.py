@@ -1,188 +1,112 @@
-"""What happens once when a run has dumps to check."""
+"""What happens once when a run has something to judge."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from msprobe_collector.dump_format import API_TYPES, DIRECTIONS
-from pytest_msprobe import _keys
-from pytest_msprobe.devices import check_index, choose_devices
-from pytest_msprobe.precheck.call_index import CallIndex
-from pytest_msprobe.precheck.header import header_lines
-from pytest_msprobe.precheck.session import CheckSession
-from pytest_msprobe.precheck.suite import PrecheckSuite
-from pytest_msprobe.precheck.unused_patterns import UnusedPatterns
-from pytest_msprobe.reports.csv_pair import CsvPair
-from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.reports.properties import READERS, PropertyPlugin
-from pytest_msprobe.reports.resume import EarlierRun, ResumeError, continue_pair
-from pytest_msprobe.reports.suite_reports import register_reports
-from pytest_msprobe.settings import Settings, read_settings
-from pytest_msprobe.suite import Suite
-
-if TYPE_CHECKING:
-    from pytest_msprobe.workers import WorkersPlugin
-
-SetUp = Callable[[pytest.Config, Settings, tuple[Path, ...]], Suite]
-
-
-def names_a_dump(config: pytest.Config) -> bool:
-    """Whether options, ini, YAML or a plain argument name a dump."""
-    return bool(
-        getattr(config, "workerinput", {}).get("msprobe_dumps")
-        or config.getoption("msprobe_dump")
-        or config.getini("msprobe_dump")
-        or config.getoption("msprobe_config")
-        or config.getini("msprobe_config")
-        or config.getoption("msprobe_golden")
-        or config.getoption("msprobe_suite")
-        or config.getoption("msprobe_gradients")
-        or config.getini("msprobe_gradients")
-        or any(path.name == "dump.json" for path in _argument_paths(config))
-    )
+from pytest_msprobe.reports.properties import PropertyPlugin, are_read
+from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
+from pytest_msprobe.run import keys
+from pytest_msprobe.run.naming import named_paths
+from pytest_msprobe.run.record_index import RecordIndex
+from pytest_msprobe.run.register import register_reports
+from pytest_msprobe.run.run import MARKERS, Run
+from pytest_msprobe.run.settings import Settings, read_settings
+from pytest_msprobe.suites.contract import Context, Suite, SuiteError
+from pytest_msprobe.suites.registry import make_suite
+from pytest_msprobe.workers.devices import check_index, choose_devices
 
 
 def activate(config: pytest.Config) -> None:
-    """Set the run up: settings, arguments, markers, and the suite with its reports.
+    """Set the run up: settings, suite, arguments, markers, and on the process that writes the reports.
 
     Raises:
         pytest.UsageError: a setting is wrong.
     """
     settings = read_settings(config)
-    set_up = _suite_named(settings)
-    config.stash[_keys.IS_ACTIVE] = True
-    _take_dumps_as_arguments(config, settings)
-    _register_markers(config)
-    # A dump that cannot be read is one error; the others are still checked.
+    suite = _make_suite(config, settings)
+    # A dump that cannot be read is one error; the others are still judged.
     config.option.continue_on_collection_errors = True
-    named = [path for path in _argument_paths(config) if path.name == "dump.json" or path in settings.dumps]
-    config.stash[_keys.SUITE] = set_up(config, settings, tuple(dict.fromkeys(named)))
-    _register_report_facts(config)
-
-
-def _suite_named(settings: Settings) -> SetUp:
-    name = settings.suite
-    if name == "auto":
-        name = "gradients" if settings.gradients.run else "comparison" if settings.golden else "precheck"
-    if name not in SUITES:
-        raise pytest.UsageError(f"--msprobe-suite={name}: there is no such suite; there are {', '.join(SUITES)}")
-    found: SetUp = SUITES[name]()
-    return found
-
-
-def _precheck() -> SetUp:
-    return _set_up_precheck
-
-
-def _comparison() -> SetUp:
-    from pytest_msprobe.comparison.suite import set_up
-
-    return set_up
-
-
-def _gradients() -> SetUp:
-    from pytest_msprobe.gradients.suite import set_up
-
-    return set_up
-
-
-def _overflow() -> SetUp:
-    from pytest_msprobe.overflow.suite import set_up
-
-    return set_up
-
-
-#: What `--msprobe-suite` may be. Each gives, when it is chosen, the function that sets it up in every process of a
-#: run: (config, settings, absolute paths of the dumps) -> Suite.
-SUITES: dict[str, Callable[[], SetUp]] = {
-    "precheck": _precheck,
-    "comparison": _comparison,
-    "overflow": _overflow,
-    "gradients": _gradients,
-}
-
-
-def _set_up_precheck(config: pytest.Config, settings: Settings, dumps: tuple[Path, ...]) -> Suite:
-    settings = _with_evidence_folders(config, settings)
-    session = CheckSession(settings, config)
-    config.stash[_keys.SESSION] = session
-    session.named_dumps = dumps
+    _collect(config, settings, suite)
+    _register_markers(config)
+    run = Run(config, settings, suite)
+    config.stash[keys.RUN], config.stash[keys.SUITE] = run, suite
     if not hasattr(config, "workerinput"):
-        index = CallIndex(session, dumps)
-        earlier = _earlier_run(settings, index, dumps)
-        session.done = earlier.done if earlier else frozenset()
-        workers = _register_workers(config, session, index, earlier)
-
-        @cache
-        def header() -> list[str]:
-            return header_lines(session, dumps) + (workers.header() if workers else [])
-
-        if settings.standards.apis:
-            config.pluginmanager.register(UnusedPatterns(session, dumps), "msprobe-unused-patterns")
-        pair = CsvPair(settings.out, (earlier.details, earlier.result) if earlier else None)
-        register_reports(
-            config,
-            settings,
-            dumps,
-            header,
-            header,
-            title="API accuracy pre-check",
-            noun="API calls by direction",
-            results=pair,
-            earlier=earlier,
-        )
-    return PrecheckSuite(config, session)
-
-
-def _with_evidence_folders(config: pytest.Config, settings: Settings) -> Settings:
-    """`settings` with folders that are this run's own; the workers of xdist are told which."""
-    if hasattr(config, "workerinput"):
-        told = {kind: Path(path) for kind, path in config.workerinput.get("msprobe_evidence", {}).items()}
-        return replace(settings, error_data=told.get("error data"), reproducers=told.get("reproducers"))
-    if not (settings.error_data or settings.reproducers):
-        return settings
-    from pytest_msprobe.reports.evidence_folder import EvidenceFolder, reserve
-    from pytest_msprobe.reports.evidence_plugin import EvidencePlugin
-
-    limit = settings.error_data_limit_bytes
-    folders = {}
-    if settings.error_data:
-        settings = replace(settings, error_data=reserve(settings.error_data, "--msprobe-error-data-dir"))
-        folders["error data"] = settings.error_data
-    if settings.reproducers:
-        settings = replace(settings, reproducers=reserve(settings.reproducers, "--msprobe-reproducers"))
-        folders["reproducers"] = settings.reproducers
-    plugin = EvidencePlugin({kind: EvidenceFolder(folder, limit) for kind, folder in folders.items() if folder})
-    config.pluginmanager.register(plugin, "msprobe-evidence")
-    return settings
-
-
-def _register_report_facts(config: pytest.Config) -> None:
-    """In the processes that run items: what reports show beyond the verdict row, where one was asked for."""
-    if _has_html(config):
-        from pytest_msprobe.precheck.failure_details import FailureDetails
+        _set_up_writer(config, run)
+    if config.getoption("htmlpath", None):
+        from pytest_msprobe.run.failure_details import FailureDetails
 
         config.pluginmanager.register(FailureDetails(), "msprobe-failure-details")
-    if any(config.getoption(reader, None) for reader in READERS):
+    if are_read(config):
         config.pluginmanager.register(PropertyPlugin(), "msprobe-properties")
 
 
-def _has_html(config: pytest.Config) -> bool:
-    return bool(config.getoption("htmlpath", None))
+def auto_worker_count(config: pytest.Config) -> int | None:
+    """How many workers `-n auto` means: places on devices, or None for xdist's own count of cores."""
+    placement = _make_suite(config, read_settings(config)).placement()
+    devices = choose_devices(placement.target, placement.devices, workers=1)
+    return len(devices) * placement.workers_per_device or None
 
 
-def _earlier_run(settings: Settings, index: CallIndex, dumps: Sequence[Path]) -> EarlierRun | None:
+def _make_suite(config: pytest.Config, settings: Settings) -> Suite:
+    worker_input = getattr(config, "workerinput", {})
+    named = [path for path in named_paths(config) if path.name == "dump.json" and path not in settings.dumps]
+    context = Context(
+        config,
+        settings.values,
+        dumps=(*named, *settings.dumps),
+        out=settings.out,
+        is_writer=not hasattr(config, "workerinput"),
+        has_other_hosts=any("ssh=" in spec or "socket=" in spec for spec in getattr(config.option, "tx", None) or ()),
+        sharers=worker_input.get("msprobe_sharers", 1),
+        evidence=worker_input.get("msprobe_evidence", {}),
+    )
+    try:
+        return make_suite(settings.suite, context)
+    except SuiteError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _collect(config: pytest.Config, settings: Settings, suite: Suite) -> None:
+    """Have the suite's files collected. xdist starts workers with these arguments; absolute paths mean the same there.
+
+    Without paths on the command line they replace what pytest would collect, or, where only the ini file names them,
+    stand beside it.
+    """
+    if settings.dumps:
+        config.option.msprobe_dump = [str(path) for path in settings.dumps]
+    roots = [str(path) for path in suite.roots]
+    if config.args_source != pytest.Config.ArgsSource.ARGS:
+        config.args[:] = roots if settings.is_exclusive and roots else [*config.args, *roots]
+        return
+    named = named_paths(config)
+    config.args.extend(root for root in roots if not any(path.is_relative_to(root) for path in named))
+
+
+def _set_up_writer(config: pytest.Config, run: Run) -> None:
+    settings, suite = run.settings, run.suite
+    index = RecordIndex(suite, config.rootpath, settings.timeout_seconds, settings.values["seed"])
+    earlier = _earlier_run(settings, index)
+    run.done = earlier.done if earlier else frozenset()
+    more = _register_workers(config, run, index, earlier)
+
+    @cache
+    def header() -> list[str]:
+        return [*suite.header(), *more()]
+
+    for name, plugin in suite.plugins():
+        config.pluginmanager.register(plugin, name)
+    register_reports(config, settings, suite, header, earlier)
+
+
+def _earlier_run(settings: Settings, index: RecordIndex) -> EarlierRun | None:
     if settings.resume is None:
         return None
     try:
-        return continue_pair(settings.resume, index.directions_of(CallNames(dumps)))
+        return resume(settings.resume, settings.suite, index.parts_of)
     except ResumeError as error:
         raise pytest.UsageError(f"--msprobe-resume={settings.resume}: {error}") from None
     except OSError as error:
@@ -190,64 +114,34 @@ def _earlier_run(settings: Settings, index: CallIndex, dumps: Sequence[Path]) ->
 
 
 def _register_workers(
-    config: pytest.Config, session: CheckSession, index: CallIndex, earlier: EarlierRun | None
-) -> WorkersPlugin | None:
+    config: pytest.Config, run: Run, index: RecordIndex, earlier: EarlierRun | None
+) -> Callable[[], list[str]]:
+    """Plan for workers, if there are any; what the header says of them."""
+    placement = run.suite.placement()
     if not getattr(config.option, "tx", None) or config.option.dist == "no":
-        _check_single_process(config, session)
-        return None
-    from pytest_msprobe.workers import WorkersPlugin
+        _check_single_process(config, run)
+        return list
+    from pytest_msprobe.workers.controller import WorkersPlugin
 
-    plugin = WorkersPlugin(
-        config, session.settings, index, earlier=earlier, target=session.engines.choice.device_target()
-    )
+    plugin = WorkersPlugin(config, run.settings.dumps, placement, index, earlier=earlier)
     config.pluginmanager.register(plugin, "msprobe-workers")
-    return plugin
+    return plugin.header
 
 
-def _check_single_process(config: pytest.Config, session: CheckSession) -> None:
-    """Refuse what only workers can do, where the command line says it; ini and YAML may serve runs with -n, too."""
+def _check_single_process(config: pytest.Config, run: Run) -> None:
+    """Refuse options for workers on the command line; ini and YAML may serve runs with -n, too."""
     is_deliberate = config.getoption("numprocesses", None) == 0  # -n 0 takes back what else stands there
-    if config.getoption("msprobe_timeout") and session.settings.timeout_seconds != 0 and not is_deliberate:
+    if config.getoption("msprobe_timeout") and run.settings.timeout_seconds != 0 and not is_deliberate:
         raise pytest.UsageError("--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1")
     if config.getoption("msprobe_devices") and not is_deliberate:
         raise pytest.UsageError(
             "--msprobe-devices: is for workers; add -n, or name the device of a single process in --msprobe-device"
         )
-    device = session.settings.device
-    if device.index is not None:
-        check_index(session.engines.choice.device_target(), device.index)
-
-
-def auto_worker_count(config: pytest.Config) -> int | None:
-    """How many workers `-n auto` means: places on devices, or None for xdist's own count of cores."""
-    session = CheckSession(read_settings(config), config)
-    target = session.engines.choice.device_target()
-    devices = choose_devices(target, session.settings.devices, workers=1)
-    return len(devices) * session.settings.workers_per_device or None
-
-
-def _take_dumps_as_arguments(config: pytest.Config, settings: Settings) -> None:
-    # xdist starts each worker with these options and arguments; absolute paths mean the same there.
-    if settings.dumps:
-        config.option.msprobe_dump = [str(path) for path in settings.dumps]
-    if config.args_source != pytest.Config.ArgsSource.ARGS:
-        config.args[:] = [str(path) for path in settings.dumps] or config.args
-        return
-    named = _argument_paths(config)
-    config.args.extend(str(path) for path in settings.dumps if path not in named)
-
-
-def _argument_paths(config: pytest.Config) -> list[Path]:
-    """Paths that the command line named, or that we put there; not those of testpaths."""
-    if config.args_source != pytest.Config.ArgsSource.ARGS and _keys.IS_ACTIVE not in config.stash:
-        return []
-    return [
-        Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0])) for argument in config.args
-    ]
+    placement = run.suite.placement()
+    if placement.device_index is not None:
+        check_index(placement.target, placement.device_index)
 
 
 def _register_markers(config: pytest.Config) -> None:
-    for direction in DIRECTIONS:
-        config.addinivalue_line("markers", f"{direction}: {direction} of an API call in a dump")
-    for api_type, origin in API_TYPES.items():
-        config.addinivalue_line("markers", f"{api_type}: API call of {origin} in a dump")
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")

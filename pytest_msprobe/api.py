@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, Direction
 from pytest_msprobe.engines.reference import Reference
-from pytest_msprobe.reports.row import OutputRow, VerdictRow
+from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.numerics import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from msprobe_collector.dump_format import ApiName, Direction
     from pytest_msprobe.engines.reference import Reference
     from pytest_msprobe.numerics import Standard
-    from pytest_msprobe.reports.row import VerdictRow
+    from pytest_msprobe.verdicts import VerdictRow
 
 
 @pytest.hookspec(firstresult=True)

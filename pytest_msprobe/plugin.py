@@ -1,6 +1,6 @@
-"""The pytest hooks. Each is a few lines that call a room of the house; a run without a dump costs nothing.
+"""The pytest hooks. Each is a few lines that call a room of the house.
 
-Nothing here may import NumPy or a framework: pytest loads this module in every project.
+Nothing here may import NumPy, a framework or a suite: pytest loads this module in every project.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe import _keys
-from pytest_msprobe.settings import add_options
+from pytest_msprobe.run import keys
+from pytest_msprobe.run.settings import add_options
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -29,34 +29,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the settings and take the dumps into the collection, when there are any."""
-    from pytest_msprobe.activation import activate, names_a_dump
+    """Set the run up when there is something to judge."""
+    from pytest_msprobe.run.naming import names_a_dump
 
     if names_a_dump(config):
+        from pytest_msprobe.activation import activate
+
         activate(config)
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """`-n auto` means the number of devices, where there are any."""
-    from pytest_msprobe.activation import auto_worker_count, names_a_dump
+    from pytest_msprobe.run.naming import names_a_dump
 
-    return auto_worker_count(config) if names_a_dump(config) else None
+    if not names_a_dump(config):
+        return None
+    from pytest_msprobe.activation import auto_worker_count
+
+    return auto_worker_count(config)
 
 
 @pytest.hookimpl
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A dump that was named becomes a collector; a stray dump.json stays alone."""
-    suite = parent.config.stash.get(_keys.SUITE, None)
-    if suite is None or not suite.wants(file_path, parent):
-        return None
-    return suite.collector(parent, file_path)
+    """A file that was named becomes a collector; any other dump.json is left alone."""
+    if keys.RUN in parent.config.stash:
+        return parent.config.stash[keys.RUN].file_node(file_path, parent)
+    if file_path.name == "dump.json":
+        parent.config.stash[keys.UNASKED] = str(file_path)
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A folder that the suite reads by rules of its own."""
+    run = parent.config.stash.get(keys.RUN, None)
+    return None if run is None else run.folder_node(path, parent)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Collect without the garbage collector: nodes are no garbage, and 100,000 of them would be walked many times."""
-    is_paused = _keys.SUITE in session.config.stash and gc.isenabled()
+    """Collect without the garbage collector: nodes live to the end, and 100,000 of them would be scanned many times."""
+    is_paused = keys.RUN in session.config.stash and gc.isenabled()
     if is_paused:
         gc.disable()
     try:
@@ -69,26 +83,26 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the items that are not to run."""
-    if _keys.SUITE in config.stash:
-        config.stash[_keys.SUITE].choose(items)
+    if keys.RUN in config.stash:
+        config.stash[keys.RUN].choose(items)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tell the suite which of its items will run."""
-    if _keys.SUITE in session.config.stash:
-        session.config.stash[_keys.SUITE].begin(session.items)
+    """Tell the run which of its items will be judged."""
+    if keys.RUN in session.config.stash:
+        session.config.stash[keys.RUN].begin(session.items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Run without log capture where it only costs."""
-    suite = session.config.stash.get(_keys.SUITE, None)
-    if suite is None:
+    run = session.config.stash.get(keys.RUN, None)
+    if run is None:
         return (yield)
-    from pytest_msprobe.log_capture import without_log_capture
+    from pytest_msprobe.run.log_capture import without_log_capture
 
-    with without_log_capture(session, suite.item_type):
+    with without_log_capture(session, run.item_type):
         return (yield)
 
 
@@ -98,14 +112,24 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send an item's verdict row along with its report."""
     report = yield
-    if _keys.SUITE in item.config.stash:
-        item.config.stash[_keys.SUITE].attach(item, report)
+    if keys.RUN in item.config.stash:
+        from pytest_msprobe.run.outcomes import attach_row
+
+        attach_row(item, report)
     return report
+
+
+@pytest.hookimpl
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """A run that found no test, but a dump, most likely wanted that."""
+    dump = config.stash.get(keys.UNASKED, "")
+    if dump and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        terminalreporter.write_line(f"{dump} looks like a dump; check it with --msprobe-dump={dump}")
 
 
 @pytest.hookimpl
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End child processes."""
-    suite = config.stash.get(_keys.SUITE, None)
-    if suite is not None:
-        suite.close()
+    run = config.stash.get(keys.RUN, None)
+    if run is not None:
+        run.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from real_dumps import real_dumps
 from report_reader import Reports
 
 from pytest_msprobe.engines.float_environment import restore_subnormals
@@ -15,11 +16,44 @@ from pytest_msprobe.engines.float_environment import restore_subnormals
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
 
-    # The same examples in every run, and no limit on their time: a busy machine is no fault of the code.
+    # The same examples in every run, and no limit on their time: a busy machine is not a fault of the code.
     settings.register_profile("steady", deadline=None, derandomize=True)
     settings.load_profile("steady")
 
-DUMPS = Path(__file__).parent / "dumps"
+TESTS = Path(__file__).parent
+#: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
+#: end of the run says so. Tests that import one while they run are marked `needs`.
+NEEDS = {
+    "collector": "mindspore",
+    "plugin/test_engines.py": "torch",
+    "unit/cases/test_argument_roles.py": "torch",
+    "unit/collector/gradient_monitor/test_gradient_monitor.py": "mindspore",
+    "unit/collector/mindspore/test_callbacks.py": "mindspore",
+    "unit/dump_format/test_pytorch_files.py": "torch",
+    "unit/engines/references": "torch",
+}
+LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.util.find_spec(needed) is None}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        if importlib.util.find_spec(mark.args[0]) is None:
+            pytest.skip(f"{mark.args[0]} is not installed")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if LEFT_OUT.keys() & {collection_path, *collection_path.parents} else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("msprobe_dump", None):
+        return  # a dump of this repository is checked, not the project
+    for path, needed in LEFT_OUT.items():
+        terminalreporter.write_line(f"left out: {path.relative_to(TESTS).as_posix()}: {needed} is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +65,8 @@ def _default_floating_point_mode() -> Iterator[None]:
 
 @pytest.fixture
 def dumps() -> Path:
-    """The folder of real dumps."""
-    return DUMPS
+    """A folder with the real dumps, which no test may change."""
+    return real_dumps()
 
 
 @pytest.fixture

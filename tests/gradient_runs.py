@@ -69,7 +69,7 @@ def train(folder: Path, *, is_faulty: bool) -> None:
     from mindspore import Tensor, nn, ops
 
     from msprobe_collector.configuration import Overrides, read_configuration
-    from msprobe_collector.gradient_monitor import GradientMonitor
+    from msprobe_collector.mindspore import GradientMonitor
 
     class Tanh(nn.Cell):
         is_faulty = False

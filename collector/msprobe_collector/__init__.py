@@ -2,7 +2,7 @@
 
 Importing this package imports neither a framework nor NumPy: `dump_format` reads names, records and
 stacks with the standard library and msgspec, and loads NumPy when a tensor's values are first asked for;
-the collector's own names load when they are first used.
+the collector's own names load when they are first used. Those of MindSpore's side are here too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "PrecisionDebugger": "debugger",
     "DebuggerError": "debugger",
     "ConfigurationError": "configuration",
-    "seed_all": "seeding",
-    "MsprobeStep": "callbacks",
-    "MsprobeInitStep": "callbacks",
-    "GradientMonitor": "gradient_monitor",
-    "save": "static_graph.graph_code.saving",
-    "save_grad": "static_graph.graph_code.saving",
-    "step": "static_graph.saved_files",
+    "PrecisionDebugger": "mindspore",
+    "GradientMonitor": "mindspore",
+    "seed_all": "mindspore",
+    "MsprobeStep": "mindspore",
+    "MsprobeInitStep": "mindspore",
+    "save": "mindspore",
+    "save_grad": "mindspore",
+    "step": "mindspore",
 }
 
 __all__ = list(_HOMES)  # strings all

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration, DumpSwitch
-from msprobe_collector.debug_values import SavedValues
-from msprobe_collector.hooking.activity import Activity
-from msprobe_collector.hooking.api_calls import ApiCalls
-from msprobe_collector.hooking.backward_call import BackwardCall
-from msprobe_collector.hooking.cells import CellCalls, named_cells
-from msprobe_collector.hooking.communication import Waits
-from msprobe_collector.hooking.discovery import ApiTarget, find_apis
-from msprobe_collector.hooking.gradients import GradientTap
-from msprobe_collector.hooking.installation import Installation, unreachable_names
-from msprobe_collector.hooking.jit_calls import JitCalls
-from msprobe_collector.hooking.parameter_gradients import ParameterGradients
-from msprobe_collector.hooking.primitives import PrimitiveCalls
-from msprobe_collector.recording.faults import FaultLog
-from msprobe_collector.recording.recorder import Recorder, guarded
-from msprobe_collector.run_folder import communication_rank, is_scheduler, step_folder
-from msprobe_collector.static_graph.graph_taps import GraphTaps, is_graph_mode
+from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
+from msprobe_collector.framework import CallWatch, Framework, Session
+from msprobe_collector.messages import Written, closing_lines
+from msprobe_collector.recording.activity import Activity
+from msprobe_collector.recording.backward_call import BackwardCall
+from msprobe_collector.recording.earlier_dump import dumps_before
+from msprobe_collector.recording.faults import FaultLog, guarded
+from msprobe_collector.recording.folder_locks import FolderInUseError
+from msprobe_collector.recording.recorder import Recorder
+from msprobe_collector.recording.saved_values import SavedValues
+from msprobe_collector.run_folder import step_folder
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -34,50 +29,37 @@ _LEAST_UNFINISHED = 256
 
 
 class Collection:
-    """Collects dynamic-graph training as a configuration asks.
+    """Collects the training of one framework as a configuration asks.
 
     Attributes:
+        saved: what `PrecisionDebugger.save` writes.
         is_finished: the last step of the configuration is over; nothing will be collected any more.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, framework: Framework) -> None:
         self._configuration = configuration
+        self._framework = framework
         self._switch = DumpSwitch(configuration)
         self._faults = FaultLog()
-        self._activity = Activity()
-        self._recorder = Recorder(configuration, self._faults)
-        self._tap = GradientTap(self._activity, self._faults)
+        activity = Activity()
+        self._activity = activity
+        self._recorder = Recorder(configuration, framework.name, framework.values, self._faults)
         self._unfinished: list[BackwardCall] = []
         self._most_unfinished = _LEAST_UNFINISHED
-        self._waits = Waits(self._activity, self._faults)
-        self._api_calls = ApiCalls(
-            self._recorder,
-            self._tap,
-            self._activity,
-            self._faults,
-            remember=self._remember,
-            waits=self._waits,
-        )
-        self._cells = CellCalls(self._recorder, self._tap, self._activity, self._faults, remember=self._remember)
-        self._parameters = ParameterGradients(self._recorder, self._activity, self._faults)
-        self._apis = Installation(self._api_calls.wrapped)
-        self._primitives = PrimitiveCalls(self._api_calls.wrapped)
-        self._jits = JitCalls(
-            self._api_calls.wrapped,
-            originals_in_place=self._originals_in_place,
-            records=configuration.collects_apis,
-        )
-        self._graphs = GraphTaps(
-            self._recorder, self._faults, staging=configuration.dump_path / f"graph_files_{os.getpid()}"
-        )
-        self.saved = SavedValues(self._recorder, self._activity, self._faults)
-        self._targets: list[ApiTarget] | None = None
+        staging = configuration.dump_path / f"graph_files_{os.getpid()}"
+        session = Session(configuration, self._recorder, activity, self._faults, self._remember, staging)
+        self._calls: CallWatch = framework.watch_calls(session)
+        self.saved = SavedValues(self._recorder, framework, activity, self._faults)
         self._rank: int | None = None
         #: Folders that were begun before this process had a rank.
         self._nameless: list[Path] = []
         self._root_forwards = 0
         self._range: tuple[int, int] | None = None
         self._pid = os.getpid()
+        self._began = time.time()
+        self._written = Written()
+        #: Another process writes to the folder of this one's rank.
+        self._is_rank_taken = False
         self._is_closed = False
         self._has_warned_of_rank = False
         self.is_finished = False
@@ -90,15 +72,13 @@ class Collection:
 
         Args:
             step: number of the training step.
-            models: Cells to watch; may be empty at level L1.
+            models: layers to watch; may be empty at level L1.
             token_range: first and last forward of the first model to collect, counted from 0 in this step.
-            rank: of this process; None asks MindSpore's communication.
+            rank: of this process; None asks the framework's communication.
         """
-        if is_scheduler() or self._ends_before(step):
+        if self._framework.is_helper() or self._ends_before(step):
             return
-        if self._configuration.collects_cells and models:
-            # Before the first compilation, whichever step is collected.
-            self._graphs.put_in(models)
+        self._calls.prepare(models)
         if not self._configuration.steps.admits(step) or not self._switch.is_on():
             return
         self._learn_rank(rank)
@@ -106,34 +86,41 @@ class Collection:
             return
         if not self._open(step) or self._configuration.level == "debug":
             return
-        self._watch(models, token_range)
-        self._install()
+        self._range = token_range
+        self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
+        self._calls.put_in()
         self._recorder.is_collecting = token_range is None
 
     def stop(self) -> None:
         """Put the originals back and bring what waits onto the disk. Gradients still arrive until `close_step`."""
-        guarded(self._faults, "reading the values of graphs", self._graphs.settle)
-        self._learn_rank(None)
-        self._recorder.is_collecting = False
-        self._uninstall()
-        self._recorder.flush()
+        try:
+            # What the script's graphs raise is raised here, to the script.
+            self._calls.settle()
+        finally:
+            self._learn_rank(None)
+            self._recorder.is_collecting = False
+            self._calls.take_out()
+            self._recorder.flush()
 
     def close_step(self) -> None:
         """End the step: its files are complete, and call numbers begin anew."""
         was_collecting = self._recorder.is_collecting
+        failure: ComputationFailed | None = None
         self._learn_rank(None)
         with self._activity.own_work():
-            endings = [backward.complete for backward in self._unfinished]
-            endings += [self._waits.give_up, self._parameters.flush, self.saved.flush, self._graphs.close_step]
-            for end in endings:
-                guarded(self._faults, "ending the step", end)
+            for end in [*(backward.complete for backward in self._unfinished), self._calls.end_step, self.saved.flush]:
+                try:
+                    guarded(self._faults, "ending the step", end)
+                except ComputationFailed as error:
+                    failure = error
         self._unfinished.clear()
-        self._parameters.remove()
         self._root_forwards = 0
         self._recorder.close_step()
         self._recorder.is_collecting = False
         if was_collecting:
-            self._uninstall()
+            self._calls.take_out()
+        if failure is not None:
+            raise failure.error from None
 
     def close(self) -> None:
         """End for good: everything is written, no hook stays, and what never appeared is warned about."""
@@ -141,11 +128,14 @@ class Collection:
             return
         self._is_closed = True
         self.close_step()
-        self._uninstall()
-        self._graphs.remove()
+        self._calls.take_out()
+        self._calls.remove()
         for name in self._recorder.filter.never_met():
+            near = self._recorder.filter.near(name)
             logger.warning(
-                "no record had the name %r, which scope or list asks for; nothing was collected for it", name
+                "no record had the name %r, which scope or list asks for; nothing was collected for it%s",
+                name,
+                f"; near it are {', '.join(near)}" if near else "",
             )
         if self._recorder.lost_records:
             logger.warning(
@@ -153,6 +143,17 @@ class Collection:
             )
         for line in self._faults.summary():
             logger.warning("%s", line)
+        self._recorder.release()
+        self._say_what_was_written()
+
+    def _say_what_was_written(self) -> None:
+        if self._framework.is_helper():
+            return
+        written = self._written
+        written.records, written.replaced = self._recorder.written_records, self._recorder.replaced
+        written.kept = list(dumps_before(self._configuration.dump_path, self._began))
+        for line in closing_lines(self._configuration, written):
+            logger.info("%s", line)
 
     def open_step(self, step: int) -> None:
         """Open the files of `step` without collecting, for values that are saved by hand."""
@@ -160,39 +161,56 @@ class Collection:
         if self._configuration.steps.admits(step) and self._is_wanted_rank():
             self._open(step)
 
-    def add_api(self, target: ApiTarget) -> None:
-        """Collect calls of `target` too."""
-        self._apis.add([target])
+    def add_api(self, owner: Any, name: str, call: str) -> None:
+        """Collect calls of `owner.name` too, as `call`."""
+        self._calls.add_api(owner, name, call)
 
     def remove_api(self, owner: Any, name: str) -> bool:
         """Collect calls of `owner.name` no more; False when they were not collected."""
-        return self._apis.remove(owner, name)
+        return self._calls.remove_api(owner, name)
 
     def _open(self, step: int) -> bool:
-        """Begin the files of `step`; where the disk refuses them, training goes on without."""
-        folder = step_folder(self._configuration.dump_path, step, self._rank)
+        """Begin the files of `step`; where the disk refuses them, training continues without."""
+        rank = None if self._is_rank_taken else self._rank
+        folder = step_folder(self._configuration.dump_path, step, rank)
         if self._rank is None and folder not in self._nameless:
             self._nameless.append(folder)
         try:
             self._recorder.open_step(folder)
+        except FolderInUseError:
+            return self._open_beside(step, folder)
         except OSError as error:
             logger.warning("%s cannot be written: %s; nothing is collected in step %d", folder, error.strerror, step)
             return False
+        self._written.steps.add(step)
+        self._written.owners.add(folder.name)
         return True
+
+    def _open_beside(self, step: int, folder: Path) -> bool:
+        """Write to the folder of the process: another one has taken the rank's."""
+        if self._is_rank_taken or self._rank is None:
+            return False
+        self._is_rank_taken = True
+        logger.warning(
+            "%s is being written by another process; this one writes to proc%d beside it: "
+            "give each process its own rank_id or dump_path",
+            folder,
+            os.getpid(),
+        )
+        return self._open(step)
 
     def _learn_rank(self, given: int | None) -> None:
         """Take the rank as soon as there is one; folders that were begun without get its name."""
         if given is not None or self._rank is None:
-            self._rank = given if given is not None else communication_rank()
+            self._rank = given if given is not None else self._framework.rank()
         if self._rank is None:
             return
         for folder in self._nameless:
             target = folder.with_name(f"rank{self._rank}")
             try:
-                if folder == self._recorder.folder:
-                    self._recorder.move_step(target)
-                else:
-                    folder.rename(target)
+                self._recorder.rename_step(folder, target)
+                self._written.owners.discard(folder.name)
+                self._written.owners.add(target.name)
             except OSError as error:
                 logger.warning("%s cannot be renamed to %s: %s; it stays", folder, target.name, error.strerror)
         self._nameless.clear()
@@ -212,34 +230,10 @@ class Collection:
         if self._rank is None and not self._has_warned_of_rank:
             self._has_warned_of_rank = True
             logger.warning(
-                "rank names some ranks, but this process has none yet: call mindspore.communication.init() "
+                "rank names some ranks, but this process has none yet: initialise communication "
                 "first or give start() a rank_id; nothing is collected until then"
             )
         return self._rank is not None and ranks.admits(self._rank)
-
-    def _watch(self, models: Sequence[Any], token_range: tuple[int, int] | None) -> None:
-        configuration = self._configuration
-        if is_graph_mode():
-            return
-        if configuration.collects_apis and self._targets is None:
-            self._targets = find_apis(configuration.api_list)
-            self._apis.add(self._targets)
-            if hidden := unreachable_names(self._targets):
-                logger.warning(
-                    "calls through class attributes or default arguments that were bound before start() are "
-                    "not collected: %s",
-                    ", ".join(hidden),
-                )
-        if configuration.collects_apis and models:
-            self._primitives.watch(models)
-        if models:
-            self._cells.watch(models, records=configuration.collects_cells)
-        if configuration.collects_cells and self._recorder.wants("backward"):
-            for _, cell in named_cells(models):
-                if (label := self._cells.label(cell)) is not None:
-                    self._parameters.watch(label, cell)
-        self._range = token_range
-        self._cells.on_root_forward = None if token_range is None else self._count_root_forward
 
     def _count_root_forward(self) -> None:
         assert self._range is not None
@@ -253,40 +247,6 @@ class Collection:
         if len(self._unfinished) > self._most_unfinished:
             self._unfinished = [backward for backward in self._unfinished if not backward.is_complete]
             self._most_unfinished = max(_LEAST_UNFINISHED, 2 * len(self._unfinished))
-
-    def _install(self) -> None:
-        if is_graph_mode():
-            return
-        if self._configuration.collects_apis:
-            self._apis.put_in()
-            self._waits.put_in()
-            self._primitives.put_in()
-        if self._configuration.collects_cells or self._range is not None:
-            self._cells.put_in()
-        self._jits.put_in()
-
-    def _uninstall(self) -> None:
-        self._apis.take_out()
-        self._waits.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
-        self._jits.take_out()
-
-    @contextmanager
-    def _originals_in_place(self) -> Iterator[None]:
-        """Nothing is hooked inside, where a compiler reads the functions that the names hold."""
-        self._apis.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
-        self._graphs.run_inside(self._activity.cell)
-        try:
-            yield
-            # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
-            self._graphs.settle()
-        finally:
-            # Not after a stop() inside.
-            if self._recorder.is_collecting or self._range is not None:
-                self._install()
 
     def _disown(self) -> None:
         """A forked child writes nothing: the files belong to its parent."""

@@ -1,39 +1,48 @@
-"""PrecisionDebugger: what a training script says to the collector."""
+"""What a training script says to the collector, whatever its framework."""
 
 from __future__ import annotations
 
 import atexit
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from msprobe_collector.framework import Framework
+from msprobe_collector.messages import show_messages
 from msprobe_collector.run_folder import prepare_dump_path
+from msprobe_collector.start_arguments import DebuggerError as DebuggerError
+from msprobe_collector.start_arguments import check_rank, checked_token_range
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from msprobe_collector.collection import Collection
+    from msprobe_collector.gradient_monitor import GradientMonitor
+
+logger = logging.getLogger("msprobe_collector")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class DebuggerError(Exception):
-    """A call of PrecisionDebugger that cannot be done; one sentence."""
-
-
 class _OfTheOneDebugger(Generic[_P, _R]):
     """A method that the class may be asked for too: it is then the only debugger's."""
 
-    def __init__(self, method: Callable[Concatenate[PrecisionDebugger, _P], _R]) -> None:
+    def __init__(self, method: Callable[Concatenate[Debugger, _P], _R]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, debugger: PrecisionDebugger | None, owner: type[PrecisionDebugger]) -> Callable[_P, _R]:
+    def __get__(self, debugger: Debugger | None, owner: type[Debugger]) -> Callable[_P, _R]:
         return functools.partial(self._method, debugger or owner.the_one())
 
 
-class PrecisionDebugger:
-    """Collects what the APIs and Cells of a MindSpore training compute.
+class Debugger:
+    """Collects what the APIs and layers of a training compute; the base of each framework's `PrecisionDebugger`.
 
-    A process has one debugger. Making it again with the same arguments, or with none, gives the first one::
+    A process has one debugger of a framework. Making it again with the same arguments, or with none, gives the first::
 
         debugger = PrecisionDebugger("config.json")
         for batch in dataset:
@@ -42,18 +51,23 @@ class PrecisionDebugger:
             debugger.stop()
             debugger.step()
 
+    Attributes:
+        model: what the last `start` was given; `MsprobeStep` goes on with it.
+
     Methods can be called on the class too. Between `stop` and `start` the framework is untouched: every name holds the
     callable that it held before.
     """
 
-    _the_one: PrecisionDebugger | None = None
+    _the_one: ClassVar[Any] = None
     _arguments: tuple[object, ...]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> PrecisionDebugger:
+    @staticmethod
+    def _make_framework() -> Framework:
+        raise NotImplementedError("take the PrecisionDebugger of a framework: msprobe_collector.mindspore")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The one of this process."""
-        if cls._the_one is None:
-            return super().__new__(cls)
-        return cls._the_one
+        return super().__new__(cls) if cls._the_one is None else cls.the_one()
 
     def __init__(
         self,
@@ -74,34 +88,44 @@ class PrecisionDebugger:
 
         Raises:
             ConfigurationError: something in it is wrong, or dump_path cannot be written.
-            DebuggerError: there is a debugger with other arguments already.
         """
         arguments = (config_path, task, dump_path, level, step)
-        if PrecisionDebugger._the_one is not None:
+        if type(self)._the_one is not None:
             if any(argument is not None for argument in arguments) and arguments != self._arguments:
-                raise DebuggerError("this process has a PrecisionDebugger with other arguments; make it once")
+                logger.warning(
+                    "this process has a PrecisionDebugger with other arguments already: it continues, these are ignored"
+                )
             return
+        show_messages()
         self._arguments = arguments
         overrides = Overrides(task=task, dump_path=dump_path, level=level, step=step)
         self._configuration: Configuration = read_configuration(config_path, overrides=overrides)
         prepare_dump_path(self._configuration.dump_path)
-        self._collection_made: Any = None
+        self._framework = self._make_framework()
+        if self._configuration.seed is not None or self._configuration.is_deterministic:
+            self._framework.seed_all(
+                self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
+            )
+        self._collection_made: Collection | None = None
         self._step_count = 0
         self._first_step = 0
+        self.model: Any = None
         self._is_started = False
         self._was_started = False
-        self._customs: dict[tuple[int, str], Any] = {}
-        self._gradients: Any = None
-        self._kernels = _kernel_dump(self._configuration)
-        PrecisionDebugger._the_one = self
+        self._gradients: GradientMonitor | None = None
+        # The framework's own dump must be set up before its runtime begins.
+        is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
+        self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
+        type(self)._the_one = self
         atexit.register(self._at_exit)
 
     @classmethod
-    def the_one(cls) -> PrecisionDebugger:
+    def the_one(cls) -> Self:
         """The debugger of this process. Raises DebuggerError when none was made."""
         if cls._the_one is None:
             raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
-        return cls._the_one
+        one: Self = cls._the_one
+        return one
 
     @property
     def configuration(self) -> Configuration:
@@ -113,24 +137,30 @@ class PrecisionDebugger:
         """Collect from here on, if the configuration wants this step of this rank.
 
         Args:
-            model: Cell, or list or tuple of Cells; levels L0 and mix need it, and Primitives on Cells are found in it.
+            model: layer (Cell), or list or tuple of them; levels L0 and mix need it, and MindSpore's Primitives are
+                found in it.
             token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
-            rank_id: rank of this process, for a training without mindspore.communication.
+            rank_id: rank of this process, for a training that does not initialise communication.
 
         Raises:
-            DebuggerError: an argument is wrong, or collection runs already.
+            DebuggerError: an argument is wrong.
         """
-        models = _models(model)
-        span = _token_range(token_range)
-        _check_rank(rank_id)
+        models = self._models(model)
+        span = checked_token_range(token_range)
+        check_rank(rank_id)
         if self._is_started:
-            raise DebuggerError("start() was called twice; call stop() first")
+            if model is not None and models != self._models(self.model):
+                logger.warning(
+                    "start() was called again before stop(): collection continues with the model that it had"
+                )
+            return
         if not models and (self._configuration.collects_cells or span is not None):
             what = "token_range" if span is not None else f"level {self._configuration.level}"
             raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
         if self._collects():
             self._check_mode(span)
         self._is_started = self._was_started = True
+        self.model = model
         if self._collects():
             self._collection().start(self._step, models, token_range=span, rank=rank_id)
         elif self._kernels is not None:
@@ -140,10 +170,11 @@ class PrecisionDebugger:
     def stop(self) -> None:
         """Collect no more until the next start(); what was collected is on disk then.
 
-        Gradients of what ran before still arrive until step(). Raises DebuggerError without a start() before.
+        Gradients of what ran before still arrive until step(). Without a start() before it only warns.
         """
         if not self._is_started:
-            raise DebuggerError("stop() was called without start()")
+            logger.warning("stop() was called without start(): there is nothing to stop")
+            return
         self._is_started = False
         if self._collects():
             self._collection().stop()
@@ -170,7 +201,7 @@ class PrecisionDebugger:
     @contextmanager
     def collect(
         self, model: Any = None, *, token_range: Sequence[int] | None = None, rank_id: int | None = None
-    ) -> Iterator[PrecisionDebugger]:
+    ) -> Iterator[Self]:
         """One training step as a context: start(model), the block, stop() and step(), also when the block raises."""
         self.start(model, token_range, rank_id)
         try:
@@ -205,16 +236,14 @@ class PrecisionDebugger:
         """Collect calls of `module.api` as `{api_prefix}.{api}.{n}`; the prefix is the module's name by default.
 
         Raises:
-            DebuggerError: there is no such callable, or the prefix is no text.
+            DebuggerError: there is no such callable, or the prefix is not text.
         """
-        from msprobe_collector.hooking.discovery import ApiTarget
-
         if not isinstance(api, str) or not callable(getattr(module, api, None)):
             raise DebuggerError(f"register_custom_api(): {module!r} has no callable {api!r}")
         if api_prefix is not None and not isinstance(api_prefix, str):
-            raise DebuggerError(f"register_custom_api(): the prefix {api_prefix!r} is no text")
+            raise DebuggerError(f"register_custom_api(): the prefix {api_prefix!r} is not text")
         prefix = api_prefix or getattr(module, "__name__", type(module).__name__)
-        self._collection().add_api(ApiTarget(module, api, getattr(module, api), f"{prefix}.{api}"))
+        self._collection().add_api(module, api, f"{prefix}.{api}")
 
     @_OfTheOneDebugger
     def restore_custom_api(self, module: Any, api: str) -> None:
@@ -227,7 +256,7 @@ class PrecisionDebugger:
         """Write statistics of the gradients that `optimizer` receives (task grad_probe)."""
         from msprobe_collector.gradient_monitor import GradientMonitor
 
-        self._gradients = GradientMonitor(self._configuration)
+        self._gradients = GradientMonitor(self._configuration, self._framework)
         self._gradients.monitor(optimizer)
 
     @property
@@ -239,62 +268,30 @@ class PrecisionDebugger:
         return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
 
     def _check_mode(self, span: tuple[int, int] | None) -> None:
-        from msprobe_collector.static_graph.graph_taps import is_graph_mode
+        problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
+        if problem:
+            raise DebuggerError(f"start(): {problem}")
 
-        if not is_graph_mode():
-            return
-        level = self._configuration.level
-        if level != "L0":
-            raise DebuggerError(
-                f"start(): GRAPH_MODE runs no API in Python, so there is no level {level}; take L0, which collects "
-                "Cells, or L2, or train in PYNATIVE_MODE"
-            )
-        if span is not None:
-            raise DebuggerError("start(): token_range counts calls in Python, of which GRAPH_MODE has none")
+    def _models(self, model: Any) -> list[Any]:
+        if model is None:
+            return []
+        models = list(model) if isinstance(model, (list, tuple)) else [model]
+        for item in models:
+            if not self._framework.is_layer(item):
+                layer = self._framework.layer
+                raise DebuggerError(
+                    f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s"
+                )
+        return models
 
-    def _collection(self) -> Any:
-        """Made when it is first needed, since it loads MindSpore."""
+    def _collection(self) -> Collection:
+        """Made when it is first needed, since it loads the framework."""
         if self._collection_made is None:
             from msprobe_collector.collection import Collection
 
-            self._collection_made = Collection(self._configuration)
+            self._collection_made = Collection(self._configuration, self._framework)
         return self._collection_made
 
     def _at_exit(self) -> None:
         if self._collection_made is not None:
             self._collection_made.close()
-
-
-def _kernel_dump(configuration: Configuration) -> Any:
-    """MindSpore's own dump where the configuration asks for it; it must be set up before MindSpore's runtime begins."""
-    if configuration.level != "L2" or configuration.task == "grad_probe":
-        return None
-    from msprobe_collector.kernel_dump import KernelDump
-
-    return KernelDump(configuration)
-
-
-def _models(model: Any) -> list[Any]:
-    if model is None:
-        return []
-    from mindspore import nn
-
-    models = list(model) if isinstance(model, (list, tuple)) else [model]
-    for item in models:
-        if not isinstance(item, nn.Cell):
-            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a Cell, or a list of Cells")
-    return models
-
-
-def _token_range(token_range: Sequence[int] | None) -> tuple[int, int] | None:
-    if token_range is None:
-        return None
-    whole = isinstance(token_range, (list, tuple)) and all(type(number) is int for number in token_range)
-    if not whole or len(token_range) != 2 or not 0 <= token_range[0] <= token_range[1]:
-        raise DebuggerError(f"start(): token_range {token_range!r} is not [first, last] with 0 <= first <= last")
-    return token_range[0], token_range[1]
-
-
-def _check_rank(rank_id: int | None) -> None:
-    if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
-        raise DebuggerError(f"start(): rank_id {rank_id!r} is no whole number from 0")

@@ -8,19 +8,6 @@ from pathlib import Path
 from msprobe_collector.configuration import ConfigurationError
 
 
-def communication_rank() -> int | None:
-    """This process's rank in MindSpore's communication, or None before that is initialised."""
-    from mindspore.communication import get_rank
-    from mindspore.communication._comm_helper import GlobalComm
-
-    return int(get_rank()) if GlobalComm.INITED else None
-
-
-def is_scheduler() -> bool:
-    """Whether this process is msrun's scheduler, which runs the training script but trains nothing."""
-    return os.environ.get("MS_ROLE") == "MS_SCHED"
-
-
 def step_folder(dump_path: Path, step: int, rank: int | None) -> Path:
     """The folder of one step of this process."""
     return dump_path / f"step{step}" / (f"proc{os.getpid()}" if rank is None else f"rank{rank}")

@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: a framework is not installed, or the file cannot be written.
     """
-    from pytest_msprobe.coverage import make_page
+    from pytest_msprobe.commands.coverage_page import make_page
 
     try:
         text = make_page()

@@ -1,4 +1,4 @@
-"""How a sub-command fails for a reason that its user can mend."""
+"""How a sub-command fails for a reason that its user can fix."""
 
 from __future__ import annotations
 

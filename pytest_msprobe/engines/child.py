@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 from msprobe_collector import __file__ as _collector_file
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.protocol import Array, Call, Engine, LeafPath, Output, Unsupported
+from pytest_msprobe.engines.time_limit import not_counted
 from pytest_msprobe.engines.wire import receive, send
 
 #: Lets the child import our two packages and nothing else of our environment: with another interpreter, the NumPy or
@@ -42,7 +43,7 @@ class ChildEngine:
     """Stands for an engine of this process and runs it in a child.
 
     Attributes:
-        name, label: those of the engine it stands for, the label with "in a child process".
+        name, label: those of the engine that runs in it, the label with "in a child process".
     """
 
     def __init__(self, engine: Engine, *, python: str | None = None) -> None:
@@ -56,7 +57,7 @@ class ChildEngine:
         self.label = f"{engine.label}, in a child process"
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """That of the engine it stands for."""
+        """That of the engine that runs in it."""
         return self._engine.refusal(api, framework)
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ChildExecution:
@@ -72,6 +73,7 @@ class ChildEngine:
                 "keywords": call.keywords,
                 "saved_roundoff": call.saved_roundoff,
                 "saved_seed": call.saved_seed,
+                "arithmetic_roundoff": call.arithmetic_roundoff,
                 "differentiate": differentiate,
             }
         )
@@ -88,10 +90,13 @@ class ChildEngine:
         self._end()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        is_new = self._process is None
         process = self._running()
         try:
-            send(cast(BinaryIO, process.stdin), request)
-            reply = receive(cast(BinaryIO, process.stdout))
+            if is_new:
+                with not_counted():
+                    _exchange(process, {"do": "start"})
+            reply = _exchange(process, request)
         except (EOFError, OSError):
             code = self._end()
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -131,6 +136,11 @@ class ChildEngine:
                     f"{self._python} cannot be started: {error.strerror}; see --msprobe-bench-python"
                 ) from None
         return self._process
+
+
+def _exchange(process: subprocess.Popen[bytes], request: dict[str, Any]) -> dict[str, Any]:
+    send(cast(BinaryIO, process.stdin), request)
+    return receive(cast(BinaryIO, process.stdout))
 
 
 class ChildExecution:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 from pytest_msprobe.engines.wire import receive, send
 
@@ -65,6 +67,10 @@ class _Kept:
 
 
 def _answer(engine: Engine, request: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    if request["do"] == "start":
+        with suppress(ImportError):  # the first forward says so
+            load_framework(engine.name)
+        return {}
     if request["do"] == "forward":
         call = Call(
             ApiName(*request["api"]),
@@ -73,6 +79,7 @@ def _answer(engine: Engine, request: dict[str, Any], kept: _Kept) -> dict[str, A
             request["keywords"],
             request["saved_roundoff"],
             request["saved_seed"],
+            request["arithmetic_roundoff"],
         )
         kept.make_room(call.api)
         execution = engine.forward(call, differentiate=request["differentiate"])

@@ -21,7 +21,7 @@ class GradientPairing:
 
     Attributes:
         entries: index into the backward record's `output` for each argument that has a recorded gradient.
-        interchangeable: groups of arguments whose gradients cannot be told apart by shape and dtype.
+        interchangeable: groups of arguments whose gradients cannot be distinguished by shape and dtype.
         unmatched: indices of recorded gradients that belong to no tensor argument.
     """
 
@@ -62,7 +62,7 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
 def _distance(array: Array, reference: Array) -> float:
     if array.shape != reference.shape or not array.size:
         return 0.0
-    # The same NaN or infinity on both sides is no difference; on one side it is the largest.
+    # The same NaN or infinity on both sides is not a difference; on one side it is the largest.
     is_same = (array == reference) | (np.isnan(array) & np.isnan(reference))
     largest = float(np.max(np.where(is_same, 0.0, np.abs(array - reference))))
     return largest if largest == largest else float("inf")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
+from pytest_msprobe.apis.operators import find_operator, unknown_operator
+from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
-from pytest_msprobe.engines.in_place import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -24,12 +27,11 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
     padded_incoming,
 )
+from pytest_msprobe.installing import how_to_install, is_installed
 
-#: Where each API type lives.
-_MODULES = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops"}
+_TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 #: How often an error is waited for again; two have been seen.
 _MOST_LEFT_ERRORS = 10
-_PRIMITIVE_MODULES = ("ops", "ops.operations", "ops.auto_generate")
 
 
 class MindSporeEngine:
@@ -55,9 +57,11 @@ class MindSporeEngine:
         """Why MindSpore cannot run `api`, or None when it may."""
         if framework != "mindspore":
             return f"MindSpore cannot run the calls of a {framework} dump"
-        if api.type in _MODULES or api.type in ("Tensor", "Primitive"):
-            return None
-        return f"{api.type} calls cannot be run from a dump"
+        if api.type not in _TYPES:
+            return f"{api.type} calls cannot be run from a dump"
+        if find_operator("mindspore", api.type, api.table_name) is None:
+            return f"{api.type}.{api.table_name}: {unknown_operator('mindspore', api.type)}"
+        return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> MindSporeExecution:
         """See `Engine.forward`."""
@@ -92,7 +96,9 @@ class MindSporeEngine:
         try:
             mindspore = load_framework("mindspore")
         except ImportError as error:
-            raise Unsupported(f"MindSpore cannot be imported ({error})") from None
+            raise Unsupported(
+                f"MindSpore cannot be imported: {error}" if is_installed("mindspore") else how_to_install("mindspore")
+            ) from None
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
         # The one place where Ascend and CPU differ. What is so already is not asked for: MindSpore refuses once it ran.
         if self._device_id is not None:
@@ -103,30 +109,14 @@ class MindSporeEngine:
         return mindspore
 
     def _resolve(self, api: ApiName) -> Callable[..., Any]:
-        mindspore = self._mindspore
+        path = find_operator("mindspore", api.type, api.table_name)
+        assert path is not None  # refusal has seen to it
         if api.type == "Tensor":
-            return _method(api.api)
-        if api.type == "Primitive":
-            return self._primitive(api.primitive_class)
-        function = _attribute(mindspore, f"{_MODULES[api.type]}.{api.api}")
-        if function is None or not callable(function):
-            raise Unsupported(f"MindSpore {mindspore.__version__} has no mindspore.{_MODULES[api.type]}.{api.api}")
-        return cast(Callable[..., Any], function)
-
-    def _primitive(self, class_name: str) -> Callable[..., Any]:
-        import inspect
-
-        mindspore = self._mindspore
-        found = (_attribute(mindspore, f"{module}.{class_name}") for module in _PRIMITIVE_MODULES)
-        primitive = next((item for item in found if inspect.isclass(item)), None)
-        if primitive is None:
-            raise Unsupported(f"MindSpore {mindspore.__version__} has no Primitive {class_name}")
-        attributes = list(inspect.signature(primitive.__init__).parameters)[1:]
-        if attributes:
-            raise Unsupported(
-                f"{class_name} has constructor attributes ({', '.join(attributes)}) that the dump does not hold"
-            )
-        return cast(Callable[..., Any], primitive())
+            return _method(self._mindspore.Tensor, path.rpartition(".")[2])
+        found = _attribute(self._mindspore, path)
+        if found is None or not callable(found):
+            raise Unsupported(f"MindSpore {self._mindspore.__version__} has no {path}")
+        return _primitive(found) if api.type == "Primitive" else cast(Callable[..., Any], found)
 
     def _convert(
         self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
@@ -137,7 +127,7 @@ class MindSporeEngine:
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return value
+            return plain_argument(api, path, value)
         is_raised = self._is_raised and not describes_dtype(api.short)
         tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
         if path in differentiate:
@@ -258,8 +248,22 @@ def _is_float(mindspore: Any, value: Any) -> bool:
     return isinstance(value, mindspore.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def call(tensor: Any, *arguments: Any, **keywords: Any) -> Any:
+def _primitive(found: Any) -> Callable[..., Any]:
+    """An instance of a Primitive's class."""
+    attributes = list(inspect.signature(found.__init__).parameters)[1:]
+    if attributes:
+        raise Unsupported(
+            f"{found.__name__} has constructor attributes ({', '.join(attributes)}) that the dump does not hold"
+        )
+    return cast(Callable[..., Any], found())
+
+
+def _method(tensor_type: type, name: str) -> Callable[..., Any]:
+    """The method or property `name` of a tensor, as a function of that tensor."""
+
+    def call(tensor: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        if not isinstance(tensor, tensor_type):
+            raise Unsupported("the tensor whose method it is was not recorded")
         attribute = getattr(tensor, name, None)
         if attribute is None:
             raise Unsupported(f"this MindSpore's Tensor has no {name}")
@@ -269,10 +273,12 @@ def _method(name: str) -> Callable[..., Any]:
     return call
 
 
-def _attribute(root: Any, dotted: str) -> Any:
-    for step in dotted.split("."):
-        root = getattr(root, step, None)
-    return root
+def _attribute(mindspore: Any, path: str) -> Any:
+    """What stands at `path` of the table of operators; None when this version lacks it."""
+    found = mindspore
+    for step in path.split(".")[1:]:
+        found = getattr(found, step, None)
+    return found
 
 
 def _output(tensor_type: type, value: Any) -> Any:

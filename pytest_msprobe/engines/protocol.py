@@ -59,6 +59,7 @@ class Call:
         saved_roundoff: relative error to put on what a forward computes and its gradients use again, as a device does
             that keeps it in its own dtype; 0 for none. Engines that cannot reach such values ignore it.
         saved_seed: chooses whether up or down.
+        arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
     """
 
     api: ApiName
@@ -67,6 +68,7 @@ class Call:
     keywords: dict[str, Argument]
     saved_roundoff: float = 0.0
     saved_seed: int = 0
+    arithmetic_roundoff: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

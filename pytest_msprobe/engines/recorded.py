@@ -12,6 +12,7 @@ from msprobe_collector.dump_format import (
     TensorValue,
     Value,
 )
+from msprobe_collector.dump_format.fields import OUTPUT
 from pytest_msprobe.engines.gradient_pairing import GradientPairing
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported
 
@@ -56,7 +57,7 @@ class RecordedEngine:
         """Every recorded output leaf of the API call named `call`."""
         if self._forward.outputs is None:
             raise Unsupported("the dump holds no outputs of this call (cut by data_mode or scope?)")
-        return tuple(self._leaves((), self._forward.outputs, Place(self._file, f"{call}.forward", "output")))
+        return tuple(self._leaves((), self._forward.outputs, Place(self._file, f"{call}.forward", OUTPUT)))
 
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:
         """The recorded gradient of one argument, or None where none was recorded."""
@@ -64,7 +65,7 @@ class RecordedEngine:
         value = None if entry is None else self._outgoing[entry]
         if entry is None or not isinstance(value, TensorValue):
             return None
-        return self._load(value, Place(self._file, f"{call}.backward", "output") / entry)
+        return self._load(value, Place(self._file, f"{call}.backward", OUTPUT) / entry)
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: Place) -> list[Output]:
         if isinstance(value, tuple):

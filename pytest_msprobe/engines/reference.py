@@ -121,7 +121,7 @@ def _raised(call: Call) -> Callable[[LeafPath, Any], Any]:
 
 
 def _output_value(path: tuple[int | str, ...], value: Any) -> OutputValue:
-    # A NumPy scalar, what x.sum() gives, stands for an array of no dimension; np.float64 is a Python float as well.
+    # A NumPy scalar, what x.sum() gives, is treated as a 0-d array; np.float64 is a Python float as well.
     if not hasattr(value, "__array_interface__") and (value is None or isinstance(value, (bool, int, float, str))):
         return value
     return _float64(f"output {'.'.join(map(str, path))}", value)
@@ -133,7 +133,7 @@ def _float64(what: str, value: Any) -> Array:
     array = np.asarray(value)
     dtype = dtype_of_array(array.dtype)
     if dtype is None:
-        raise TypeError(f"{what} is no array of numbers but {type(value).__name__} (NumPy dtype {array.dtype})")
+        raise TypeError(f"{what} is not an array of numbers but {type(value).__name__} (NumPy dtype {array.dtype})")
     wide = {"float": np.float64, "complex": np.complex128}.get(dtype.kind)
     return array if wide is None else array.astype(wide, copy=False)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import dataclass
 from functools import cache, cached_property
 from glob import glob
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
 from pytest_msprobe.engines.specification import DeviceSpecification, own_device
+from pytest_msprobe.installing import how_to_install, is_installed, version_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import Engine
 
-NO_TORCH = "PyTorch is not installed; pip install 'pytest-msprobe[torch]' covers nearly all of mint"
+#: Set where somebody has said which NPUs this process may use, as containers and schedulers do.
+VISIBLE_ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
+NO_TORCH = f"{how_to_install('torch')}; it covers nearly all of mint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,10 @@ class Engines:
 
         python = self.choice.bench_python
         found: list[Engine] = []
-        if self.choice.bench == "torch" or (self.choice.bench == "auto" and (python or has_torch())):
+        if self.choice.bench == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
             torch = TorchEngine(is_raised=True)
             found.append(ChildEngine(torch, python=python) if python else torch)
-        if self.choice.bench in ("auto", "mindspore"):
+        if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
             is_foreign = (python and self.choice.bench == "mindspore") or self._tests_ascend
@@ -90,6 +91,26 @@ class Engines:
         """The first benchmark that does not refuse `api`, or None. Whether it has every kernel shows when it runs."""
         return next((engine for engine in self.benchmarks if engine.refusal(api, framework) is None), None)
 
+    def missing(self) -> str:
+        """Why the engines that the user asked for cannot run on this machine, as one line; "" when they may."""
+        engine, target = self.choice.device.engine, self.choice.device.target
+        if engine in ("mindspore", "torch") and not is_installed(engine):
+            return f"--msprobe-device={engine}: {how_to_install(engine)}"
+        if target == "ascend" and not has_ascend() and VISIBLE_ASCEND not in os.environ:
+            return "--msprobe-device=mindspore:ascend: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+        if target == "cuda" and not has_cuda():
+            return (
+                "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "
+                "without CUDA; leave it out"
+            )
+        if self.choice.bench_python:
+            return ""
+        if self.choice.bench != "auto" and not is_installed(self.choice.bench):
+            return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench)}"
+        if not (is_installed("torch") or is_installed("mindspore")):
+            return f"there is no benchmark: {how_to_install('torch')}, and neither is MindSpore"
+        return ""
+
     def close(self) -> None:
         """End child processes."""
         for engine in (*self.__dict__.get("benchmarks", ()), *self._devices.values()):
@@ -101,7 +122,7 @@ class Engines:
 
         On CUDA where there is one, unless that is what is tested: nobody is his own second opinion.
         """
-        if not has_torch():
+        if not is_installed("torch"):
             return None
         target = "cuda" if has_cuda() and self.choice.device_target() != "cuda" else "cpu"
         return _make_device(DeviceSpecification("torch", target))
@@ -121,19 +142,6 @@ def has_ascend() -> bool:
 def has_cuda() -> bool:
     """Whether there are an NVIDIA GPU and a PyTorch that was not built for CPUs only; imports no framework for it."""
     return bool(glob("/dev/nvidia[0-9]*")) and not version_of("torch").endswith("+cpu")
-
-
-def has_torch() -> bool:
-    """Whether PyTorch is installed in this environment."""
-    return importlib.util.find_spec("torch") is not None
-
-
-def version_of(distribution: str) -> str:
-    """Installed version of a distribution, or "not installed", without importing it."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _make_device(specification: DeviceSpecification) -> Engine:

@@ -33,7 +33,7 @@ def parse_device(text: str) -> DeviceSpecification:
     engine, *rest = text.strip().lower().split(":")
     targets = _TARGETS.get(engine)
     if targets is None or len(rest) > 2 or (rest and rest[0] not in targets):
-        raise ValueError(f"{text!r} is no device; use {DEVICE_FORMS}")
+        raise ValueError(f"{text!r} is not a device; use {DEVICE_FORMS}")
     if len(rest) == 2 and (rest[0] == "cpu" or not (_DEVICE_ID.fullmatch(rest[1]) and int(rest[1]) <= 4095)):
         raise ValueError(f"{text!r} has no valid device id; use {DEVICE_FORMS} with ID from 0 to 4095")
     return DeviceSpecification(engine, rest[0] if rest else None, int(rest[1]) if len(rest) == 2 else None)
@@ -43,7 +43,7 @@ def parse_bench(text: str) -> str:
     """The benchmark that `text` names. Raises ValueError with the allowed forms."""
     name = text.strip().lower()
     if name not in ("auto", "torch", "mindspore"):
-        raise ValueError(f"{text!r} is no benchmark; use {BENCH_FORMS}")
+        raise ValueError(f"{text!r} is not a benchmark; use {BENCH_FORMS}")
     return name
 
 

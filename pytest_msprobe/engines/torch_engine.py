@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
-from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -22,6 +24,7 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
 from pytest_msprobe.engines.torch_saving import perturbed_saving
+from pytest_msprobe.installing import how_to_install, is_installed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,15 +65,20 @@ class TorchEngine:
             call, lambda path, value: self._convert(call, path, value, differentiate, leaves)
         )
         saving = perturbed_saving(self._torch, call, (*arguments, *keywords.values()))
-        with self._torch.set_grad_enabled(bool(differentiate)), saving:
+        arithmetic = _rounded_arithmetic(call)
+        with self._torch.set_grad_enabled(bool(differentiate)), saving, arithmetic:
             try:
                 returned = binding.call(arguments, keywords, self._roots)
+            except TypeError as error:
+                if not self._is_raised:
+                    raise
+                raise Unsupported(f"the recorded arguments do not fit {binding.target}: {_first_line(error)}") from None
             except MissingInTorch as error:
                 raise Unsupported(f"{error} (PyTorch {self._torch.__version__})") from None
             except NotImplementedError as error:
                 version = self._torch.__version__
                 raise Unsupported(f"PyTorch {version} cannot compute this: {_first_line(error)}") from None
-        return TorchExecution(self._torch, returned, [leaves[path] for path in differentiate])
+        return TorchExecution(self._torch, returned, [leaves[path] for path in differentiate], arithmetic)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -80,7 +88,7 @@ class TorchEngine:
         try:
             return load_framework("torch")
         except ImportError as error:
-            raise Unsupported(f"PyTorch cannot be imported ({error}); pip install 'pytest-msprobe[torch]'") from None
+            raise Unsupported(_unusable(error)) from None
 
     @cached_property
     def _roots(self) -> dict[str, object]:
@@ -101,13 +109,13 @@ class TorchEngine:
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return value
+            return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()
-        # An in-place API may not write to a leaf that needs a gradient; its clone is no leaf.
+        # An in-place API may not write to a leaf that needs a gradient; its clone is not a leaf.
         return tensor.clone() if writes_in_place(call.api) else tensor
 
     def _dtype(self, dtype: Dtype) -> Any:
@@ -120,8 +128,12 @@ class TorchEngine:
 class TorchExecution:
     """A forward that PyTorch has run, with its graph."""
 
-    def __init__(self, torch: Any, returned: object, leaves: list[Tensor]) -> None:
+    def __init__(
+        self, torch: Any, returned: object, leaves: list[Tensor], arithmetic: AbstractContextManager[object]
+    ) -> None:
+        """What `torch` has `returned`; `arithmetic` is the context in which its gradients are computed."""
         self._torch = torch
+        self._arithmetic = arithmetic
         self._leaves = leaves
         self._tensors = []
         outputs = []
@@ -145,7 +157,8 @@ class TorchExecution:
         seeds = [_like(torch, gradient, out) for out, gradient in pairs]
         scalar = _seeded(torch).apply(len(pairs), *(out for out, _ in pairs), *seeds)
         try:
-            found = torch.autograd.grad(scalar, self._leaves, allow_unused=True)
+            with self._arithmetic:
+                found = torch.autograd.grad(scalar, self._leaves, allow_unused=True)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(text in str(error) for text in _NO_DERIVATIVE):
                 raise
@@ -154,6 +167,15 @@ class TorchExecution:
             to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
             for gradient, leaf in zip(found, self._leaves)
         )
+
+
+def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:
+    """The context that moves each arithmetic result, where `call` asks for that."""
+    if not call.arithmetic_roundoff:
+        return nullcontext()
+    from pytest_msprobe.engines.torch_arithmetic import RoundedArithmetic
+
+    return RoundedArithmetic(call.arithmetic_roundoff, call.saved_seed)
 
 
 @cache
@@ -224,3 +246,7 @@ def _plain_output(torch: Any, value: object) -> bool | int | float | str | None:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
+
+
+def _unusable(error: ImportError) -> str:
+    return how_to_install("torch") if not is_installed("torch") else f"PyTorch cannot be imported: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 from pytest_msprobe.numerics.metrics import Element, Metrics
@@ -31,6 +31,9 @@ class Judgement:
     status: Status
     reasons: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    #: How many times its bound the error is: at most 1 for a pass, inf for what no bound allows (NaN, shapes, unequal
+    #: integers); None for a skip. Each standard says which figure of its own it is.
+    ratio: float | None = field(default=None, compare=False)
 
     @property
     def is_pass(self) -> bool:
@@ -58,6 +61,8 @@ class CosineMaxAbs:
     """Passes when the cosine is above one limit and the max absolute error below the other, both strictly.
 
     Integers and bools must be equal, whatever the limits. An empty output on both sides passes.
+
+    Its ratio is the larger one of max_abs / limit and (1 - cosine) / (1 - limit).
     """
 
     cosine: float = 0.99
@@ -80,10 +85,11 @@ class CosineMaxAbs:
         """The verdict on one output."""
         reasons = unforgivable_reasons(metrics)
         if metrics.structural or metrics.nonfinite_mismatches or metrics.is_exact:
-            return Judgement("error" if reasons else "pass", reasons)
+            return plain_judgement(reasons)
         checks = self._checks(metrics)
         reasons += tuple(_failure(check) for check in checks if not check.is_met)
-        return Judgement("error" if reasons else "pass", reasons, checks)
+        ratio = math.inf if metrics.nonfinite_mismatches else max(map(_ratio, checks), default=0.0)
+        return Judgement("error" if reasons else "pass", reasons, checks, ratio)
 
     def _checks(self, metrics: Metrics) -> tuple[Check, ...]:
         cosine, max_abs = metrics.cosine, metrics.max_abs
@@ -112,6 +118,16 @@ def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
         note = f" ({metrics.unequal_note})" if metrics.unequal_note else ""
         reasons.append(f"{count}, first{_place(metrics.first_unequal)}{note}.")
     return tuple(reasons)
+
+
+def plain_judgement(reasons: tuple[str, ...]) -> Judgement:
+    """The verdict where nothing is weighed: any reason is an error beyond every bound."""
+    return Judgement("error", reasons, ratio=math.inf) if reasons else Judgement("pass", ratio=0.0)
+
+
+def _ratio(check: Check) -> float:
+    found = (1 - check.measured) / (1 - check.limit) if check.metric == "cosine" else check.measured / check.limit
+    return math.inf if math.isnan(found) else max(0.0, found)
 
 
 def _failure(check: Check) -> str:

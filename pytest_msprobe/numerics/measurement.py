@@ -14,7 +14,7 @@ from pytest_msprobe.numerics.cosine import WidePair, largest_magnitudes, scaled_
 from pytest_msprobe.numerics.kinds import Kind, kind_of
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
 from pytest_msprobe.numerics.rounding import round_unguarded
-from pytest_msprobe.numerics.tally import Tally, settle_nonfinite
+from pytest_msprobe.numerics.tally import RunningMetrics, settle_nonfinite
 from pytest_msprobe.numerics.ulp import float_format
 
 #: Half a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
@@ -105,8 +105,10 @@ class _Pair:
         return Element(unravelled(at, self.tested.shape), self.tested.item(at), rounded.item())
 
 
-def _tally(pair: _Pair, off_bound: float, integer_tolerance: int) -> Tally:
-    tally = Tally(off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None, integer_tolerance)
+def _tally(pair: _Pair, off_bound: float, integer_tolerance: int) -> RunningMetrics:
+    tally = RunningMetrics(
+        off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None, integer_tolerance
+    )
     for start, tested, reference in pair.chunks():
         if _is_same_bits(tested, reference):
             tally.sums.add_equal(pair.widened(tested))
@@ -124,7 +126,7 @@ def _is_same_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> bool
     return not np.count_nonzero(tested.view(bits) != reference.view(bits))
 
 
-def _cosine(pair: _Pair, tally: Tally) -> float:
+def _cosine(pair: _Pair, tally: RunningMetrics) -> float:
     if tally.nonfinite_mismatches:
         return math.nan
     if tally.max_abs == 0:
@@ -134,7 +136,7 @@ def _cosine(pair: _Pair, tally: Tally) -> float:
     return scaled_cosine(pair.finite_chunks(), largest_magnitudes(pair.finite_chunks()))
 
 
-def _metrics(pair: _Pair, tally: Tally, cosine: float) -> Metrics:
+def _metrics(pair: _Pair, tally: RunningMetrics, cosine: float) -> Metrics:
     worst = pair.element(tally.worst_at)
     is_same_place = tally.worst_at == tally.worst_relative_at
     return Metrics(

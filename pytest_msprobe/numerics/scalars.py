@@ -26,7 +26,7 @@ def compare_scalars(
     """Metrics and verdict of two Python values: bool, int, float, complex, str, None, or nested sequences of them.
 
     Exact values (bool, int, str, None) must be equal. Floats go to the standard, as one vector when there are several;
-    NaN equals NaN. Types must agree (1 is neither 1.0 nor True), except that a list may stand for a tuple and a NumPy
+    NaN equals NaN. Types must agree (1 is neither 1.0 nor True), except that a list may replace a tuple and a NumPy
     scalar for the Python value that it holds. Differing types or lengths, and values of any other type, are errors.
 
     `dtype` is that of the tensor that the tested floats were read from, if known: the benchmark's floats are then

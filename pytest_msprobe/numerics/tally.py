@@ -15,7 +15,7 @@ from pytest_msprobe.numerics.ulp import FloatFormat, largest_ulp_error
 _ZERO_REFERENCE = 1e-8
 
 
-class Tally:
+class RunningMetrics:
     """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine."""
 
     __slots__ = (

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.reports.row import OutputRow, VerdictRow
+from msprobe_collector.dump_format.text import shown_lines
+from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
 DETAILS_COLUMNS = (
@@ -29,7 +30,11 @@ DETAILS_COLUMNS = (
     "Status",
     "Message",
 )
-_WORDS = {"pass": "pass", "error": "error", "skip": "SKIP"}
+WORDS: dict[Status, str] = {"pass": "pass", "error": "error", "skip": "SKIP"}
+STATUSES = {word: status for status, word in WORDS.items()}
+#: Spreadsheets begin a formula with these, some in full width. They skip blanks before them; other characters that are
+#: skipped (tab, byte order mark, wide space) are escaped anyway.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", " ", "\n")
 _SECOND = timedelta(seconds=1)
 
 
@@ -66,11 +71,6 @@ class CsvPair:
             with suppress(OSError):
                 file.close()
 
-    def lines(self) -> Iterator[str]:
-        """Where the files are, for the terminal."""
-        if self.result is not None:
-            yield from ("", f"results: {self.result}", f"details: {self.details}")
-
     def _open(self) -> None:
         if self._continued is not None:
             self.details, self.result = self._continued
@@ -94,10 +94,19 @@ class CsvPair:
 
 
 def neutral(cell: Any) -> Any:
-    """`cell` with text made harmless that a spreadsheet would run as a formula; numbers stay numbers."""
-    if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{cell}"
-    return cell
+    """`cell` with text made harmless that a spreadsheet would run as a formula; numbers stay numbers.
+
+    Control characters other than line breaks are escaped: a terminal that shows the file would obey them.
+    """
+    if not isinstance(cell, str):
+        return cell
+    cell = shown_lines(cell)
+    return f"'{cell}" if cell.startswith(_FORMULA_STARTS) else cell
+
+
+def original(cell: str) -> str:
+    """The name that `neutral` wrote as `cell`."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA_STARTS) else cell
 
 
 def _create_both(first: Path, second: Path) -> list[TextIOWrapper]:
@@ -113,7 +122,7 @@ def _create_both(first: Path, second: Path) -> list[TextIOWrapper]:
 
 def _create(path: Path) -> TextIOWrapper:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-    # backslashreplace: a path in a message may hold bytes that are no text; they must not cost the row.
+    # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
     return open(descriptor, "w", encoding="utf-8-sig", errors="backslashreplace", newline="")
 
 
@@ -122,7 +131,7 @@ def _reopen(path: Path) -> TextIOWrapper:
 
 
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
-    status = {row.direction: _WORDS[row.status] for row in rows}
+    status = {row.direction: WORDS[row.status] for row in rows}
     messages = [message for row in rows for message in _messages(row, len(rows) > 1)]
     messages += _missing(rows)
     # A record without a valid name has no direction; its verdict stands in the first column.
@@ -131,7 +140,7 @@ def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
 
 def _missing(rows: Sequence[VerdictRow]) -> list[str]:
     """What became of the recorded directions that have no row."""
-    done = {row.direction for row in rows}
+    done = {row.part for row in rows}
     return [
         f"{direction}: not run, the run ended before it"
         if direction in rows[0].selected
@@ -154,7 +163,7 @@ def _details(call: str, row: VerdictRow) -> list[list[Any]]:
         # A direction that was not compared is a row too, so that the two files tell the same story.
         if row.status == "pass":
             return []
-        return [[neutral(cell) for cell in (name, "", "", "", "", "", "", _WORDS[row.status], row.message)]]
+        return [[neutral(cell) for cell in (name, "", "", "", "", "", "", WORDS[row.status], row.message)]]
     return [[neutral(cell) for cell in _output(name, output)] for output in row.outputs]
 
 
@@ -167,7 +176,7 @@ def _output(name: str, output: OutputRow) -> list[Any]:
         _cell(output.cosine),
         _cell(output.max_abs),
         _cell(output.max_rel),
-        _WORDS[output.status],
+        WORDS[output.status],
         output.message,
     ]
 

@@ -9,18 +9,10 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from pytest_msprobe.reports.row import OutputRow, VerdictRow
+from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 
-#: Column name (also the CSS class) and headline, in the order of the page.
-COLUMNS = (
-    ("direction", "Direction"),
-    ("dtype", "Dtype"),
-    ("shape", "Shape"),
-    ("cosine", "Cosine"),
-    ("max_abs", "Max abs"),
-    ("max_rel", "Max rel"),
-    ("device", "Device"),
-)
+#: Figures that have a column; the others stand with the outputs that a row unfolds to.
+_FIGURES = 3
 _LONGEST = 300
 _FRAMES = 50
 _OUTPUTS = 50
@@ -33,9 +25,11 @@ def text(value: object, longest: int = _LONGEST) -> str:
     return escape(shown if len(shown) <= longest else f"{shown[: longest - 3]}...")
 
 
-def headers() -> list[str]:
+def headers(figures: Sequence[Figure]) -> list[str]:
     """Headlines of our columns."""
-    return [f'<th class="sortable" data-column-type="{name}">{title}</th>' for name, title in COLUMNS]
+    named = [(figure.name, figure.title) for figure in figures[:_FIGURES]]
+    columns = (("direction", "Direction"), ("dtype", "Dtype"), ("shape", "Shape"), *named, ("device", "Device"))
+    return [f'<th class="sortable" data-column-type="{name}">{title}</th>' for name, title in columns]
 
 
 def name_cell(name: str, hint: str) -> str:
@@ -44,22 +38,19 @@ def name_cell(name: str, hint: str) -> str:
     return f'<td class="col-testId" title="{text(hint)}"><!--{text(key)}-->{text(name)}</td>'
 
 
-def cells(row: VerdictRow | None) -> list[str]:
+def cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
+    shown = figures[:_FIGURES]
     output = row.worst if row is not None else None
-    if row is None:
-        return [_cell(name, "") for name, _ in COLUMNS]
-    if output is None:
-        figures = [_cell("dtype", ""), _cell("shape", ""), *_figures(None, None, None)]
+    if row is None or output is None:
+        dtype, shape = _cell("dtype", ""), _cell("shape", "")
     else:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
-        size = f"{math.prod(output.shape):016d}"
-        figures = [
-            _cell("dtype", output.tested_dtype),
-            _cell("shape", output.shape, key=size, hint=more),
-            *_figures(output.cosine, output.max_abs, output.max_rel),
-        ]
-    return [_cell("direction", row.direction or "record"), *figures, _cell("device", row.device)]
+        dtype = _cell("dtype", output.tested_dtype)
+        shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
+    direction, device = (row.label, row.device) if row is not None else ("", "")
+    return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -77,15 +68,15 @@ def sort_key(value: float | None, *, nan: str = "g", missing: str = "") -> str:
     return f"{bits ^ 0xFFFFFFFFFFFFFFFF if bits >> 63 else bits | 1 << 63:016x}"
 
 
-def details(row: VerdictRow, explanation: str, extra: dict[str, Any]) -> str:
+def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, extra: dict[str, Any]) -> str:
     """What an item unfolds to: explanation (already escaped), plot, outputs and call stack."""
     if row.status == "pass":
-        lines = [text(row.message), *map(_output_line, row.outputs[:_OUTPUTS])]
+        lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
         return "\n".join(filter(None, lines)) or "passed"
     parts = [f"<pre>{explanation.strip()}</pre>"]
     if extra.get("plot"):
         parts.append(f'<img alt="plot of the error" src="data:image/png;base64,{text(extra["plot"], 10**6)}">')
-    parts.append("".join(_outputs(row.outputs)))
+    parts.append("".join(_outputs(row.outputs, figures)))
     frames = extra.get("stack", ())
     if frames:
         listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames[:_FRAMES])
@@ -94,41 +85,37 @@ def details(row: VerdictRow, explanation: str, extra: dict[str, Any]) -> str:
     return f'<div class="msprobe">{"".join(parts)}</div>'
 
 
-def _outputs(outputs: Sequence[OutputRow]) -> Iterator[str]:
+def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterator[str]:
     if not outputs:
         return
-    yield "<table><tr><th>Output<th>Tested<th>Benchmark<th>Shape<th>Cosine<th>Max abs<th>Max rel<th>Max ULP<th>Verdict"
+    titles = "".join(f"<th>{figure.title}" for figure in figures)
+    yield f"<table><tr><th>Output<th>Tested<th>Benchmark<th>Shape{titles}<th>Verdict"
     for output in outputs[:_OUTPUTS]:
         words = (output.label, output.tested_dtype, output.bench_dtype, output.shape)
-        figures = (
-            number_text(output.cosine, ".9f"),
-            number_text(output.max_abs, ".3g"),
-            number_text(output.max_rel, ".3g"),
-            number_text(output.max_ulp, ".3g"),
-        )
+        numbers = [number_text(output.figures.get(figure.name), figure.form) for figure in figures]
         verdict = f"{output.status} by {output.standard}" if output.standard else output.status
-        line = "".join(f"<td>{text(word)}" for word in (*words, *figures, verdict))
+        verdict = "; ".join(filter(None, (verdict, output.rounding, output.pattern)))
+        line = "".join(f"<td>{text(word)}" for word in (*words, *numbers, verdict))
         yield f'<tr class="{text(output.status)}">{line}'
     if len(outputs) > _OUTPUTS:
-        yield f"<tr><td colspan=9>and {len(outputs) - _OUTPUTS} more, in the details CSV"
+        yield f"<tr><td colspan={5 + len(figures)}>and {len(outputs) - _OUTPUTS} more"
     yield "</table>"
 
 
-def _output_line(output: OutputRow) -> str:
+def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
     """A pass in plain text: a table for each of 5,000 would make the page slow."""
-    figures = (("cosine", output.cosine), ("max abs", output.max_abs), ("max rel", output.max_rel))
-    known = (f"{name} {value:.9g}" for name, value in figures if value is not None)
+    values = ((figure.title.lower(), output.figures.get(figure.name)) for figure in figures[:_FIGURES])
+    known = (f"{name} {value:.9g}" for name, value in values if value is not None)
     standard = f", by {output.standard}" if output.standard else ""
     return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
 
 
-def _figures(cosine: float | None, max_abs: float | None, max_rel: float | None) -> list[str]:
-    return [
-        # The worst is the lowest here and the highest below; what has no figure comes after it either way.
-        _cell("cosine", number_text(cosine, ".9f"), key=sort_key(cosine, nan="", missing="h")),
-        _cell("max_abs", number_text(max_abs, ".3g"), key=sort_key(max_abs)),
-        _cell("max_rel", number_text(max_rel, ".3g"), key=sort_key(max_rel)),
-    ]
+def _figure_cell(figure: Figure, value: float | None, row: VerdictRow | None) -> str:
+    if row is None:
+        return _cell(figure.name, "")
+    # The worst is the lowest or the highest; what has no figure comes after it either way.
+    key = sort_key(value, nan="", missing="h") if figure.is_low_bad else sort_key(value)
+    return _cell(figure.name, number_text(value, figure.form), key=key)
 
 
 def _cell(column: str, value: object, *, key: str | None = None, hint: str = "") -> str:

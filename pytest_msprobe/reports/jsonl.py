@@ -1,22 +1,25 @@
-"""Machine rows: one JSON object per verdict, streamed. The CSV pair and the page are views of the same rows.
+"""Machine rows: one JSON object per verdict, streamed. What other files hold can be made from these rows again.
 
-An object holds the fields of `VerdictRow` and `name`, the name of the API call as the CSV pair has it. A figure that is
-NaN or infinite stands as the string "nan", "inf" or "-inf", since JSON has no word for it.
+An object holds the fields of `VerdictRow`, the name of the group as the other reports have it (`name`), and
+`direction`; each of its `outputs` holds its figures beside its other fields. A figure that is NaN or infinite stands as
+the string "nan", "inf" or "-inf", since JSON has no word for it. `attachment` is the suite's own.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from pytest_msprobe.reports.row import VerdictRow
+from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
-_FIGURES = ("cosine", "max_abs", "max_rel", "max_ulp")
+_OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
+_FIRST_LINE = b'{"name":'
 
 
 class JsonLines:
@@ -26,18 +29,22 @@ class JsonLines:
         path: the file.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Create the file. Raises OSError; FileExistsError for one that is there already, which is never written to."""
+    def __init__(self, path: Path, *, appends: bool = False) -> None:
+        """Create the file, in place of one that this tool wrote, or append to it.
+
+        Raises:
+            OSError: it cannot be written; FileExistsError when the file there holds something else.
+        """
+        if not appends:
+            check_replaceable(path)
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC), 0o640)
         self.path = path
         self._file: BinaryIO = os.fdopen(descriptor, "wb")
 
     def write(self, name: str, row: VerdictRow) -> None:
         """Add one row. Raises OSError."""
-        encoded = {"name": name, **row.to_wire()}
-        encoded["outputs"] = [{**output, **_in_words(output)} for output in encoded["outputs"]]
-        self._file.write(msgspec.json.encode(encoded) + b"\n")
+        self._file.write(encode_row(name, row))
         self._file.flush()
 
     def close(self) -> None:
@@ -45,27 +52,76 @@ class JsonLines:
         self._file.close()
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises FileExistsError when there is a file at `path` that holds something else than verdict rows."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        beginning = file.read(len(_FIRST_LINE))
+    if not _FIRST_LINE.startswith(beginning):  # a full disk may have cut it short
+        raise FileExistsError(f"{path} holds something else than rows of --msprobe-jsonl, and is not replaced")
+
+
+def encode_row(name: str, row: VerdictRow) -> bytes:
+    """The line for one row."""
+    encoded = {"name": name, **row.to_wire(), "direction": row.direction}
+    encoded["outputs"] = [_flat(output) for output in encoded["outputs"]]
+    try:
+        return msgspec.json.encode(encoded) + b"\n"
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(encoded)) + b"\n"
+
+
 def read_json_lines(path: Path) -> Iterator[tuple[str, VerdictRow]]:
-    """(name, row) of every complete line of a file that `JsonLines` wrote; a torn last line is left out.
+    """(name, row) of every complete line of a file that `JsonLines` wrote; a truncated last line is left out.
 
     Raises:
-        ValueError: a line is no verdict row; the text names file and line.
+        ValueError: a line is not a verdict row; the text names file and line.
+        OSError: it cannot be read.
     """
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            encoded = msgspec.json.decode(line, type=dict[str, Any])
-            name = encoded.pop("name")
-            encoded["outputs"] = [{**output, **_in_numbers(output)} for output in encoded["outputs"]]
-            yield name, VerdictRow.from_wire(encoded)
-        except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: line {number} is no verdict row: {error}") from None
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield _decoded(line, f"{path}: line {number}")
 
 
-def _in_words(output: dict[str, Any]) -> dict[str, Any]:
-    found = ((key, output[key]) for key in _FIGURES)
-    return {key: value if value is None or math.isfinite(value) else str(value) for key, value in found}
+def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
+    try:
+        encoded = msgspec.json.decode(line, type=dict[str, Any])
+        name = encoded.pop("name")
+        encoded.setdefault("part", encoded.pop("direction", None) or "record")  # rows of version 0.1 have no part
+        encoded.setdefault("outcome", {"pass": "passed", "error": "failed"}.get(encoded["status"], "skipped"))
+        encoded["outputs"] = [_nested(output) for output in encoded["outputs"]]
+        return name, VerdictRow.from_wire(encoded)
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not a verdict row: {error}") from None
 
 
-def _in_numbers(output: dict[str, Any]) -> dict[str, Any]:
-    return {key: float(output[key]) if isinstance(output[key], str) else output[key] for key in _FIGURES}
+def _flat(output: Mapping[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in output.items() if key != "figures"}
+    return {**own, **{key: _in_words(value) for key, value in output["figures"].items()}}
+
+
+def _nested(output: Mapping[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in output.items() if key in _OUTPUT_FIELDS}
+    figures = {key: _in_numbers(value) for key, value in output.items() if key not in _OUTPUT_FIELDS}
+    return {**own, "figures": figures}
+
+
+def _encodable(value: Any) -> Any:
+    """`value` with lone surrogates, which paths and names of a dump may hold and UTF-8 has not, written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    return value
+
+
+def _in_words(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _in_numbers(value: float | str | None) -> float | None:
+    return float(value) if isinstance(value, str) else value

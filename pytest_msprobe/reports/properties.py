@@ -6,10 +6,15 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from pytest_msprobe.reports.row import VerdictRow
+from pytest_msprobe.verdicts import VerdictRow
 
-#: Destinations of the options whose reports show properties. Nobody else pays: 100,000 items x 8 texts.
-READERS = ("xmlpath", "report_log", "json_report")
+#: Destinations of the options whose reports show properties. Nobody else pays: 100,000 items x 10 texts.
+_READERS = ("xmlpath", "report_log", "json_report", "json_report_file", "allure_report_dir")
+
+
+def are_read(config: pytest.Config) -> bool:
+    """Whether a report that shows properties was asked for."""
+    return any(config.getoption(reader, None) for reader in _READERS)
 
 
 class PropertyPlugin:
@@ -32,14 +37,21 @@ def properties(row: VerdictRow) -> Iterator[tuple[str, str | float]]:
     yield "api", row.call
     if row.direction:
         yield "direction", row.direction
+    yield "dump", row.dump
     output = row.worst
     if output is not None:
         yield "dtype", output.tested_dtype
         yield "shape", str(output.shape)
-        if output.cosine is not None:
-            yield "cosine", output.cosine
-        if output.max_abs is not None:
-            yield "max_abs", output.max_abs
+        yield from ((name, value) for name, value in output.figures.items() if value is not None)
+        if output.standard:
+            yield "standard", output.standard
+        if output.pattern:
+            yield "pattern", output.pattern
+    if row.rounding:
+        yield "rounding", row.rounding
     if row.device:
         yield "device", row.device
+    if row.bench:
+        yield "benchmark", row.bench
     yield "verdict", row.status
+    yield from row.properties

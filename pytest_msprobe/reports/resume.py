@@ -1,74 +1,157 @@
-"""An interrupted run's CSV pair: what of it is complete, and the pair made ready to be continued."""
+"""An interrupted run's file: what of it is complete, and the file made ready to be continued."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msprobe_collector.dump_format import DIRECTIONS, Direction
-from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS
+from msprobe_collector.dump_format import DIRECTIONS
+from msprobe_collector.dump_format.files import read_plain
+from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, neutral, original
+from pytest_msprobe.reports.jsonl import check_replaceable, encode_row, read_json_lines
+from pytest_msprobe.verdicts import OUTCOMES, VerdictRow
 
 #: In the message of a call whose process died; the second phrase says that it happened before, and once more is enough.
 LOST = "died in this check"
 LOST_AGAIN = "as in the run before"
 _STEM = "accuracy_checking_result_"
 
+#: The parts of a group that the run's files hold, by its name in reports; None for a name that they do not have.
+PartsOf = Callable[[str], Sequence[str] | None]
+
 
 class ResumeError(ValueError):
-    """Why a file cannot be resumed, as one sentence."""
+    """Why a file cannot be resumed, as one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A pair that can be continued.
+    """A run that can be continued.
 
     Attributes:
-        result, details: its files, which hold complete calls only.
-        done: names of these calls.
-        lost: names of calls in which a process died once: they are tried once more.
+        rows: (name, row) of what it has done; of a CSV pair, without outputs.
+        lost: names of groups in which a process died once: they are tried once more.
+        jsonl: its JSONL file, which holds complete groups only; None for a CSV pair.
+        pair: its CSV files, which hold complete groups only, as (details, result); None for a JSONL file.
     """
 
-    result: Path
-    details: Path
-    done: frozenset[str]
+    rows: tuple[tuple[str, VerdictRow], ...]
     lost: frozenset[str]
+    jsonl: Path | None = None
+    pair: tuple[Path, Path] | None = None
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Names of the groups that need not be judged again."""
+        return frozenset(name for name, _ in self.rows)
 
 
-def continue_pair(result: Path, directions_of: Callable[[str], Sequence[Direction] | None]) -> EarlierRun:
-    """Read the pair of `result`, drop what is torn or incomplete from both files, and say what is done.
+def resume(file: Path, suite: str, parts_of: PartsOf) -> EarlierRun:
+    """Read what an interrupted run of `suite` wrote, and drop from its files what is truncated or incomplete.
 
-    `directions_of` gives the directions that the dump holds for a call's name, or None for a name it does not have.
-    A call is done when each of them has a verdict. Both files are replaced as a whole, or stay as they were.
+    A group is done when each of its records has a verdict. Files are replaced as a whole, or stay as they were.
 
     Raises:
-        ResumeError: the file is missing, no result file, or of another dump.
-        OSError: the pair cannot be written.
+        ResumeError: the file is missing, of another kind, or of another dump.
+        OSError: it cannot be written.
     """
+    if file.suffix == ".jsonl" or suite != "precheck":
+        return _resume_rows(file, suite, parts_of)
+    return _resume_pair(file, parts_of)
+
+
+def _resume_rows(file: Path, suite: str, parts_of: PartsOf) -> EarlierRun:
+    groups: dict[str, dict[str, VerdictRow]] = {}
+    try:
+        check_replaceable(file)
+        for name, row in read_json_lines(file):
+            if row.suite not in (suite, ""):
+                raise ResumeError(f"holds verdicts of the suite {row.suite}, and this run is one of {suite}")
+            groups.setdefault(name, {})[row.part] = row
+    except ResumeError:
+        raise
+    except FileExistsError:
+        raise ResumeError("is not a file of --msprobe-jsonl") from None
+    except OSError as error:
+        raise ResumeError(f"cannot be read: {error.strerror}; name the --msprobe-jsonl file of that run") from None
+    except ValueError as error:
+        raise ResumeError(f"is not a file of --msprobe-jsonl: {error}") from None
+    known = _known(groups, parts_of)
+    done = {name: rows for name, rows in groups.items() if _is_done(rows, known[name])}
+    lost = [name for name, rows in groups.items() if name not in done and any(LOST in r.message for r in rows.values())]
+    kept = tuple((name, row) for name, rows in done.items() for row in rows.values())
+    _replace(file, b"".join(encode_row(name, row) for name, row in kept))
+    return EarlierRun(kept, frozenset(lost), jsonl=file)
+
+
+def _is_done(rows: dict[str, VerdictRow], parts: Sequence[str]) -> bool:
+    return all(part in rows and not _is_to_be_tried(rows[part].message) for part in parts)
+
+
+def _is_to_be_tried(message: str) -> bool:
+    return LOST in message and LOST_AGAIN not in message
+
+
+def _known(names: Iterable[str], parts_of: PartsOf) -> dict[str, Sequence[str]]:
+    known = {}
+    for name in names:
+        parts = parts_of(name)
+        if parts is None:
+            raise ResumeError(f"holds a row for {name}, which no dump of this run has; it belongs to another dump")
+        known[name] = parts
+    return known
+
+
+def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
     if not result.name.startswith(_STEM) or result.suffix != ".csv":
-        raise ResumeError(f"is no {_STEM}*.csv file")
+        raise ResumeError(f"is neither a file of --msprobe-jsonl nor an {_STEM}*.csv file")
     details = result.with_name(result.name.replace("result", "details", 1))
-    rows = _rows(result, RESULT_COLUMNS)
-    known = {name: directions_of(name) for name in (row[0] for row in rows)}
-    stranger = next((name for name, directions in known.items() if directions is None), None)
-    if stranger is not None:
-        raise ResumeError(f"holds a row for {stranger}, which no dump of this run has; it is of another dump")
-    done = {row[0]: row for row in rows if _is_complete(row, known[row[0]] or ())}
+    rows = [[original(row[0]), *row[1:]] for row in _csv_rows(result, RESULT_COLUMNS)]
+    known = _known((row[0] for row in rows), parts_of)
+    done = {row[0]: row for row in rows if _is_complete(row, known[row[0]])}
     lost = frozenset(row[0] for row in rows if LOST in row[3] and row[0] not in done)
-    kept = [row for row in (_rows(details, DETAILS_COLUMNS) if details.exists() else []) if _call_of(row[0]) in done]
-    _replace(details, DETAILS_COLUMNS, list({row[0]: row for row in kept}.values()))
-    _replace(result, RESULT_COLUMNS, list(done.values()))
-    return EarlierRun(result, details, frozenset(done), lost)
+    found = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
+    kept = {row[0]: row for row in found if original(_call_of(row[0])) in done}
+    _replace(details, _csv_text(DETAILS_COLUMNS, list(kept.values())))
+    _replace(result, _csv_text(RESULT_COLUMNS, [[neutral(row[0]), *row[1:]] for row in done.values()]))
+    verdicts = tuple(verdict for row in done.values() for verdict in _verdicts(row, known[row[0]]))
+    return EarlierRun(verdicts, lost, pair=(details, result))
 
 
-def _is_complete(row: list[str], directions: Sequence[Direction]) -> bool:
+def _is_complete(row: list[str], parts: Sequence[str]) -> bool:
     verdicts = dict(zip(DIRECTIONS, row[1:3]))
+    directions = [part for part in parts if part in DIRECTIONS]
     if directions and not all(verdicts[direction] for direction in directions):
         return False
-    return LOST not in row[3] or LOST_AGAIN in row[3]
+    return not _is_to_be_tried(row[3])
+
+
+def _verdicts(row: list[str], parts: Sequence[str]) -> Iterator[tuple[str, VerdictRow]]:
+    """The verdicts of one line of the result file."""
+    name, forward, backward, message = row
+    words = {"forward": forward, "backward": backward}
+    for part in parts:
+        status = STATUSES.get(words.get(part, forward), "skip")
+        own = [line for line in message.splitlines() if line.startswith(f"{part}: ")]
+        yield (
+            name,
+            VerdictRow(
+                node_id="",
+                dump="",
+                call=name.rpartition("/")[2],
+                part=part,
+                recorded=tuple(parts),
+                selected=tuple(parts),
+                status=status,
+                outcome=OUTCOMES[status],
+                suite="precheck",
+                message=next(iter(own or message.splitlines()), ""),
+            ),
+        )
 
 
 def _call_of(output: str) -> str:
@@ -80,13 +163,19 @@ def _call_of(output: str) -> str:
     return output
 
 
-def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
+def _csv_rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
     """Complete records of a CSV file; what stands behind the last complete one is left out."""
     try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        content = read_plain(path)
     except OSError as error:
         raise ResumeError(f"cannot be read: {error.strerror}") from None
-    records = list(csv.reader(io.StringIO(text, newline="")))
+    if _csv_text(columns, []).startswith(content) and path.stat().st_size == len(content):
+        return []  # the disk was full before its heading was whole
+    text = content.decode("utf-8-sig", errors="replace")
+    try:
+        records = _records(text)
+    except csv.Error as error:
+        raise ResumeError(f"is not a CSV file of pytest-msprobe: {error}") from None
     if not records or tuple(records[0]) != tuple(columns):
         raise ResumeError(f"{path.name} does not have the columns {', '.join(columns)}")
     if not text.endswith("\r\n") or text.count('"') % 2:
@@ -94,11 +183,26 @@ def _rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
     return [record for record in records[1:] if len(record) == len(columns)]
 
 
-def _replace(path: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _records(text: str) -> list[list[str]]:
+    """The rows of `text`. A field may be of any length: a message can be longer than what `csv` takes by default."""
+    limit = csv.field_size_limit(max(len(text), 1))
+    try:
+        return list(csv.reader(io.StringIO(text, newline="")))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _csv_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([columns, *rows])
+    return text.getvalue().encode("utf-8-sig", errors="backslashreplace")
+
+
+def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-    with open(descriptor, "w", encoding="utf-8-sig", newline="") as file:
-        csv.writer(file).writerows([columns, *rows])
+    with open(descriptor, "wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -1,6 +1,6 @@
 """The bare frameworks: the API calls of a dump without pytest, comparison or reports. What the loop is held against.
 
-Everything that is no framework work happens before timing: reading the dump, making the inputs, resolving callables.
+All other work happens before timing: reading the dump, making the inputs, resolving callables.
 A timed step turns NumPy arrays into tensors, runs forward and backward once, and hands the results back as arrays.
 """
 
@@ -17,15 +17,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Dtype, Dump, TensorValue, Value, dtype_of_array, tensors_in
-from pytest_msprobe.engines.in_place import writes_in_place
+from pytest_msprobe.apis.spelling import writes_in_place
+from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.precision import argument_dtype
 from pytest_msprobe.engines.protocol import NumpyArgument, map_leaves
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.engines.torch_map import Refusal, lookup
-from pytest_msprobe.engines.torch_map.bindings import Binding, Form
-from pytest_msprobe.precheck.case import Case, read_case, read_incoming
-from pytest_msprobe.precheck.finding import NotJudged
-from pytest_msprobe.precheck.inputs import InputSource
+from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping
 
 Array = np.ndarray
 Step = Callable[[], object]
@@ -217,7 +217,7 @@ def prepare_calls(dump: Dump, engines: Engines) -> tuple[list[BareCall], Counter
             case, incoming = _read(dump, name)
             calls.append(BareCall(name, _first(tested, case, incoming), _first(benchmarks, case, incoming)))
         except (CannotRunError, NotJudged) as stop:
-            left_out[str(getattr(stop, "finding", stop))[:120]] += 1
+            left_out[str(stop)[:120]] += 1
     return calls, left_out
 
 
@@ -274,7 +274,7 @@ def place(value: Any, tensors: Sequence[Any]) -> Any:
     return value
 
 
-def compile_form(form: Form, roots: dict[str, object]) -> Callable[..., Any]:
+def compile_form(form: CallMapping, roots: dict[str, object]) -> Callable[..., Any]:
     """A table line as a plain Python function, so that no interpreter of ours is timed."""
     head = form.text.partition(" -> ")[0]
     definition = ast.parse(f"def form{head[head.index('(') :]}: ...")

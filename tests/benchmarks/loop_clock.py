@@ -1,4 +1,4 @@
-"""A pytest plugin that times the items of a run but the first (`-p loop_clock`), on the process that deals them out."""
+"""A pytest plugin that times the items of a run but the first (`-p loop_clock`), on the process that schedules them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Per variant the smallest of several fresh processes: the whole process, and the loop behind the first item, in which
 every worker loads its frameworks. The variants: one process with all threads, one worker with all, one worker with
-one thread, two workers. The peak is that of the process that was started, which under workers only deals out the work.
+one thread, two workers. The peak is that of the process that was started, which under workers only schedules the work.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import mindspore as ms
 import pytest
 
 from msprobe_collector import PrecisionDebugger
@@ -12,6 +11,9 @@ from msprobe_collector import PrecisionDebugger
 @pytest.fixture(autouse=True)
 def _synchronous():
     """Twenty times faster on few cores; the values are the same."""
+    # Not above: pytest loads this file also for `pytest --help`, and where MindSpore is not installed.
+    import mindspore as ms
+
     ms.runtime.launch_blocking()
     ms.set_context(mode=ms.PYNATIVE_MODE)
 

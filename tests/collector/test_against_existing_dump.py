@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 from collector.small_gpt import Training
 from mindspore import Tensor
+from real_dumps import real_dumps
 
-from msprobe_collector.hooking.cells import own_parameters
+from msprobe_collector.mindspore.hooking.cells import own_parameters
 
-EXISTING = Path(__file__).parents[1] / "dumps" / "gpt_tiny_mix" / "step0" / "rank0"
+EXISTING = real_dumps() / "gpt_tiny_mix" / "step0" / "rank0"
 #: Largest distance of two statistics, in parts of the larger of the tensor's norm and 1e-3: theirs are summed in
 #: float32, and kernels may add in another order on another processor.
 TOLERANCE = 2e-5

@@ -223,10 +223,10 @@ def test_a_fault_of_the_collector_is_logged_once_and_marks_the_record(make_debug
     encoder = debugger._collection()._recorder._encoder
     original = encoder._array
 
-    def failing(array, *rest):
-        if array.size == 3:
+    def failing(tensor, *rest):
+        if tensor.array.size == 3:
             raise RuntimeError("planted")
-        return original(array, *rest)
+        return original(tensor, *rest)
 
     monkeypatch.setattr(encoder, "_array", failing)
     for _ in range(2):

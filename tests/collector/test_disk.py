@@ -1,4 +1,4 @@
-"""Disks that refuse: training goes on, the files stay readable, and what is missing is said."""
+"""Disks that refuse: training continues, the files stay readable, and what is missing is said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collector.small_gpt import Training
 from mindspore import Tensor, mint
 
 from msprobe_collector import ConfigurationError, PrecisionDebugger
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import Dump, Place
+from msprobe_collector.dump_format.leaves import flatten
 
 TESTS = Path(__file__).parents[1]
 
@@ -42,7 +43,60 @@ def test_a_disk_without_room_ends_no_training_and_the_files_stay_whole(tmp_path)
     dump = Dump(tmp_path / "dump" / "step0" / "rank0" / "dump.json")
     assert dump.problem == ""
     assert 10 < len(dump.record_names) < 235
+    assert named_files(dump) <= {path.name for path in (dump.path.parent / "dump_tensor_data").iterdir()}
     assert dump.forward("Mint.square.0") is not None
+
+
+def named_files(dump):
+    """Names of the tensor files of all records, each of which can be loaded."""
+    leaves = [leaf for name in dump.record_names for leaf in flatten(dump.record(name))]
+    place = Place(str(dump.path), "", "")
+    return {leaf.data_name for leaf in leaves if leaf.data_name and dump.tensors.load(leaf.tensor, place) is not None}
+
+
+TRAIN_ON_A_DISK_OF = """
+import errno, os, sys
+from collector.small_gpt import Training
+import mindspore as ms
+from msprobe_collector import PrecisionDebugger
+ms.runtime.launch_blocking()
+training = Training()
+left = int(sys.argv[2])
+
+def limited(original):
+    def write(descriptor, content, *rest):
+        global left
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = original(descriptor, content[:left], *rest)
+        left -= written
+        return written
+    return write
+
+debugger = PrecisionDebugger(dump_path=sys.argv[1], level="L1", task="tensor")
+os.write, os.pwrite = limited(os.write), limited(os.pwrite)
+with debugger.collect(training.net, rank_id=0):
+    training.step()
+"""
+
+
+@pytest.mark.parametrize("size", [0, 100, 1_000, 20_000, 100_000])
+def test_a_full_disk_leaves_no_empty_file_and_no_record_of_a_tensor_that_is_not_whole(tmp_path, size):
+    command = [sys.executable, "-c", TRAIN_ON_A_DISK_OF, str(tmp_path / "dump"), str(size)]
+    result = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "No space left on device" in result.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(path.stat().st_size for path in files)
+    for path in files:
+        if path.name == "dump.json":
+            dump = Dump(path)
+            assert dump.problem == ""
+            named_files(dump)
+        else:
+            assert path.suffix in (".npy", ".json", ".log")
 
 
 def test_a_step_that_cannot_be_written_is_left_out_and_the_next_is_collected(make_debugger, caplog, records, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format.leaves import flatten
 
 TESTS = Path(__file__).parents[1]
 
@@ -29,11 +30,16 @@ training.step()
 """
 
 
-def train(folder: Path, *, end: str, rank: int | None = None, level: str = "mix") -> subprocess.Popen[str]:
+def train(folder: Path, *, end: str, rank: int | None = None, level: str = "mix", stdin=None) -> subprocess.Popen[str]:
     script = TRAIN.format(folder=str(folder), level=level, rank=rank, end=end)
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-c", script],
+        env=environment,
+        text=True,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -61,7 +67,7 @@ def test_a_file_without_its_end_is_read_up_to_there(tmp_path, cut):
     path = tmp_path / "dump.json"
     path.write_text((head + entries + "\n}\n}\n")[: -cut - 3])
     dump = Dump(path)
-    assert "was cut off while it was written" in dump.problem
+    assert "was truncated while it was written" in dump.problem
     assert len(dump.record_names) in range(len(records) - 4, len(records))
     assert dump.forward("Mint.square.0") is not None
 
@@ -76,6 +82,42 @@ def test_two_processes_write_beside_each_other(tmp_path):
     first, second = (Dump(tmp_path / "step0" / rank / "dump.json") for rank in ("rank0", "rank1"))
     assert first.record_names == second.record_names
     assert len(first.record_names) == 180
+
+
+def test_a_second_process_of_one_rank_writes_beside_the_first(tmp_path):
+    wait = "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
+    first = train(tmp_path, end=f"{wait}; debugger.stop(); debugger.step()", rank=0, level="L1", stdin=subprocess.PIPE)
+    for line in first.stdout:
+        if line == "ready\n":
+            break
+    second = train(tmp_path, end="debugger.stop(); debugger.step()", rank=0, level="L1")
+    second_output, _ = second.communicate(timeout=120)
+    first_output, _ = first.communicate("\n", timeout=120)
+    assert (first.returncode, second.returncode) == (0, 0), first_output + second_output
+    beside = f"proc{second.pid}"
+    line = f"step0/rank0 is being written by another process; this one writes to {beside} beside it"
+    assert second_output.count(line) == 1
+    assert "another process" not in first_output
+    dumps = [Dump(tmp_path / "step0" / name / "dump.json") for name in ("rank0", beside)]
+    assert [dump.problem for dump in dumps] == ["", ""]
+    assert dumps[0].record_names == dumps[1].record_names
+
+
+def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps(tmp_path):
+    end = "debugger.stop(); debugger.step()"
+    for level, more in (("mix", "; debugger.start(training.net); training.step(); debugger.stop()"), ("L1", "")):
+        process = train(tmp_path, end=end + more, rank=0, level=level)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, output
+    folder = tmp_path / "step0" / "rank0"
+    dump = Dump(folder / "dump.json")
+    assert {path.name for path in (folder / "dump_tensor_data").iterdir()} == {
+        value.data_name for name in dump.record_names for value in flatten(dump.record(name)) if value.data_name
+    }
+    assert "180 records of step 0, rank0, are in" in output
+    assert f"check them with: pytest --msprobe-dump={tmp_path}" in output
+    assert "the earlier dump in step0/rank0 was replaced" in output
+    assert "dumps of an earlier run are kept in step1/rank0" in output
 
 
 def test_a_forked_child_writes_nothing(tmp_path):

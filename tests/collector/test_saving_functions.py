@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from msprobe_collector import save, save_grad, step
-from msprobe_collector.static_graph.saved_files import SAVED
+from msprobe_collector.mindspore.static_graph.saved_files import SAVED
 
 X = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 
@@ -140,7 +140,7 @@ def test_only_what_runs_is_saved(tmp_path, how):
 
 @pytest.mark.parametrize(
     ("folder", "name", "expected"),
-    [(7, "x", "the folder 7 is no text"), ("f", 3, "the name 3 is no text"), ("f", "a/b", "cannot be a file name")],
+    [(7, "x", "the folder 7 is not text"), ("f", 3, "the name 3 is not text"), ("f", "a/b", "cannot be a file name")],
 )
 def test_what_cannot_be_a_file_is_warned_about(tmp_path, monkeypatch, caplog, folder, name, expected):
     monkeypatch.chdir(tmp_path)

@@ -270,7 +270,7 @@ def test_values_of_every_kind(make_debugger, records, graph_mode):
 
 
 def test_a_graph_that_is_refused_with_taps_is_compiled_without(make_debugger, graph_mode, monkeypatch, caplog):
-    from msprobe_collector.static_graph.graph_code import cpu
+    from msprobe_collector.mindspore.static_graph.graph_code import cpu
 
     def refused(cell, label, **_):
         def construct(self, *args):

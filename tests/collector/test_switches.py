@@ -216,20 +216,45 @@ def test_mistakes_are_errors_at_once(make_debugger):
     for mistake, message in (
         (lambda: debugger.start("net"), "the model is a str"),
         (lambda: debugger.start(), "got no model, which level mix needs"),
-        (lambda: debugger.stop(), "without start"),
         (lambda: debugger.step(), "before any start"),
         (lambda: debugger.start(nn.ReLU(), token_range=[2, 1]), "token_range"),
         (lambda: debugger.start(nn.ReLU(), rank_id=-1), "rank_id"),
         (lambda: debugger.set_init_step(-1), "whole number"),
         (lambda: debugger.register_custom_api(mint, "nowhere"), "no callable 'nowhere'"),
         (lambda: debugger.restore_custom_api(mint, "add"), "was not registered"),
-        (lambda: PrecisionDebugger(level="L0"), "other arguments"),
     ):
         with pytest.raises(DebuggerError, match=message):
             mistake()
-    debugger.start(nn.ReLU())
-    with pytest.raises(DebuggerError, match="twice"):
-        debugger.start(nn.ReLU())
+
+
+def test_what_can_go_on_is_a_warning(make_debugger, caplog, records):
+    debugger = make_debugger(level="mix")
+    net = nn.SequentialCell(nn.ReLU())
+    debugger.stop()
+    assert "stop() was called without start()" in caplog.text
+    assert PrecisionDebugger(level="L0") is debugger
+    assert "these are ignored" in caplog.text
+    debugger.start(net)
+    debugger.start(net)
+    assert "again" not in caplog.text
+    debugger.start(nn.Tanh())
+    assert "continues with the model that it had" in caplog.text
+    net(tensor(1.0))
+    debugger.stop()
+    debugger.step()
+    assert "Cell.0.ReLU.forward.0" in records()
+
+
+def test_a_name_that_nothing_had_is_answered_by_near_ones(make_debugger, caplog, records):
+    debugger = make_debugger(list=["SQUARE", "mint.sqare"])
+    with debugger.collect():
+        mint.square(tensor(1.0))
+        mint.add(tensor(1.0), 1)
+    debugger._at_exit()
+    assert list(records()) == ["Mint.square.0.forward"]
+    assert "no record had the name 'mint.sqare'" in caplog.text
+    assert "near it are Mint.square" in caplog.text
+    assert "'SQUARE'" not in caplog.text
 
 
 def test_graph_mode_is_refused(make_debugger):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 
 import pytest
 
@@ -10,14 +10,16 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def _load_compiled_packages() -> None:
     """pytester unloads what an in-process run imported, which compiled packages do not survive: load them before."""
-    for name in ("mindspore", "ml_dtypes", "torch", "pytest_msprobe.engines.torch_map.adapters"):
+    frameworks = [name for name in ("mindspore", "torch") if importlib.util.find_spec(name)]
+    adapters = ["pytest_msprobe.engines.torch_map.adapters"] if "torch" in frameworks else []
+    for name in (*frameworks, "ml_dtypes", *adapters):
         importlib.import_module(name)
-    importlib.import_module("pytest_msprobe.precheck.check")
+    importlib.import_module("pytest_msprobe.suites.precheck.check")
 
 
 @pytest.fixture(autouse=True)
 def _only_our_plugins(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test extra's plugins are no part of a user's run, and importing Hypothesis again would take a second each.
+    """The test extra's plugins are not part of a user's run, and importing Hypothesis again would take a second each.
 
     After `pytester`, which clears this variable.
     """

@@ -1,4 +1,4 @@
-"""The dump that docs/hooks.md and the tests of hooks speak of."""
+"""The dump that docs/hooks.md and the tests of hooks use."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def builder_with_a_good_call(folder: Path) -> DumpBuilder:
 UNUSABLE: dict[str, tuple[bytes, str]] = {
     "not JSON": (b"hello", "is not valid JSON"),
     "empty": (b"", "is not valid JSON"),
-    "truncated": (b'{"task": "tensor", "data": {"Mint.neg.0.forward": {"input_args"', "cut off while it was written?"),
+    "truncated": (b'{"task": "tensor", "data": {"Mint.neg.0.forward": {"input_args"', "incomplete file?"),
     "a list": (b"[1, 2]", "is not a dump.json of an API dump: Expected `object`, got `array`"),
     "no data": (b'{"task": "tensor"}', "missing required field `data`"),
     "data is a list": (b'{"task": "tensor", "data": []}', "Expected `object`, got `array` - at `$.data`"),
@@ -112,12 +112,12 @@ SPOILT: dict[str, tuple[Callable[[DumpBuilder], None], str, str]] = {
     ),
     "link out of the folder": (link_outside, "error", "is a link that leads out of"),
     "no arguments": (no_arguments, "SKIP", "Mint.neg.0.forward: has no input_args"),
-    "arguments are no list": (
+    "arguments are not list": (
         set_field(RECORD, ["input_args"], "x"),
         "error",
         "Mint.neg.0.forward: input_args: expected a list, found str",
     ),
-    "record is no object": (
+    "record is not an object": (
         lambda builder: builder.records.update({RECORD: 7}),
         "error",
         "expected an object, found int",
@@ -137,7 +137,7 @@ SPOILT: dict[str, tuple[Callable[[DumpBuilder], None], str, str]] = {
         "SKIP",
         "needs up to 84TB (its largest tensor has shape (1000000000000, 3)), more than --msprobe-max-memory=",
     ),
-    "a value that is no form": (
+    "a value that is not a form": (
         set_field(RECORD, ["input_args", 0], 3.5),
         "error",
         "input_args[0]: expected an object with a type, a list or null, found 3.5",
@@ -211,16 +211,26 @@ def test_nan_in_a_real_files_json_is_read(pytester: pytest.Pytester) -> None:
     pytester.runpytest(f"--msprobe-dump={dump}").assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("kind", ["xfail", "skip", "skipif", "usefixtures", "_private", "no name", "Fresh"])
+def test_no_name_of_a_record_means_something_to_pytest(pytester: pytest.Pytester, kind: str) -> None:
+    """The first part of a name becomes a marker; `xfail` would hide every error of its calls."""
+    builder = builder_with_a_good_call(pytester.path)
+    builder.records[f"{kind}.neg.0.forward"] = 3
+    builder.write()
+    result = pytester.runpytest("--msprobe-dump=dump.json", "--strict-markers")
+    result.assert_outcomes(passed=1, failed=1)
+
+
 WRONG_OPTIONS = {
-    "--msprobe-device=gpu": "--msprobe-device: 'gpu' is no device; use auto, recorded,",
+    "--msprobe-device=gpu": "--msprobe-device: 'gpu' is not a device; use auto, recorded,",
     "--msprobe-device=mindspore:ascend:x": "has no valid device id",
-    "--msprobe-bench=numpy": "--msprobe-bench: 'numpy' is no benchmark; use auto, torch or mindspore",
-    "--msprobe-seed=-1": "--msprobe-seed: '-1' is no whole number",
-    "--msprobe-max-memory=lots": "--msprobe-max-memory: 'lots' is no size",
-    "--msprobe-cosine=high": "--msprobe-cosine: 'high' is no number",
-    "--msprobe-cosine=1.5": "--msprobe-cosine: '1.5' is no cosine bound",
+    "--msprobe-bench=numpy": "--msprobe-bench: 'numpy' is not a benchmark; use auto, torch or mindspore",
+    "--msprobe-seed=-1": "--msprobe-seed: '-1' is not a whole number",
+    "--msprobe-max-memory=lots": "--msprobe-max-memory: 'lots' is not a size",
+    "--msprobe-cosine=high": "--msprobe-cosine: 'high' is not a number",
+    "--msprobe-cosine=1.5": "--msprobe-cosine: '1.5' is not a cosine limit",
     "--msprobe-max-abs=nan": "--msprobe-max-abs: 'nan' is not above 0",
-    "--msprobe-bench-python=/no/python": "--msprobe-bench-python: '/no/python' is no executable file",
+    "--msprobe-bench-python=/no/python": "--msprobe-bench-python: '/no/python' is not an executable file",
     "--msprobe-out=dump.json/reports": "is not a folder",
     "--msprobe-config=none.yaml": "--msprobe-config=none.yaml: cannot be read",
     "--msprobe-dump=nowhere": "there is no such file or folder",
@@ -241,7 +251,7 @@ def test_a_wrong_option_is_a_usage_error_before_anything_is_collected(pytester: 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("seed: [1]", "key 'seed' of --msprobe-config: '[1]' is no whole number"),
+        ("seed: [1]", "--msprobe-config=m.yaml: key 'seed': '[1]' is not a whole number"),
         ("devise: cpu", "unknown key 'devise'; did you mean 'device'?"),
         ("- a", "expected keys and values, found list"),
         ("a: [", "is not valid YAML"),

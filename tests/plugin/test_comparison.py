@@ -58,7 +58,7 @@ def test_node_ids_outcomes_and_rows(pytester: pytest.Pytester) -> None:
             "target/step0/rank0/dump.json::Mint.op.0::forward PASSED*",
             "target/step0/rank0/dump.json::Mint.op.0::backward FAILED*",
             "*Mint.op.0.backward.output.0 Float32 (12,): Relative distance 0.01 is above 0.0001.*",
-            "*its inputs agree: the difference is born here*",
+            "*its inputs agree: the difference arises here*",
         ]
     )
     rows = [json.loads(line) for line in (pytester.path / "rows.jsonl").read_text().splitlines()]
@@ -126,9 +126,15 @@ BAD = [
     (["--msprobe-golden=nowhere"], "--msprobe-golden=*nowhere: there is no such file or folder"),
     (["--msprobe-golden=."], "--msprobe-golden=*: holds no dump.json*"),
     (["--msprobe-suite=comparison"], "*--msprobe-suite=comparison needs --msprobe-golden=PATH*"),
-    (["--msprobe-suite=compare"], "*--msprobe-suite=compare: there is no such suite; there are *comparison*"),
+    (
+        ["--msprobe-suite=compare"],
+        "*--msprobe-suite: 'compare' is none of auto, precheck, comparison, overflow, gradients",
+    ),
     (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, unmatched"),
-    (["--msprobe-distance=Int8=1"], "*--msprobe-distance: 'Int8=1': 'Int8' is no floating dtype; write Float32=1e-4"),
+    (
+        ["--msprobe-distance=Int8=1"],
+        "*--msprobe-distance: 'Int8=1': 'Int8' is not a floating dtype; write Float32=1e-4",
+    ),
     (["--msprobe-layer-mapping=no.yaml"], "*--msprobe-layer-mapping: 'no.yaml' is not a file; give a mapping in YAML"),
 ]
 

@@ -1,4 +1,4 @@
-"""Real workers that really die, and devices dealt to them."""
+"""Real workers that really die, and devices assigned to them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_an_abort_costs_one_item_and_is_in_every_report(pytester: pytest.Pyteste
     assert 'failures="1"' in (pytester.path / "r.xml").read_text()
     (case,) = [case for case in ElementTree.parse(pytester.path / "r.xml").iter("testcase") if len(case) == 2]
     facts = {entry.get("name"): entry.get("value") for entry in case.iter("property")}
-    assert facts == {"api": "Mint.neg.7", "direction": "backward", "verdict": "error"}
+    dump = str(pytester.path / "dump.json")
+    assert facts == {"api": "Mint.neg.7", "direction": "backward", "dump": dump, "verdict": "error"}
     (lost,) = [row for _, row in read_json_lines(pytester.path / "r.jsonl") if row.status == "error"]
     assert (lost.node_id, lost.seed, lost.host) == ("dump.json::Mint.neg.7::backward", 3, gethostname())
     assert "1 Failed" in (pytester.path / "r.html").read_text()
@@ -86,8 +87,9 @@ def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytes
     [
         (["-n", "3", "--msprobe-devices=0,1"], "use at most -n 2, or let K workers share a device"),
         (["-n", "2", "--dist", "loadfile"], "--dist loadfile: a crashing API call would take the rest"),
-        (["-n", "2", "--msprobe-devices=x"], "'x' is no list of device ids"),
-        (["-n", "2", "--msprobe-workers-per-device=0"], "'0' is no whole number from 1 on"),
+        (["-n", "2", "--dist", "each"], "--dist each: every worker would judge every record"),
+        (["-n", "2", "--msprobe-devices=x"], "'x' is not a list of device ids"),
+        (["-n", "2", "--msprobe-workers-per-device=0"], "'0' is not a whole number of 1 or more"),
     ],
 )
 def test_workers_that_do_not_fit_are_a_usage_error(
@@ -114,16 +116,44 @@ def test_a_check_that_hangs_without_giving_back_the_gil_is_ended(pytester: pytes
         "import ctypes, os, torch\n"
         "original = torch.neg\n"
         "def hang(*given):\n"
-        "    if os.environ['PYTEST_XDIST_WORKER'] == 'gw0': ctypes.PyDLL(None).sleep(60)\n"
+        "    if os.environ['PYTEST_XDIST_WORKER'] == 'gw0': ctypes.PyDLL(None).sleep(3600)\n"
         "    return original(*given)\n"
         "torch.neg = hang\n"
     )
     result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "1", "--msprobe-timeout=1.5")
-    assert result.duration < 50
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
     (lost,) = [row for row in reports.results.values() if row["Forward Test Success"] == "error"]
     assert "did not end within 1.5 s (--msprobe-timeout)" in lost["Message"]
     assert lost["Backward Test Success"] == "pass"
     assert len(reports.results) == 4
+
+
+SLOW_IMPORT = """
+import sys, time
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            time.sleep(9)
+sys.meta_path.insert(0, Slow)
+"""
+
+
+def test_the_import_of_a_framework_is_not_counted(pytester: pytest.Pytester) -> None:
+    dump_of(pytester.path, 2)
+    pytester.makeconftest(SLOW_IMPORT)
+    options = ("--msprobe-dump=dump.json", "-n", "1", "--msprobe-timeout=6", "--msprobe-bench=torch")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=4)
+
+
+def test_the_start_of_a_child_process_is_not_counted(pytester: pytest.Pytester) -> None:
+    dump_of(pytester.path, 2)
+    python = pytester.path / "slow_python"
+    python.write_text(f'#!/bin/sh\nsleep 9\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    options = ("--msprobe-dump=dump.json", "-n", "1", "--msprobe-timeout=6", "--msprobe-bench=torch")
+    result = pytester.runpytest_subprocess(*options, f"--msprobe-bench-python={python}")
+    result.assert_outcomes(passed=4)
 
 
 def test_a_worker_that_cannot_start_ends_the_run_with_its_last_words(pytester: pytest.Pytester) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from real_dumps import real_dumps
 
 ROOT = Path(__file__).resolve().parents[2]
-DUMPS = ROOT / "tests" / "dumps"
+DUMPS = real_dumps()
 NAMES = ("quickstart", "gpt_tiny_statistics", "gpt_tiny_tensor", "gpt_tiny_float16", "gpt_tiny_mix")
 NO_ROW = "no row"
 #: API call to (msProbe, ours): each both directions.

@@ -152,7 +152,7 @@ def test_a_missing_mindspore_kernel_is_named() -> None:
         MindSporeEngine(is_raised=False).forward(call("Mint.exp", X.astype(ml_dtypes.bfloat16)), differentiate=())
 
 
-#: MindSpore that runs asynchronously, as it does where it has not been told otherwise: an error comes late, and twice.
+#: MindSpore that runs asynchronously, its default: an error comes late, and twice.
 _ASYNCHRONOUS = """
 import mindspore, numpy as np
 from msprobe_collector.dump_format import ApiName

@@ -46,7 +46,7 @@ def statuses(folder: Path) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
 def test_the_folder_is_a_dump_with_the_same_failures(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     dump = faulty_dump(pytester.path / "dump").write()
-    run = pytester.runpytest_subprocess if workers else pytester.runpytest
+    run = pytester.runpytest_subprocess  # pytester's runs in one process import parts of PyTorch anew
     first = run(f"--msprobe-dump={dump}", "--msprobe-out=first", "--msprobe-save-error-data", *workers)
     first.assert_outcomes(failed=10, passed=3)
     first.stdout.fnmatch_lines(["error data: *first/error_data (9 API calls)"])
@@ -163,7 +163,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
     builder.call("Mint.exp.0", [A], [A])
     builder.records[f"{name}.forward"] = builder.records.pop("Mint.exp.0.forward")
     pytester.makeconftest(
-        "import numpy as np, pytest_msprobe.precheck.check as check\n"
+        "import numpy as np, pytest_msprobe.suites.precheck.check as check\n"
         "from pytest_msprobe.engines.torch_map import bindings, Binding\n"
         "import pytest_msprobe.engines.torch_engine as engine\n"
         "engine.lookup = lambda *a: Binding('x', 'torch.exp')\n"
@@ -184,7 +184,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
     [
         ("--msprobe-error-data-dir=dump/dump.json", "is not a folder"),
         ("--msprobe-error-data-dir=/proc/nothing/here", "--msprobe-error-data-dir=/proc/nothing/here: cannot be"),
-        ("--msprobe-error-data-limit=much", "'much' is no size"),
+        ("--msprobe-error-data-limit=much", "'much' is not a size"),
         ("--msprobe-reproducers=dump/dump.json", "is not a folder"),
     ],
 )

@@ -67,8 +67,8 @@ def test_node_ids_outcomes_rows_and_properties(pytester: pytest.Pytester, runs: 
     assert rows[0]["message"] == "similarity 1.0000, first step"
     cases = ElementTree.parse(runs / "junit.xml").iter("testcase")
     found = {case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")} for case in cases}
-    assert found["w"]["similarity"] == "0.9"
-    assert found["w"]["verdict"] == "error"
+    assert found["w.step2"]["similarity"] == "0.9"
+    assert found["w.step2"]["verdict"] == "error"
 
 
 def test_workers_write_the_same_table(pytester: pytest.Pytester, runs: Path) -> None:
@@ -115,7 +115,7 @@ def test_one_item_per_step(pytester: pytest.Pytester, runs: Path) -> None:
         [
             "a/rank0/grad_summary_2.csv::gradients FAILED*",
             "w [[]1000[]]: similarity 0.9000*",
-            "*gradients.step2 backward*",
+            "*gradients.step2  error*",
         ]
     )
     assert similarities(runs / "out")[1] == ["w", "1.0", "0.99", "0.9"]
@@ -168,8 +168,8 @@ def test_torn_files_cost_their_own_gradients(pytester: pytest.Pytester, runs: Pa
     result.assert_outcomes(passed=1, failed=4, errors=1)
     result.stdout.fnmatch_lines(
         [
-            f"*{summary}: has no column min, norm, shape; it is cut off, or no summary of gradients",
-            f"v *: {runs}/b/rank0/grad_summary_1.csv: v: signs.data_name: 'v.npy' is cut off: it holds * bytes*",
+            f"*{summary}: has no column min, norm, shape; it is truncated, or no summary of gradients",
+            f"v *: {runs}/b/rank0/grad_summary_1.csv: v: signs.data_name: 'v.npy' is truncated: it holds * bytes*",
             "w *: its shape is [[]1[]], that of the golden run [[]1000[]]",
             f"renamed *: {runs}/b/rank0/grad_summary_2.csv has no renamed, which *",
             f"v *: {runs}/a/rank0/grad_summary_2.csv has no v, which *",
@@ -182,7 +182,7 @@ MISTAKES = {
     "no folder": (("--msprobe-gradients=none",), "*none: cannot be read: No such file or directory"),
     "no gradients": (("--msprobe-gradients=empty",), "*empty: holds no rank<N>/grad_summary_<step>.csv; give *"),
     "golden without": ((RUNS[0], "--msprobe-golden=empty"), "*empty: holds no rank<N>/grad_summary_<step>.csv; *"),
-    "dumps as well": ((*RUNS, "--msprobe-dump=dump.json"), "*gradients and dumps are judged in runs of their own*"),
+    "dumps as well": ((*RUNS, "--msprobe-dump=dump.json"), "*gradients and dumps are judged in separate runs*"),
     "suite alone": (("--msprobe-suite=gradients", RUNS[1]), "*--msprobe-suite=gradients needs --msprobe-gradients=*"),
     "items": ((*RUNS, "--msprobe-gradient-items=all"), "*--msprobe-gradient-items: 'all' is none of parameter, step"),
     "a share": ((*RUNS, "--msprobe-gradient-drop=3"), "*--msprobe-gradient-drop: '3' is not between 0 and 1"),
@@ -191,7 +191,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence(pytester: pytest.Pytester, runs: Path, mistake: str) -> None:
+def test_a_mistake_is_one_line(pytester: pytest.Pytester, runs: Path, mistake: str) -> None:
     options, text = MISTAKES[mistake]
     (runs / "empty").mkdir()
     (runs / "dump.json").write_text("{}")
@@ -226,7 +226,7 @@ def test_without_matplotlib_the_table_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = pytester.runpytest(*RUNS, "--msprobe-out=out")
-    result.stdout.fnmatch_lines(["similarities: *", "no pictures: they need Matplotlib *"])
+    result.stdout.fnmatch_lines(["no pictures: Matplotlib is not installed *", "similarities: *"])
     assert len(similarities(runs / "out")) == 4
 
 

@@ -32,7 +32,7 @@ def test_every_example_of_the_page_does_what_it_says(
     hook_dump(pytester.path).write()
     arguments = shlex.split(command)
     result = pytester.runpytest_subprocess(*arguments) if "-n" in arguments else pytester.runpytest(*arguments)
-    # [ is no pattern here, * is.
+    # [ is not a pattern here, * is.
     result.stdout.fnmatch_lines([line.replace("[", "[[]") for line in shown.splitlines()])
 
 
@@ -73,7 +73,7 @@ WRONG = {
         "from pytest_msprobe.api import CosineMaxAbs\ndef pytest_msprobe_standard(api):\n    return CosineMaxAbs",
         "for Mint.matmul.0 forward; expected a Standard, such as CosineMaxAbs(0.99, 1e-3), or None",
     ),
-    "reference is no function": (
+    "reference is not a function": (
         "def pytest_msprobe_reference(api):\n    return 1",
         "pytest_msprobe_reference returned 1 for Mint.matmul.0; expected a Reference, a function or None",
     ),
@@ -151,7 +151,7 @@ BAD_FORWARDS = {
     "(gate, up)": "returned 2 outputs, the tested side has 1 output",
     "gate.T": "returned shape (4, 3) for output 0, the tested side has shape (3, 4)",
     "float(gate.sum())": "returned a plain Python value for output 0, the tested side has shape (3, 4)",
-    "{1, 2}": "TypeError: output 0 is no array of numbers but set",
+    "{1, 2}": "TypeError: output 0 is not an array of numbers but set",
     "None": "returned 0 outputs, the tested side has 1 output",
 }
 BAD_BACKWARDS = {

@@ -206,7 +206,7 @@ def test_a_remote_worker_that_dies_or_hangs_costs_one_item(
     # With all that a first check would import, or a busy machine's meets the limit, too.
     pytester.makeconftest(
         "import os, time, torch\n"
-        "import pytest_msprobe.engines.torch_map.adapters, pytest_msprobe.precheck.check\n"
+        "import pytest_msprobe.engines.torch_map.adapters, pytest_msprobe.suites.precheck.check\n"
         "def pytest_runtest_call(item):\n"
         "    if 'neg.1::backward' in item.nodeid: os.abort()\n"
         "    if 'neg.3::forward' in item.nodeid:\n"
@@ -222,9 +222,10 @@ def test_a_remote_worker_that_dies_or_hangs_costs_one_item(
         )
     cases = list(ElementTree.parse(pytester.path / "r.xml").iter("testcase"))
     assert len(cases) == 12
-    (dead,) = [case for case in cases if case.find("failure") is not None and "neg.1" in case.get("classname", "")]
+    (dead,) = [case for case in cases if case.find("failure") is not None and "neg.1" in case.get("name", "")]
     assert {entry.get("name"): entry.get("value") for entry in dead.iter("property")} == {
         "api": "Mint.neg.1",
+        "dump": str(pytester.path / "step0" / "dump.json"),
         "direction": "backward",
         "device": "device 0",
         "verdict": "error",
@@ -248,7 +249,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "no dump there": (
         without_dump_on_hostb,
         ["--msprobe-remote-root=mirror"],
-        "hostb: {path}/hostb/mirror/step0/dump.json does not exist there; --msprobe-remote-root=mirror stands for",
+        "hostb: {path}/hostb/mirror/step0/dump.json does not exist there; --msprobe-remote-root=mirror corresponds to",
     ),
     "no such folder there": (
         lambda folder: shutil.move(folder / "step0", folder / "elsewhere"),

@@ -1,4 +1,4 @@
-"""Options that cannot be meant so: one sentence before the run."""
+"""Options that cannot be meant so: one line before the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASCEND = "--msprobe-device=mindspore:ascend"
 MISTAKES = {
     "--html=folder": "--html=folder: is a folder; name a file",
     "--junitxml=folder": "--junitxml must be a filename, given: folder",
-    "--msprobe-jsonl=folder": "--msprobe-jsonl: 'folder' is a folder; name a file that does not exist yet",
+    "--msprobe-jsonl=folder": "--msprobe-jsonl: 'folder' is a folder; name a file",
     "--msprobe-out=dump.json": "dump.json is not a folder",
     "--msprobe-error-data-dir=dump.json": "dump.json: is not a folder",
     "--msprobe-timeout=5": "--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1",
@@ -20,6 +20,8 @@ MISTAKES = {
     f"{ASCEND} --msprobe-devices=7 -n 1": "--msprobe-devices: device 7 does not exist here; visible are: 0, 1",
     f"{ASCEND} --msprobe-devices=7 -n auto": "--msprobe-devices: device 7 does not exist here; visible are: 0, 1",
     f"{ASCEND}:7": "--msprobe-device: there is no ascend:7; visible are: 0, 1, counted from ascend:0",
+    "--msprobe-standard=ulp --msprobe-max-abs=1": "--msprobe-max-abs: is a limit of the standard",
+    "--msprobe-standard=msprobe --msprobe-cosine=0.9": "--msprobe-cosine: is a limit of the standard cosine-maxabs",
     f"{ASCEND}:1 -n 1": "give each worker its own with --msprobe-devices=1",
 }
 
@@ -47,3 +49,42 @@ def test_a_dump_may_follow_the_flag_that_saves_error_data(pytester: pytest.Pytes
     DumpBuilder(pytester.path).call("Mint.neg.0", [A], [A]).write()
     pytester.runpytest("--msprobe-save-error-data", "dump.json").assert_outcomes(failed=1)
     assert (pytester.path / "error_data" / "dump.json").is_file()
+
+
+def test_limits_of_the_default_standard_may_stand_beside_another_one_where_it_judges_something(
+    pytester: pytest.Pytester,
+) -> None:
+    DumpBuilder(pytester.path).call("Mint.neg.0", [A], [-A]).write()
+    (pytester.path / "msprobe.yaml").write_text("standards: {apis: {Mint.neg: cosine-maxabs}}")
+    options = ("--msprobe-config=msprobe.yaml", "--msprobe-standard=ulp", "--msprobe-max-abs=1")
+    pytester.runpytest("--msprobe-dump=dump.json", *options).assert_outcomes(passed=1)
+
+
+#: Options of one suite, in the suites that have nothing to do with them.
+OF_OTHERS = {
+    "precheck": ("--msprobe-fuzzy", "--msprobe-overflow-strict", "--msprobe-gradient-drop=0.1"),
+    "comparison": ("--msprobe-standard=ulp", "--msprobe-max-abs=1", "--msprobe-save-error-data", "--msprobe-devices=0"),
+    "overflow": ("--msprobe-standard=ulp", "--msprobe-reproducers=here", "--msprobe-golden=dump.json"),
+    "gradients": ("--msprobe-seed=3", "--msprobe-bench=torch", "--msprobe-accept=unmatched"),
+}
+
+
+@pytest.mark.parametrize(
+    ("suite", "option"), [(suite, option) for suite, given in OF_OTHERS.items() for option in given]
+)
+def test_an_option_of_another_suite_is_refused(pytester: pytest.Pytester, suite: str, option: str) -> None:
+    DumpBuilder(pytester.path).call("Mint.neg.0", [A], [-A]).write()
+    golden = ("--msprobe-golden=dump.json",) if suite == "comparison" else ()
+    result = pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-suite={suite}", *golden, option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    flag = option.partition("=")[0]
+    result.stderr.fnmatch_lines([f"ERROR: {flag}: has no effect in the suite {suite}, only in *"])
+
+
+def test_a_file_of_settings_may_serve_several_suites(pytester: pytest.Pytester) -> None:
+    DumpBuilder(pytester.path).call("Mint.neg.0", [A], [-A]).write()
+    (pytester.path / "msprobe.yaml").write_text("standard: ulp\nfuzzy: true\n")
+    pytester.makeini("[pytest]\nmsprobe_standard = ulp\nmsprobe_gradient_drop = 0.1\n")
+    for more in ((), ("--msprobe-golden=dump.json",), ("--msprobe-suite=overflow",)):
+        result = pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-config=msprobe.yaml", *more)
+        assert result.ret == pytest.ExitCode.OK

@@ -97,7 +97,7 @@ ERRORS: dict[str, tuple[str, list[Any], list[Any], str]] = {
     "range": ("Mint.rand.0", [64, 64], [P - np.float32(0.5)], "outside uniform(0, 1)"),
     "shape": ("Mint.rand.0", [64, 32], [P], "Tested shape (64, 64), but the arguments ask for (64, 32)"),
     "dtype": ("Mint.randint.0", [0, 9, [8]], [np.zeros(8, np.int32)], "Tested dtype Int32, but the arguments ask for"),
-    "permutation": ("Mint.randperm.0", [8], [np.zeros(8, np.int64)], "no permutation of 0..7"),
+    "permutation": ("Mint.randperm.0", [8], [np.zeros(8, np.int64)], "not a permutation of 0..7"),
     "without replacement": ("Mint.multinomial.0", [P[0], 2], [np.array([3, 3])], "occurs twice"),
     "mask": ("Primitive.d.Dropout.0", [X], [DROPPED, np.ones_like(X)], "not what the output shows"),
     "uninitialised shape": ("Mint.empty.0", [3], [np.zeros(4, np.float32)], "Tested shape (4,)"),
@@ -117,7 +117,7 @@ def test_planted_faults_are_errors_that_say_what(pytester: pytest.Pytester, repo
 SKIPS: dict[str, tuple[str, list[Any], list[Any], str]] = {
     "dropout that the collector switched off": ("MintFunctional.dropout.0", [X, 0.1], [X], "switched off"),
     "no law": ("Functional.gamma.0", [[64], X, X], [X], "random by nature: the gamma law"),
-    "arguments that are no law": ("Tensor.random_.0", [X], [X], "not documented for floats"),
+    "arguments that are not law": ("Tensor.random_.0", [X], [X], "not documented for floats"),
     "arguments that do not bind": ("Mint.rand_like.0", [], [X], "missing a required argument"),
     "no tensor": ("Mint.rand.0", [1], [0.5], "not all tensors"),
 }

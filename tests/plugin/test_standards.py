@@ -70,6 +70,7 @@ def test_the_hook_of_the_page_has_the_last_word(pytester: pytest.Pytester, repor
 BY_NAME = {
     "cosine-maxabs": "exp neg",
     "backward-error": "exp",
+    "fused": "exp",
     "absolute-threshold": "exp neg",
     "benchmark": "exp",
     "ulp": "exp",
@@ -95,7 +96,7 @@ def test_each_standard_has_its_own_verdicts(pytester: pytest.Pytester, reports: 
 
 
 def test_there_is_a_test_for_every_standard() -> None:
-    from pytest_msprobe.precheck.standard_choice import STANDARDS
+    from pytest_msprobe.suites.precheck.standard_choice import STANDARDS
 
     assert list(BY_NAME) == list(STANDARDS)
     assert all(f"| `{name}`" in PAGE for name in STANDARDS)
@@ -165,16 +166,16 @@ def test_the_page_of_html_names_the_standard(pytester: pytest.Pytester) -> None:
 
 
 MISTAKES = {
-    "standard: binry": "msprobe.yaml: key 'standard' of --msprobe-config: 'binry' is no standard; did you mean binary?",
+    "standard: binry": "--msprobe-config=msprobe.yaml: key 'standard': 'binry' is not a standard; did you mean binary?",
     "standards: 3": "standards: expected names with values, found 3",
     "standards: {default: ulp}": "standards: unknown key 'default'; the default is the key 'standard'",
     "standards: {dtype: {}}": "standards: unknown key 'dtype'; did you mean dtypes?",
     "standards: {dtypes: [Float16]}": "standards: dtypes: expected names with values, found ['Float16']",
-    "standards: {dtypes: {Float17: ulp}}": "standards: dtypes: 'Float17': is no dtype",
+    "standards: {dtypes: {Float17: ulp}}": "standards: dtypes: 'Float17': is not a dtype",
     "standards: {dtypes: {Int8: ulp}}": "standards: dtypes: 'Int8': Int8 outputs must be equal under every standard",
     "standards: {dtypes: {half: ulp, Float16: ulp}}": "dtypes: 'Float16': means the same as 'half'; keep one",
-    "standards: {apis: {Mint.exp: upl}}": "standards: apis: 'Mint.exp': 'upl' is no standard; did you mean ulp?",
-    "standards: {apis: {Mint.exp: }}": "standards: apis: 'Mint.exp': 'None' is no standard",
+    "standards: {apis: {Mint.exp: upl}}": "standards: apis: 'Mint.exp': 'upl' is not a standard; did you mean ulp?",
+    "standards: {apis: {Mint.exp: }}": "standards: apis: 'Mint.exp': 'None' is not a standard",
     "standards: {apis: {Mint.exp: {max_abs: 1}}}": "standards: apis: 'Mint.exp': lacks the key 'standard'",
     "standards: {apis: {Mint.exp: {standard: ulp, ulps: 1}}}": (
         "standards: apis: 'Mint.exp': lacks 'share', 'mean'; give all bounds of ulp, or none"
@@ -184,15 +185,15 @@ MISTAKES = {
     ),
     "standards: {apis: {Mint.exp: {standard: binary, share: 1}}}": "binary has no bounds, found 'share'",
     "standards: {bounds: {thousandth: {relative: many, share: 1}}}": (
-        "standards: bounds: 'thousandth': relative: 'many' is no number"
+        "standards: bounds: 'thousandth': relative: 'many' is not a number"
     ),
-    "standards: {bounds: {thousandth: {relative: [1], share: 1}}}": "relative: [1] is no number",
-    "standards: {bounds: {thousandth: {relative: .nan, share: 1}}}": "relative: nan is no number from 0 on",
-    "standards: {bounds: {thousandth: {relative: -1, share: 1}}}": "relative: -1 is no number from 0 on",
+    "standards: {bounds: {thousandth: {relative: [1], share: 1}}}": "relative: [1] is not a number",
+    "standards: {bounds: {thousandth: {relative: .nan, share: 1}}}": "relative: nan is not a number from 0 on",
+    "standards: {bounds: {thousandth: {relative: -1, share: 1}}}": "relative: -1 is not a number from 0 on",
     "standards: {bounds: {cosine-maxabs: {cosine: 0.9, max_abs: 1}}}": "write them as the keys 'cosine' and 'max_abs'",
-    "standards: {bounds: {msprobe: {a: 1}}}": "standards: bounds: 'msprobe': is no standard with bounds",
+    "standards: {bounds: {msprobe: {a: 1}}}": "standards: bounds: 'msprobe': is not a standard with bounds",
     "standards: {apis: {Mint.exp: {standard: cosine-maxabs, cosine: 2, max_abs: 1}}}": (
-        "cosine: 2 is no number from -1 up to, but not, 1"
+        "cosine: 2 is not a number from -1 up to, but not, 1"
     ),
 }
 

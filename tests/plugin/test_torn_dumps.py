@@ -24,7 +24,9 @@ def test_the_header_says_that_a_dump_was_cut_off(pytester: pytest.Pytester) -> N
     path.write_text((head + entries)[:-20])
     result = pytester.runpytest("--msprobe-dump=dump")
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["msprobe: *dump.json was cut off while it was written: its first 2 records are read"])
+    result.stdout.fnmatch_lines(
+        ["msprobe: *dump.json was truncated while it was written: its first 2 records are read"]
+    )
 
 
 def test_a_whole_dump_has_no_such_line(pytester: pytest.Pytester) -> None:

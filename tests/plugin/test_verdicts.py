@@ -249,11 +249,25 @@ def test_a_device_output_of_another_dtype_than_recorded_is_an_error(pytester: py
 def test_an_exception_on_the_device_is_an_error_that_says_which_side(
     pytester: pytest.Pytester, reports: Reports
 ) -> None:
-    builder = DumpBuilder(pytester.path, real=False).call("Mint.matmul.0", [A, A], [EXACT])
+    builder = DumpBuilder(pytester.path).call("Mint.matmul.0", [A, A], [EXACT])
     run(pytester, builder, "--msprobe-device=mindspore:cpu").assert_outcomes(failed=1)
     message = reports.results["Mint.matmul.0"]["Message"]
     assert message.startswith("device (mindspore CPU in the dump dtypes): ")
     assert "C++ Call Stack" not in message
+
+
+def test_random_inputs_that_both_sides_refuse_are_a_skip_that_names_them(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path, real=False).call("Mint.matmul.0", [A, A], [EXACT])
+    result = run(pytester, builder, "--msprobe-device=mindspore:cpu", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*both sides refuse the inputs, which were drawn at random (input_args.0 Float32 *"])
+
+
+def test_null_gradients_are_told_apart_from_none_at_all(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path).call("Mint.exp.0", [A], [np.exp(A)], incoming=[A], gradients=[None])
+    result = run(pytester, builder, "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*null in place of every gradient*"])
 
 
 def test_an_exception_in_the_benchmark_is_an_error_that_says_which_side(

@@ -11,6 +11,7 @@ from report_reader import Reports
 
 from pytest_msprobe.reports.jsonl import read_json_lines
 from pytest_msprobe.reports.merge import merge_runs
+from pytest_msprobe.reports.terminal import VerdictCounts
 
 RANDOM = np.random.default_rng(3)
 
@@ -101,9 +102,18 @@ def test_machine_rows_hold_every_verdict(pytester: pytest.Pytester) -> None:
         f"dump.json::Mint.matmul.{n}::{direction}" for n in range(3) for direction in ("forward", "backward")
     )
     assert {(row.status, row.seed, row.outputs[0].tested_dtype) for row in rows} == {("pass", 5, "Float32")}
-    again = pytester.runpytest(*arguments)
-    assert again.ret == pytest.ExitCode.USAGE_ERROR
-    assert "exists already, and is never written over" in again.stderr.str()
+    # The next run replaces the file, as it does those of --junitxml and --html.
+    pytester.runpytest(*arguments, "-k", "matmul.1 and forward").assert_outcomes(passed=1, deselected=5)
+    assert [name for name, _ in read_json_lines(pytester.path / "rows" / "rows.jsonl")] == ["Mint.matmul.1"]
+
+
+def test_a_file_that_holds_something_else_is_not_replaced(pytester: pytest.Pytester) -> None:
+    statistics_dump(pytester.path, calls=1).write()
+    (pytester.path / "mine.jsonl").write_text('{"mine": 1}\n')
+    result = pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-jsonl=mine.jsonl")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*mine.jsonl holds something else than rows of --msprobe-jsonl, and is not replaced"])
+    assert (pytester.path / "mine.jsonl").read_text() == '{"mine": 1}\n'
 
 
 def test_shards_together_are_the_whole_and_merge(pytester: pytest.Pytester) -> None:
@@ -116,5 +126,9 @@ def test_shards_together_are_the_whole_and_merge(pytester: pytest.Pytester) -> N
         assert 2 <= len(part) <= 3
         seen += part
     assert sorted(seen) == [f"Mint.matmul.{number}" for number in range(7)]
-    merge_runs([pytester.path / f"{number}.jsonl" for number in (1, 2, 3)], pytester.path / "all")
+    merge_runs(
+        [pytester.path / f"{number}.jsonl" for number in (1, 2, 3)],
+        pytester.path / "all",
+        lambda suite: VerdictCounts(),
+    )
     assert len(Reports(pytester.path / "all").results) == 7

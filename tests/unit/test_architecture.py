@@ -18,52 +18,62 @@ ROOTS = {
     "msprobe_collector": Path(msprobe_collector.__file__).parent,
 }
 
-#: What each room may import of ours; its own modules always.
+#: Rooms below all others: plain values, and words for errors.
+_LOW = (
+    "msprobe_collector.dump_format",
+    "pytest_msprobe.faults",
+    "pytest_msprobe.installing",
+    "pytest_msprobe.verdicts",
+)
+_COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
+#: Of the room `suites`, what is not a suite.
+_SHARED_BY_SUITES = tuple(
+    f"pytest_msprobe.suites.{name}"
+    for name in ("contract", "node_names", "operation_groups", "option", "option_values", "shared_options")
+)
+_SUITES = ("precheck", "comparison", "overflow", "gradients")
+
+#: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
     "pytest_msprobe.numerics": (),
-    "pytest_msprobe.engines": ("msprobe_collector.dump_format", "msprobe_collector.__file__"),
-    "pytest_msprobe.reports": ("msprobe_collector.dump_format",),
-    "pytest_msprobe.precheck": (
-        "msprobe_collector.dump_format",
-        "pytest_msprobe.engines",
-        "pytest_msprobe.numerics",
-        "pytest_msprobe.reports",
-        "pytest_msprobe.node_names",
-        "pytest_msprobe.settings",
-        "pytest_msprobe.suite",
-        "pytest_msprobe._keys",
+    "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.faults": (),
+    "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
+    "pytest_msprobe.installing": (),
+    "pytest_msprobe.reports": _LOW,
+    "pytest_msprobe.cases": _COMPUTING,
+    "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
+    **{
+        f"pytest_msprobe.suites.{suite}": (
+            *_COMPUTING,
+            *_SHARED_BY_SUITES,
+            "pytest_msprobe.cases",
+            "pytest_msprobe.evidence",
+            "pytest_msprobe.reports",
+        )
+        for suite in _SUITES
+    },
+    **dict.fromkeys(_SHARED_BY_SUITES, (*_LOW, *_SHARED_BY_SUITES, "pytest_msprobe.engines.specification")),
+    "pytest_msprobe.suites.registry": (
+        *_SHARED_BY_SUITES,
+        *(f"pytest_msprobe.suites.{suite}.options" for suite in _SUITES),
     ),
-    "pytest_msprobe.comparison": (
-        "msprobe_collector.dump_format",
-        "pytest_msprobe.numerics",
+    "pytest_msprobe.run": (
+        *_LOW,
+        *_SHARED_BY_SUITES,
+        "pytest_msprobe.suites.registry",
         "pytest_msprobe.reports",
-        "pytest_msprobe.node_names",
-        "pytest_msprobe.settings",
-        "pytest_msprobe.option",
-        "pytest_msprobe.suite",
-        "pytest_msprobe._keys",
+        "pytest_msprobe.engines.time_limit",
     ),
-    "pytest_msprobe.overflow": (
-        "msprobe_collector.dump_format",
-        "pytest_msprobe.engines",
-        "pytest_msprobe.precheck",
+    "pytest_msprobe.workers": (
+        *_LOW,
+        "pytest_msprobe.suites.contract",
         "pytest_msprobe.reports",
-        "pytest_msprobe.node_names",
-        "pytest_msprobe.option",
-        "pytest_msprobe.option_values",
-        "pytest_msprobe.settings",
-        "pytest_msprobe._keys",
+        "pytest_msprobe.engines.specification",
+        "pytest_msprobe.engines.time_limit",
     ),
-    "pytest_msprobe.gradients": (
-        "msprobe_collector.dump_format",
-        "pytest_msprobe.reports",
-        "pytest_msprobe.node_names",
-        "pytest_msprobe.option",
-        "pytest_msprobe.option_values",
-        "pytest_msprobe.settings",
-        "pytest_msprobe._keys",
-    ),
-    "pytest_msprobe.coverage": ("msprobe_collector.dump_format", "pytest_msprobe.engines", "pytest_msprobe.precheck"),
+    "pytest_msprobe.plugin": ("pytest_msprobe.activation", "pytest_msprobe.hookspecs", "pytest_msprobe.run"),
     "msprobe_collector": (),
 }
 
@@ -73,6 +83,9 @@ def modules() -> Iterator[tuple[str, Path]]:
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             yield ".".join((package, *(part for part in parts if part != "__init__"))), path
+
+
+NAMES = frozenset(name for name, _ in modules())
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
@@ -85,8 +98,9 @@ def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            names = [f"{module}.{alias.name}" for alias in node.names] if module in ROOTS else [module]
-            yield from ((name, id(node) in top_level) for name in names)
+            for alias in node.names:
+                is_module = f"{module}.{alias.name}" in NAMES or module in ROOTS
+                yield f"{module}.{alias.name}" if is_module else module, id(node) in top_level
 
 
 def begins_with(name: str, prefix: str) -> bool:
@@ -106,6 +120,25 @@ def test_a_room_imports_only_what_it_may(room: str) -> None:
     assert found == []
 
 
+def room_of(module: str) -> str:
+    """The folder in which a module stands, or the module itself; each suite is a room of its own."""
+    parts = module.split(".")
+    depth = 3 if parts[:2] == ["pytest_msprobe", "suites"] else 2
+    return ".".join(parts[:depth])
+
+
+def test_no_circle_between_rooms() -> None:
+    arrows: dict[str, set[str]] = {}
+    for module, path in modules():
+        for imported, _ in imports_of(path):
+            if begins_with(imported, "pytest_msprobe") and room_of(imported) != room_of(module):
+                arrows.setdefault(room_of(module), set()).add(room_of(imported))
+    # Rooms that import nothing more are taken away, until none is left or the rest stands in a circle.
+    while ends := {room for rooms in arrows.values() for room in rooms if room not in arrows}:
+        arrows = {room: left for room, rooms in arrows.items() if (left := rooms - ends)}
+    assert arrows == {}, f"rooms that import each other: {arrows}"
+
+
 def test_frameworks_load_only_inside_functions() -> None:
     found = [
         f"{module} imports {imported}"
@@ -114,7 +147,23 @@ def test_frameworks_load_only_inside_functions() -> None:
         # adapters and references are the PyTorch code that only a running engine loads
         if is_top_level
         and imported.split(".")[0] in ("torch", "mindspore")
-        and not any(room in module for room in ("torch_map", "engines.references", "static_graph.graph_code"))
+        and not any(
+            room in module
+            for room in ("torch_map", "engines.references", "engines.torch_arithmetic", "static_graph.graph_code")
+        )
+    ]
+    assert found == []
+
+
+def test_the_collector_knows_frameworks_in_their_own_rooms_only() -> None:
+    found = [
+        f"{module} imports {imported}"
+        for module, path in modules()
+        if module.startswith("msprobe_collector") and module.split(".")[1:2] not in (["mindspore"], ["pytorch"])
+        for imported, _ in imports_of(path)
+        if imported.split(".")[0] in ("torch", "mindspore")
+        or begins_with(imported, "msprobe_collector.mindspore")
+        or begins_with(imported, "msprobe_collector.pytorch")
     ]
     assert found == []
 
@@ -132,8 +181,9 @@ def test_the_collector_never_imports_pytest() -> None:
 
 LIGHT = """
     pytest_msprobe.plugin pytest_msprobe.hookspecs pytest_msprobe.api pytest_msprobe.__main__
-    msprobe_collector msprobe_collector.dump_format msprobe_collector.configuration msprobe_collector.callbacks
-    msprobe_collector.gradient_monitor msprobe_collector.debugger
+    msprobe_collector msprobe_collector.dump_format msprobe_collector.configuration pytest_msprobe.apis
+    msprobe_collector.framework msprobe_collector.debugger msprobe_collector.gradient_monitor
+    msprobe_collector.mindspore.debugger msprobe_collector.mindspore.callbacks
 """.split()
 
 

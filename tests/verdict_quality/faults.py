@@ -20,12 +20,15 @@ from verdict_quality.wrong_results import (
     narrower_output,
     noisy,
     offset,
+    one_column_doubled,
     one_element,
+    one_tile_not_written,
     shifted,
     swapped_elements,
     tail_not_written,
     tail_repeats_head,
     transposed,
+    truncated,
 )
 
 CATALOGUE: dict[str, Fault] = {
@@ -46,6 +49,9 @@ CATALOGUE: dict[str, Fault] = {
     "sign of all elements": floats(lambda wide, rng: -wide),
     "shifted by one element": floats(shifted),
     "written in transposed layout": floats(transposed),
+    "one tile not written": floats(one_tile_not_written),
+    "one column doubled": floats(one_column_doubled),
+    "rounded towards zero": truncated,
     "noise of 16 roundings": noisy,
     "output of lower precision": narrower_output,
     "inputs of lower precision": narrower_inputs,

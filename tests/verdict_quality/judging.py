@@ -21,13 +21,18 @@ from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, Leaf
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.engines.torch_engine import TorchEngine
-from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, Standard
-from pytest_msprobe.precheck.check import CallCheck, CheckSettings
-from pytest_msprobe.precheck.finding import Finding
-from pytest_msprobe.precheck.hooks import Hooks
+from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, Fused, Standard
+from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
+from pytest_msprobe.suites.precheck.hooks import Hooks
+from pytest_msprobe.suites.precheck.numeric_options import NumericSettings
+from pytest_msprobe.verdicts import Verdict
 
 #: The one place where a standard is made by name.
-STANDARDS: dict[str, Callable[[], Standard]] = {CosineMaxAbs.name: CosineMaxAbs, BackwardError.name: BackwardError}
+STANDARDS: dict[str, Callable[[], Standard]] = {
+    CosineMaxAbs.name: CosineMaxAbs,
+    BackwardError.name: BackwardError,
+    Fused.name: Fused,
+}
 _NO_LIMIT = 1 << 50
 Alteration = Callable[[list[Any]], list[Any]]
 
@@ -44,9 +49,23 @@ class Judge:
         manager.register(self._altering)
         self._hooks = Hooks(SimpleNamespace(hook=manager.hook))  # type: ignore[arg-type]  # only its hooks are asked
 
-    def verdict(self, name: str, direction: Direction, standard: str, *, altered: Alteration | None = None) -> Finding:
+    def verdict(
+        self,
+        name: str,
+        direction: Direction,
+        standard: str,
+        *,
+        altered: Alteration | None = None,
+        numeric: NumericSettings | None = None,
+    ) -> Verdict:
         """The finding of a fresh check; `altered` gets the device's values of that direction and gives others."""
-        settings = CheckSettings(seed=0, max_memory_bytes=_NO_LIMIT, standard=STANDARDS[standard](), hooks=self._hooks)
+        settings = CheckSettings(
+            seed=0,
+            max_memory_bytes=_NO_LIMIT,
+            standard=STANDARDS[standard](),
+            hooks=self._hooks,
+            numeric=numeric or NumericSettings(),
+        )
         check = CallCheck(self._dump, name, self._engines, settings, directions=DIRECTIONS)
         self._altering.now = None if altered is None else (direction, altered)
         try:

@@ -13,19 +13,27 @@ from typing import Literal
 import numpy as np
 from verdict_quality.dumps import write_dump
 from verdict_quality.faults import CATALOGUE
+from verdict_quality.honest import honest_recordings, narrow_recordings
 from verdict_quality.judging import Alteration, Judge
 from verdict_quality.large import large_samples
-from verdict_quality.recordings import Recording, record
+from verdict_quality.naming import is_named
+from verdict_quality.recordings import Recording, Results, record
 from verdict_quality.samples import DTYPES, opinfo_samples, seed_of
 from verdict_quality.sizes import Size, input_envelope, size_of
 from verdict_quality.target import Target
 
 from msprobe_collector.dump_format import Direction
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.reports.row import Status
+from pytest_msprobe.verdicts import Status
 
-Returned = Literal["ideal", "native", "mindspore"]
-DEVICES: tuple[Returned, ...] = ("ideal", "native", "mindspore")
+Returned = Literal["ideal", "native", "mindspore", "honest", "narrow"]
+DEVICES: tuple[Returned, ...] = ("ideal", "native", "mindspore", "honest", "narrow")
+#: So many elements that truncation moves can show it; it moves none by more than to its neighbour.
+_TRUNCATED, _LEAST_TRUNCATED = "rounded towards zero", 64
+#: Standards that are looked at on kernels only, where their bounds make a difference.
+_NOT_FOR_FAULTS = ("fused",)
+#: Generators of the honest kernels: not those that the rules were tuned with.
+_SEEDS = (5,)
 _EMPTY_ON_MINDSPORE = "an argument without elements: on MindSpore 2.10's CPU geqrf and others end the process"
 
 
@@ -55,7 +63,16 @@ class Slice:
         """Whether this slice and this part of it hold an API; the same in every run."""
         if self.apis and not any(fnmatchcase(api, pattern) for pattern in self.apis):
             return False
-        return seed_of(api) % 10_000 < self.fraction * 10_000 and seed_of(api, "part") % self.parts == self.part
+        return seed_of(api) % 10_000 < self.fraction * 10_000 and self.is_of_part(api)
+
+    def is_of_part(self, api: str) -> bool:
+        """Whether an API belongs to this part."""
+        return seed_of(api, "part") % self.parts == self.part
+
+    def holds_kernel(self, api: str) -> bool:
+        """The same as `holds` for an honest kernel: few, and looked at in full unless `apis` says otherwise."""
+        is_asked = not self.apis or any(fnmatchcase(api, pattern) for pattern in self.apis)
+        return is_asked and self.is_of_part(api.rpartition(".")[0] if api.rpartition(".")[2].isdecimal() else api)
 
     def shares(self, parts: int) -> list[Slice]:
         """The same in `parts` parts, one dtype each."""
@@ -78,7 +95,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One fault in one result of a record; `status` is None where it was too small to be judged."""
+    """One fault in one result of a record; `status` is None where it was too small to be judged.
+
+    `is_named`: whether the pattern of the failing output names it rightly; None for what passes or has no name.
+    """
 
     standard: str
     dtype: str
@@ -86,6 +106,7 @@ class Planted:
     fault: str
     size: Size
     status: Status | None
+    is_named: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +161,7 @@ def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder
             for verdict in _verdicts(judge, recording, standard, dtype=dtype, device="ideal")
         ]
         verdicts += clean
-        planted += _planted(judge, recording, clean, wanted.faults)
+        planted += _planted(judge, recording, [v for v in clean if v.standard not in _NOT_FOR_FAULTS], wanted.faults)
         judge.forget()
     for device in wanted.devices:
         if device == "native":
@@ -150,7 +171,26 @@ def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder
         elif device == "mindspore" and dtype == "float32":
             other = Judge(ideal, device="mindspore:cpu")
             verdicts += _all_verdicts(other, recordings, wanted, dtype, device)
+        elif device == "honest" or (device == "narrow" and dtype != "float32"):
+            make = honest_recordings if device == "honest" else narrow_recordings
+            pairs = list(make(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS))
+            other = Judge(write_dump(folder / device, pairs))
+            found = list(_all_verdicts(other, [recording for recording, _ in pairs], wanted, dtype, device))
+            if device == "narrow":
+                right = honest_recordings(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS)
+                wrong = {name for pair, (_, honest) in zip(pairs, right) for name in visibly_wrong(*pair, honest)}
+                found = [verdict for verdict in found if verdict.record in wrong]
+            verdicts += found
     return Figures(tuple(verdicts), tuple(planted))
+
+
+def visibly_wrong(recording: Recording, results: Results, honest: Results) -> Iterator[str]:
+    """Records of a call (`Mint.sum.5000.forward`) where some element of `results` is beyond its `honest` neighbour."""
+    outputs = [(found.value, right.value) for found, right in zip(results.outputs, honest.outputs)]
+    for direction, pairs in (("forward", outputs), ("backward", list(zip(results.gradients, honest.gradients)))):
+        arrays = [(np.asarray(f), np.asarray(r)) for f, r in pairs if isinstance(r, np.ndarray)]
+        if any(size_of(faulty, right, 0.0).is_observable for faulty, right in arrays):
+            yield f"{recording.name}.{direction}"
 
 
 def _all_verdicts(
@@ -194,13 +234,24 @@ def _planted(judge: Judge, recording: Recording, clean: Sequence[Verdict], fault
             target, faulty = found
             if target.place not in envelopes:
                 envelopes[target.place] = input_envelope(target)
-            size = size_of(faulty, target.right, envelopes[target.place])
+            size = _size(fault, faulty, target.right, envelopes[target.place])
             altered = _in_place_of(target.place, faulty)
             for right in passed:
                 status: Status | None = None
+                named = None
                 if size.is_observable:
-                    status = judge.verdict(recording.name, direction, right.standard, altered=altered).status
-                yield Planted(right.standard, right.dtype, name, fault, size, status)
+                    finding = judge.verdict(recording.name, direction, right.standard, altered=altered)
+                    status = finding.status
+                    failed = next((row for row in finding.outputs if row.status == "error"), None)
+                    named = is_named(fault, failed.pattern) if failed is not None else None
+                yield Planted(right.standard, right.dtype, name, fault, size, status, named)
+
+
+def _size(fault: str, faulty: Array, right: Array, envelope: Array | float) -> Size:
+    if fault != _TRUNCATED:
+        return size_of(faulty, right, envelope)
+    moved = np.unique(right[faulty != right]).size
+    return Size(np.inf, np.inf) if moved >= _LEAST_TRUNCATED else Size(0.0, 0.0)
 
 
 def _faulty(recording: Recording, direction: Direction, fault: str) -> tuple[Target, Array] | None:

@@ -17,7 +17,13 @@ _BOUNDS = (2, 8, 64)
 #: Names in one cell; `lists` has them all.
 _SHOWN = 12
 _SHAPES: dict[str, Callable[[str], bool]] = {"small": lambda record: not is_large(record), "large": is_large}
-_DEVICE_TEXT = {"ideal": "ideal", "native": "PyTorch CPU", "mindspore": "MindSpore CPU"}
+_DEVICE_TEXT = {
+    "ideal": "ideal",
+    "native": "PyTorch CPU",
+    "mindspore": "MindSpore CPU",
+    "honest": "honest kernels",
+    "narrow": "narrow inside",
+}
 
 
 def false_alarms(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -38,15 +44,42 @@ def visible(planted: Iterable[Planted]) -> list[Planted]:
 def verdict_table(figures: Figures) -> str:
     """Verdicts on right outputs."""
     rows = []
-    for (standard, dtype, device), group in _grouped(figures.verdicts, lambda v: (v.standard, v.dtype, v.device)):
+    right = [verdict for verdict in figures.verdicts if verdict.device != "narrow"]
+    for (standard, dtype, device), group in _grouped(right, lambda v: (v.standard, v.dtype, v.device)):
         for shapes, holds in _SHAPES.items():
             found = [verdict for verdict in group if holds(verdict.record)]
+            if not found:
+                continue
             judged = [verdict for verdict in found if verdict.status != "skip"]
             alarms = len(false_alarms(found))
             alarm_text = f"{alarms} ({_share(alarms, len(judged))})"
             row = (standard, dtype, _DEVICE_TEXT[device], shapes, len(found), alarm_text, len(unjudged(found)))
             rows.append(row)
     return _table(("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows)
+
+
+def narrow_table(figures: Figures) -> str:
+    """Kernels whose intermediate results are rounded to the dtype of their tensors: how many records fail."""
+    narrow = [verdict for verdict in figures.verdicts if verdict.device == "narrow"]
+    rows = []
+    for (standard, dtype), group in _grouped(narrow, lambda v: (v.standard, v.dtype)):
+        caught = len(false_alarms(group))
+        rows.append((standard, dtype, len(group), f"{caught} ({_share(caught, len(group))})"))
+    return _table(("standard", "dtype", "records", "error"), rows)
+
+
+def naming_table(figures: Figures) -> str:
+    """Faults that were caught and have a name, by kind: how many of them the pattern names rightly."""
+    caught = [one for one in visible(figures.planted) if one.is_named is not None]
+    rows = []
+    for fault in CATALOGUE:
+        found = [one for one in caught if one.fault == fault]
+        named = sum(bool(one.is_named) for one in found)
+        if found:
+            rows.append((fault, f"{named} of {len(found)} ({_share(named, len(found))})"))
+    named = sum(bool(one.is_named) for one in caught)
+    rows.append(("all of these", f"{named} of {len(caught)} ({_share(named, len(caught))})"))
+    return _table(("fault", "named rightly"), rows)
 
 
 def fault_table(figures: Figures) -> str:
@@ -76,12 +109,16 @@ def catalogue_table(figures: Figures) -> str:
 
 def alarm_table(figures: Figures) -> str:
     """APIs whose right outputs failed, most frequent first."""
-    counted = Counter((v.standard, v.dtype, v.device, _api(v.record)) for v in false_alarms(figures.verdicts))
+    counted = Counter((v.standard, v.dtype, v.device, _api(v.record)) for v in _wrongly_failed(figures))
     groups: dict[tuple[str, str, str], list[str]] = {}
     for (standard, dtype, device, api), count in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
         groups.setdefault((standard, dtype, _DEVICE_TEXT[device]), []).append(f"{api} {count}")
     rows = [(*head, _first(apis)) for head, apis in sorted(groups.items())]
     return _table(("standard", "dtype", "outputs of", "API and number of records"), rows)
+
+
+def _wrongly_failed(figures: Figures) -> list[Verdict]:
+    return [verdict for verdict in false_alarms(figures.verdicts) if verdict.device != "narrow"]
 
 
 def unjudged_table(figures: Figures) -> str:
@@ -96,7 +133,7 @@ def unjudged_table(figures: Figures) -> str:
 
 def lists(figures: Figures) -> Iterator[str]:
     """One line for each false alarm, each record without verdict and each fault missed."""
-    for verdict in false_alarms(figures.verdicts):
+    for verdict in _wrongly_failed(figures):
         yield f"ALARM    {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
     for verdict in unjudged(figures.verdicts):
         yield f"UNJUDGED {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"

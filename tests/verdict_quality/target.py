@@ -38,6 +38,11 @@ class Target:
         array: Array = found
         return array
 
+    def exact(self) -> Array | None:
+        """The float64 result in this place, not rounded."""
+        wide = attempt(lambda: self.wide(self.recording))
+        return wide if isinstance(wide, np.ndarray) and wide.shape == self.right.shape else None
+
     def recomputed(self, call: Call) -> Array | None:
         """What another call gives in this place, rounded once; None where it fails or has another shape."""
         wide = attempt(lambda: self.wide(replace(self.recording, call=call)))

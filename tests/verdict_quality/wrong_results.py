@@ -72,6 +72,36 @@ def offset(wide: Array, rng: np.random.Generator) -> Array:
     return wide + 0.01 * float(np.sqrt(np.mean(finite**2))) if finite.size else wide
 
 
+def one_tile_not_written(wide: Array, rng: np.random.Generator) -> Array | None:
+    """A quarter of the last two axes each, somewhere."""
+    if wide.ndim < 2 or min(wide.shape[-2:]) < 4:
+        return None
+    rows, columns = (length // 4 for length in wide.shape[-2:])
+    row, column = rng.integers(4) * rows, rng.integers(4) * columns
+    wide[..., row : row + rows, column : column + columns] = 0
+    return wide
+
+
+def one_column_doubled(wide: Array, rng: np.random.Generator) -> Array | None:
+    if wide.ndim < 2 or wide.shape[-1] < 2:
+        return None
+    wide[..., int(rng.integers(wide.shape[-1]))] *= 2
+    return wide
+
+
+def truncated(target: Target) -> Array | None:
+    """Every element rounded towards zero from the exact result, half dtypes only."""
+    right = target.right
+    if not is_float(right) or right.dtype.itemsize != 2:
+        return None
+    exact = target.exact()
+    if exact is None:
+        return None
+    with np.errstate(all="ignore"):
+        lower = np.nextafter(right, right.dtype.type(0))
+        return np.where(np.abs(right.astype(np.float64)) > np.abs(exact), lower, right).astype(right.dtype)
+
+
 def shifted(wide: Array, rng: np.random.Generator) -> Array:
     return np.roll(wide.reshape(-1), 1).reshape(wide.shape)
 

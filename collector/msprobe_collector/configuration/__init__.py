@@ -6,11 +6,11 @@ Loads PyYAML when a configuration names an `api_list`, and no framework.
 from __future__ import annotations
 
 from msprobe_collector.configuration.api_list import ApiList, ApiPlace
-from msprobe_collector.configuration.configuration import Configuration, GradientSettings, KernelSettings
+from msprobe_collector.configuration.configuration import Configuration, GradientMonitorSettings, KernelSettings
 from msprobe_collector.configuration.errors import ConfigurationError
 from msprobe_collector.configuration.number_ranges import NumberRanges
 from msprobe_collector.configuration.reader import Overrides, read_configuration
-from msprobe_collector.configuration.selection import Part, Selection
+from msprobe_collector.configuration.selection import Part, RecordSelection
 from msprobe_collector.configuration.switch import DumpSwitch
 from msprobe_collector.configuration.tasks import LEVELS, Level, Task
 
@@ -21,13 +21,13 @@ __all__ = [
     "Configuration",
     "ConfigurationError",
     "DumpSwitch",
-    "GradientSettings",
+    "GradientMonitorSettings",
     "KernelSettings",
     "Level",
     "NumberRanges",
     "Overrides",
     "Part",
-    "Selection",
+    "RecordSelection",
     "Task",
     "read_configuration",
 ]

@@ -31,7 +31,7 @@ def read_api_list(path: Path) -> ApiList:
     """The APIs named in the YAML file `path`: keys `add` and `remove`, under each modules with lists of names.
 
     Raises:
-        ValueError: the file cannot be read or has another form; one sentence that names it.
+        ValueError: the file cannot be read or has another form; one line that names it.
     """
     import yaml
 

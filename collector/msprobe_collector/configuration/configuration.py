@@ -8,7 +8,7 @@ from typing import Literal
 
 from msprobe_collector.configuration.api_list import ApiList
 from msprobe_collector.configuration.number_ranges import NumberRanges
-from msprobe_collector.configuration.selection import Selection
+from msprobe_collector.configuration.selection import RecordSelection
 from msprobe_collector.configuration.tasks import Level, Task
 
 
@@ -30,7 +30,7 @@ class KernelSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientSettings:
+class GradientMonitorSettings:
     """What is written of each parameter's gradient (task `grad_probe`).
 
     Attributes:
@@ -61,7 +61,9 @@ class Configuration:
         summary: `md5` adds a checksum to each tensor's statistics.
         overflow_limit: records with NaN or Inf after which task `overflow_check` ends; None for no end.
         api_list: APIs that the user's YAML adds to the hooked ones and takes away.
-        kernel, gradients: what only level L2 and task `grad_probe` take.
+        seed, is_deterministic: for every generator of random numbers, and whether operators compute in a fixed order;
+            None and False leave both to the script.
+        kernel, gradients: settings of level L2 and of task `grad_probe`.
     """
 
     file: Path
@@ -74,12 +76,14 @@ class Configuration:
     async_dump: bool
     precision: Literal["low", "high"]
     dump_enable: bool | None
-    selection: Selection
+    selection: RecordSelection
     summary: Literal["statistics", "md5"]
     overflow_limit: int | None
     api_list: ApiList
+    seed: int | None
+    is_deterministic: bool
     kernel: KernelSettings
-    gradients: GradientSettings
+    gradients: GradientMonitorSettings
 
     @property
     def collects_apis(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ConfigurationError(Exception):
-    """One sentence on a mistake in a configuration: where, the value found, and what is allowed.
+    """One line on a mistake in a configuration: where, the value found, and what is allowed.
 
     Attributes:
         place: the file, or `PrecisionDebugger` for a constructor argument.

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from msprobe_collector.configuration import values
-from msprobe_collector.configuration.number_ranges import parse_number_ranges
+from msprobe_collector.configuration.number_ranges import parse_number_ranges, parse_steps
 from msprobe_collector.configuration.selection import parse_data_mode, parse_scope
 from msprobe_collector.configuration.tasks import Level, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: how a JSON value is read (ValueError when it cannot be) and the JSON value that stands for its absence.
+    """One key: how a JSON value is read (ValueError when it cannot be) and the JSON value used when it is missing.
 
     A default of None stands as it is, unread.
     """
@@ -31,12 +31,14 @@ TOP_KEYS = (
     Key("level", values.one_of(*get_args(Level))),
     Key("dump_path", values.path),
     Key("rank", parse_number_ranges, []),
-    Key("step", parse_number_ranges, []),
+    Key("step", parse_steps, []),
     Key("extra_info", values.boolean, True),
     Key("async_dump", values.boolean, False),
     Key("precision", values.one_of("low", "high"), "low"),
     Key("dump_enable", values.boolean),
     Key("api_list", values.path),
+    Key("seed", values.seed),
+    Key("is_deterministic", values.boolean, False),
 )
 
 _SELECTION = (
@@ -81,6 +83,7 @@ WITHOUT_EFFECT = {
         "nan_check",
         "run_ut",
         "free_benchmark",
+        "enable_dataloader",
     },
     "statistics": set(),
     "tensor": {"file_format", "bench_path", "diff_nums"},

@@ -34,13 +34,13 @@ class NumberRanges:
 
 
 def parse_number_ranges(value: object) -> NumberRanges:
-    """The ranges that a list of numbers, texts of numbers and texts of ranges stands for.
+    """The ranges that a list of numbers, texts of numbers and texts of ranges means.
 
     Raises:
-        ValueError: it is no list, or one element is no number, reversed, or above 1,000,000.
+        ValueError: it is not a list, or one element is not a number, reversed, or above 1,000,000.
     """
     if not isinstance(value, list):
-        raise ValueError(f'{value!r} is no list of numbers and ranges, such as [0, "3-5"]')
+        raise ValueError(f'{value!r} is not a list of numbers and ranges, such as [0, "3-5"]')
     merged: list[tuple[int, int]] = []
     for first, last in sorted(_bounds(item) for item in value):
         if merged and first <= merged[-1][1] + 1:
@@ -48,6 +48,11 @@ def parse_number_ranges(value: object) -> NumberRanges:
         else:
             merged.append((first, last))
     return NumberRanges(tuple(merged))
+
+
+def parse_steps(value: object) -> NumberRanges:
+    """As `parse_number_ranges`; older versions of the existing tool take one number alone. Raises ValueError."""
+    return parse_number_ranges([value] if type(value) is int else value)
 
 
 def _bounds(item: object) -> tuple[int, int]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration.api_list import ApiList, read_api_list
-from msprobe_collector.configuration.configuration import Configuration, GradientSettings, KernelSettings
+from msprobe_collector.configuration.configuration import Configuration, GradientMonitorSettings, KernelSettings
 from msprobe_collector.configuration.errors import ConfigurationError
 from msprobe_collector.configuration.keys import SECTION_KEYS, TOP_KEYS, WITHOUT_EFFECT, Key
-from msprobe_collector.configuration.selection import Selection, check_scope
+from msprobe_collector.configuration.selection import RecordSelection, check_scope
 from msprobe_collector.configuration.tasks import LEVELS, Level, Task
 
 logger = logging.getLogger("msprobe_collector")
@@ -44,7 +44,7 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, *, ove
 
     Raises:
         ConfigurationError: a file cannot be read, a key is unknown, a value is not allowed, or values do not fit each
-            other; one sentence with the place, the value and what is allowed.
+            other; one line with the place, the value and what is allowed.
     """
     file = _file_of(config_path)
     content = _load(file)
@@ -60,7 +60,7 @@ def _file_of(config_path: object) -> Path:
     if config_path is None or config_path == "":
         return DEFAULT_FILE
     if not isinstance(config_path, str | os.PathLike):
-        raise ConfigurationError(f"{config_path!r} is no path", place=_CONSTRUCTOR, field="config_path")
+        raise ConfigurationError(f"{config_path!r} is not a path", place=_CONSTRUCTOR, field="config_path")
     return Path(os.path.abspath(config_path))
 
 
@@ -87,7 +87,7 @@ def _check_keys(content: dict[str, Any], file: Path) -> None:
     for section, keys in SECTION_KEYS.items():
         part = content.get(section, {})
         if not isinstance(part, dict):
-            raise ConfigurationError(f"{part!r} is no object with keys", place=str(file), field=section)
+            raise ConfigurationError(f"{part!r} is not an object with keys", place=str(file), field=section)
         _refuse_unknown(part, [key.name for key in keys], section=section, file=file)
 
 
@@ -163,13 +163,15 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         summary="md5" if summary == "md5" else "statistics",
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
+        seed=top["seed"],
+        is_deterministic=top["is_deterministic"],
         kernel=KernelSettings(
             device=sections["statistics"]["device"],
             precision=sections["statistics"]["precision"],
             categories=summary if isinstance(summary, tuple) else (),
             check_mode=sections["overflow_check"]["check_mode"],
         ),
-        gradients=GradientSettings(
+        gradients=GradientMonitorSettings(
             level=sections["grad_probe"]["grad_level"],
             parameters=sections["grad_probe"]["param_list"],
             bounds=sections["grad_probe"]["bounds"],
@@ -214,11 +216,11 @@ def _check_patterns(names: tuple[str, ...]) -> None:
             raise ValueError(f"{name!r} holds no regular expression: {error}") from None
 
 
-def _selection(section: dict[str, Any]) -> Selection:
+def _selection(section: dict[str, Any]) -> RecordSelection:
     if "data_mode" not in section:
-        return Selection()
+        return RecordSelection()
     directions, parts = section["data_mode"]
-    return Selection(
+    return RecordSelection(
         scope=section["scope"],
         names=section["list"],
         tensor_names=section.get("tensor_list", ()),

@@ -1,4 +1,4 @@
-"""What a key's value may be: each function gives what a JSON value stands for, or a ValueError that says why not."""
+"""What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def boolean(value: object) -> bool:
 def path(value: object) -> str:
     """A path as text."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError(f"{value!r} is no path")
+        raise ValueError(f"{value!r} is not a path")
     return value
 
 
 def texts(value: object) -> tuple[str, ...]:
     """Texts of a list, none of them empty."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise ValueError(f"{value!r} is no list of names")
+        raise ValueError(f"{value!r} is not a list of names")
     return tuple(value)
 
 
@@ -64,7 +64,7 @@ def parameter_names(value: object) -> tuple[str, ...]:
     names = texts(value)
     for name in names:
         if _PARAMETER_NAME.fullmatch(name) is None:
-            raise ValueError(f"{name!r} is no parameter name: letters, digits, '_' and '.' are allowed")
+            raise ValueError(f"{name!r} is not a parameter name: letters, digits, '_' and '.' are allowed")
     return names
 
 
@@ -73,24 +73,31 @@ def summary_mode(value: object) -> str | tuple[str, ...]:
     if isinstance(value, list):
         wrong = [item for item in value if item not in CATEGORIES]
         if wrong or not value:
-            raise ValueError(f"{(wrong or [value])[0]!r} is no statistic; known are {', '.join(CATEGORIES)}")
+            raise ValueError(f"{(wrong or [value])[0]!r} is not a statistic; known are {', '.join(CATEGORIES)}")
         return tuple(value)
     if value not in ("statistics", "md5"):
         raise ValueError(f"{value!r} is none of statistics, md5, nor, for level L2, a list of statistics")
     return str(value)
 
 
+def seed(value: object) -> int:
+    """A seed of 32 bits."""
+    if type(value) is not int or not 0 <= value < 2**32:
+        raise ValueError(f"{value!r} is not a whole number from 0 to {2**32 - 1}")
+    return value
+
+
 def overflow_limit(value: object) -> int | None:
-    """How many records; None for -1, which is no limit."""
+    """How many records; None for -1 (no limit)."""
     if type(value) is not int or (value < 1 and value != -1):
-        raise ValueError(f"{value!r} is no whole number from 1 on, nor -1 for no limit")
+        raise ValueError(f"{value!r} is not a whole number from 1 on, nor -1 for no limit")
     return None if value == -1 else value
 
 
 def bounds(value: object) -> tuple[float, ...]:
     """Strictly ascending finite numbers within int64."""
     if not isinstance(value, list) or not value or not all(type(item) in (int, float) for item in value):
-        raise ValueError(f"{value!r} is no list of numbers, such as [-1, 0, 1]")
+        raise ValueError(f"{value!r} is not a list of numbers, such as [-1, 0, 1]")
     if not all(math.isfinite(item) and -(2**63) <= item < 2**63 for item in value):
         raise ValueError(f"{value!r} leaves the range of int64")
     if any(left >= right for left, right in pairwise(value)):

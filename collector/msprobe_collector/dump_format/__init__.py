@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msprobe_collector.dump_format.construct import read_construct
 from msprobe_collector.dump_format.dtypes import Dtype, Kind, array_dtype, dtype_of_array, find_dtype
-from msprobe_collector.dump_format.dump import TENSOR_FOLDER, Dump
+from msprobe_collector.dump_format.dump import Dump
 from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.names import (
     API_TYPES,
@@ -16,18 +16,21 @@ from msprobe_collector.dump_format.names import (
     ApiName,
     Direction,
     is_cell_record,
+    is_communication,
     name_fault,
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, tensor_positions
+from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, Record, tensor_positions
 from msprobe_collector.dump_format.stacks import CallStacks, Frame
-from msprobe_collector.dump_format.tensors import TensorFolder
+from msprobe_collector.dump_format.tensors import TENSOR_FOLDER, TensorFolder
 from msprobe_collector.dump_format.values import (
     DtypeValue,
+    MalformedValue,
     OpaqueValue,
     Place,
     PlainValue,
+    SizeValue,
     TensorValue,
     Value,
     tensors_in,
@@ -48,9 +51,12 @@ __all__ = [
     "ForwardRecord",
     "Frame",
     "Kind",
+    "MalformedValue",
     "OpaqueValue",
     "Place",
     "PlainValue",
+    "Record",
+    "SizeValue",
     "TensorFolder",
     "TensorValue",
     "Value",
@@ -58,6 +64,7 @@ __all__ = [
     "dtype_of_array",
     "find_dtype",
     "is_cell_record",
+    "is_communication",
     "name_fault",
     "parse_api_name",
     "read_construct",

@@ -8,7 +8,7 @@ import msgspec
 
 from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.files import read_plain
-from msprobe_collector.dump_format.torn_files import decoded_whole
+from msprobe_collector.dump_format.truncated_files import decoded_whole
 
 
 def read_construct(path: Path) -> dict[str, str | None]:

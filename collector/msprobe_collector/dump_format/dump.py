@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,17 @@ from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.names import Direction
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
-from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, decode_backward, decode_forward
+from msprobe_collector.dump_format.records import (
+    BackwardRecord,
+    ForwardRecord,
+    Record,
+    decode_backward,
+    decode_forward,
+    decode_record,
+)
 from msprobe_collector.dump_format.stacks import CallStacks
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.torn_files import mended
+from msprobe_collector.dump_format.truncated_files import repaired
 
 TASKS = frozenset(
     {"statistics", "tensor", "structure", "overflow_check", "exception_dump", "acc_check", "diff_check", "nan_check"}
@@ -26,7 +33,6 @@ TASKS = frozenset(
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
-TENSOR_FOLDER = "dump_tensor_data"
 
 
 class _File(msgspec.Struct):
@@ -47,14 +53,14 @@ class Dump:
         task: `statistics`, `tensor`, ... as recorded.
         framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
-        problem: one sentence on what the file lacks, as after a killed training; "" when it is whole.
+        problem: one line on what the file lacks, as after a killed training; "" when it is whole.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Read the file.
+    def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
+        """Read the file. `data_dirs` are folders outside the dump in which its tensors may be.
 
         Raises:
-            DumpError: it cannot be read, is no JSON, or has not the form of a dump.
+            DumpError: it cannot be read, is not JSON, or has not the form of a dump.
         """
         self.path = path
         text = _read(path)
@@ -63,6 +69,7 @@ class Dump:
         self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
         self.level = content.level
         self._dump_data_dir = content.dump_data_dir
+        self._data_dirs = tuple(data_dirs)
         self._records = content.data
         self.holds_real_data = content.task == "tensor" or b'"data_name"' in text
 
@@ -100,11 +107,8 @@ class Dump:
 
     @cached_property
     def tensors(self) -> TensorFolder:
-        """The tensor files: in the recorded `dump_data_dir` if it exists, else in dump_tensor_data beside the dump."""
-        recorded = self._dump_data_dir
-        if recorded and os.path.isabs(recorded) and os.path.isdir(recorded):
-            return TensorFolder(Path(recorded))
-        return TensorFolder(self.path.parent / TENSOR_FOLDER)
+        """The tensor files: in the recorded `dump_data_dir` where that may be read, else beside dump.json."""
+        return TensorFolder.of_dump(self.path.parent, self._dump_data_dir, self._data_dirs)
 
     @cached_property
     def parents(self) -> dict[str, str | None]:
@@ -114,13 +118,13 @@ class Dump:
         except DumpError:
             return {}
 
-    def decoded(self, record: str) -> Any:
-        """The JSON value of a record of any kind.
+    def record(self, name: str) -> Record:
+        """The record of any kind named `name`; its malformed values stand in it as such.
 
         Raises:
             DumpError: it cannot be decoded.
         """
-        return self._decoded(record, "record")
+        return decode_record(self._decoded(name, "record"), file=str(self.path), record=name)
 
     def _decode(self, name: str, direction: Direction) -> object | None:
         return self._decoded(name, f"{direction} record") if name in self._records else None
@@ -148,8 +152,8 @@ def _parse(text: bytes, path: Path) -> tuple[_File, str]:
     except msgspec.DecodeError as error:
         if (recovered := _recovered(quoted)) is not None:
             count = len(recovered.data)
-            return recovered, f"{path} was cut off while it was written: its first {count} records are read"
-        cut = " (cut off while it was written?)" if "truncated" in str(error) else ""
+            return recovered, f"{path} was truncated while it was written: its first {count} records are read"
+        cut = " (incomplete file?)" if "truncated" in str(error) else ""
         raise DumpError(f"is not valid JSON: {error}{cut}; dump the step again", file=str(path)) from None
     except RecursionError:
         raise DumpError("is nested too deeply to be a dump", file=str(path)) from None
@@ -159,7 +163,7 @@ def _parse(text: bytes, path: Path) -> tuple[_File, str]:
 
 def _recovered(quoted: bytes) -> _File | None:
     """What is whole of a file that lacks its end, or None when nothing is or its fault is another."""
-    text = mended(quoted, brackets=2)
+    text = repaired(quoted, brackets=2)
     try:
         return None if text is None else msgspec.json.decode(text, type=_File)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

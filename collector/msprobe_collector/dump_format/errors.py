@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msprobe_collector.dump_format.text import shown
+
 
 class DumpError(Exception):
-    """One sentence on a fault of a dump: what is wrong, where, the value found, and what to do.
+    """One line on a fault of a dump: what is wrong, where, the value found, and what to do.
 
     Attributes:
         file: path of the file at fault, as text.
@@ -18,4 +20,4 @@ class DumpError(Exception):
         self.field = field
         self.problem = problem
         place = ": ".join(part for part in (file, record, field) if part)
-        super().__init__(f"{place}: {problem}")
+        super().__init__(shown(f"{place}: {problem}"))

@@ -1,4 +1,4 @@
-"""Record names: what `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3` stands for."""
+"""Record names: the meaning of `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ API_TYPES = {
     "NPU": "torch_npu functions",
 }
 _CELL_TYPES = frozenset({"Cell", "Module"})
+_COMMUNICATION_TYPES = frozenset({"MintDistributed", "Distributed"})
 _MAX_NUMBER_DIGITS = 18
 
 
@@ -55,7 +56,7 @@ class ApiName:
 
 
 def split_record_name(text: str) -> tuple[str, Direction] | None:
-    """(API call's name, direction) of an API record's full name, or None when `text` is no such name.
+    """(API call's name, direction) of an API record's full name, or None when `text` is not such a name.
 
     Only cuts the text, since a collection of 100,000 names has no time for more; see `parse_api_name`.
     """
@@ -72,6 +73,11 @@ def is_cell_record(text: str) -> bool:
     return text.partition(".")[0] in _CELL_TYPES
 
 
+def is_communication(text: str) -> bool:
+    """Whether `text`, a name or its type alone, names something that moves values between processes."""
+    return text.partition(".")[0] in _COMMUNICATION_TYPES
+
+
 def parse_api_name(call: str) -> ApiName:
     """The parts of an API call's name that `split_record_name` has accepted."""
     api_type, _, rest = call.partition(".")
@@ -80,7 +86,7 @@ def parse_api_name(call: str) -> ApiName:
 
 
 def name_fault(text: str) -> str:
-    """One sentence on why `text` is no record name."""
+    """One line on why `text` is not a record name."""
     parts = text.split(".")
     if parts[-1] not in DIRECTIONS:
         return f"the record name {text!r} does not end in .forward or .backward"

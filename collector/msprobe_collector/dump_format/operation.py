@@ -29,7 +29,7 @@ class Operation:
 
     @classmethod
     def of(cls, record: str, index: int) -> Operation:
-        """The operation that the full record name `record` stands for."""
+        """The operation that the full record name `record` names."""
         found = split_record_name(record)
         if is_cell_record(record):
             return cls._of_cell(record, index)

@@ -10,7 +10,8 @@ import msgspec
 
 from msprobe_collector.dump_format.files import read_plain
 from msprobe_collector.dump_format.nonfinite import quote_nonfinite
-from msprobe_collector.dump_format.torn_files import decoded_whole
+from msprobe_collector.dump_format.text import shown
+from msprobe_collector.dump_format.truncated_files import decoded_whole
 
 _FRAME = re.compile(
     r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
@@ -22,7 +23,7 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a call stack: file, line number, function and the source text of that line."""
+    """One line of a call stack: file, line number, function and the source text of that line, safe to show."""
 
     file: str
     line: int
@@ -33,11 +34,18 @@ class Frame:
         return f"{self.file}:{self.line}, in {self.function}: {self.source}"
 
 
+def frame_text(frame: Frame) -> str:
+    """A frame as stack.json writes it; one that was read without a file, as it stood there."""
+    if not frame.file:
+        return frame.source
+    return f"File {frame.file}, line {frame.line}, in {frame.function}, \n {frame.source}"
+
+
 class CallStacks:
     """The call stacks of one dump, by record name; innermost frame first.
 
     Attributes:
-        problem: why there are none, as one sentence; "" when stack.json was read.
+        problem: why there are none, as one line; "" when stack.json was read.
     """
 
     def __init__(self, frames_by_record: dict[str, tuple[str, ...]], problem: str = "") -> None:
@@ -53,7 +61,7 @@ class CallStacks:
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return cls({}, f"{path} cannot be read: {error}")
+            return cls({}, shown(f"{path} cannot be read: {error}"))
         if not isinstance(decoded, dict):
             return cls({}, f"{path} is not an object of call stacks")
         return cls(_grouped(decoded) if decoded.get("0") else _by_name(decoded))
@@ -89,5 +97,9 @@ def _texts(frames: object) -> tuple[str, ...]:
 def _parse_frame(text: str) -> Frame:
     match = _FRAME.fullmatch(text.strip())
     if match is None:
-        return Frame("", 0, "", text.strip())
-    return Frame(match["file"], int(match["line"]), match["function"], match["source"].strip())
+        return Frame("", 0, "", _on_one_line(text))
+    return Frame(shown(match["file"]), int(match["line"]), shown(match["function"]), _on_one_line(match["source"]))
+
+
+def _on_one_line(source: str) -> str:
+    return shown(" ".join(line.strip() for line in source.strip().splitlines()))

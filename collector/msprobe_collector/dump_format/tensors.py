@@ -4,32 +4,62 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.dtypes import array_dtype
-from msprobe_collector.dump_format.files import NotAPlainFileError, open_plain
+from msprobe_collector.dump_format.files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
+from msprobe_collector.dump_format.text import shortened, shown
 from msprobe_collector.dump_format.values import Place, TensorValue
 
 if TYPE_CHECKING:
     import numpy as np
 
-#: From this size on a file is memory-mapped. Below, one read is faster than a mapping and leaves no file open.
-MAP_FROM_BYTES = 1 << 16
-_MOST_HEADER_BYTES = 1 << 16
+#: A shape of 64 dimensions fits. NumPy evaluates the header as a Python literal, which takes 250 times its length.
+_MOST_HEADER_BYTES = 2048
+_MOST_REASON = 200
+TENSOR_FOLDER = "dump_tensor_data"
 
 
 class TensorFolder:
     """The folder that holds the tensors of one dump.
 
-    Files are only ever opened inside it, never through a link that leads out of it, and never unpickled.
+    Files are only ever opened inside it or a folder that the user named, never through a link that leads elsewhere,
+    and never unpickled.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data_dirs: Sequence[Path] = (), *, refused: str = "", note: str = "") -> None:
+        """Tensors in `folder`; links may also lead into `data_dirs`.
+
+        `refused` is why the folder may not be read; `note` is what is added where a file is missing.
+        """
         self.folder = folder
+        self._data_dirs = tuple(data_dirs)
+        self._refused = refused
+        self._note = note
+
+    @classmethod
+    def of_dump(cls, dump: Path, recorded: str | None, data_dirs: Sequence[Path] = ()) -> TensorFolder:
+        """The tensors of the dump in the folder `dump`.
+
+        They are in the folder that it recorded, `recorded`, or in dump_tensor_data beside dump.json. A folder outside
+        the dump, also one that a link leads to, is read only when it is in one of `data_dirs`.
+        """
+        beside = dump / TENSOR_FOLDER
+        allowed = (dump, *data_dirs)
+        outside = ""
+        if recorded and os.path.isabs(recorded) and "\0" not in recorded and os.path.isdir(recorded):
+            if _is_inside(Path(recorded), allowed):
+                return cls(Path(recorded), data_dirs)
+            outside = recorded
+        if not _is_inside(beside, allowed):
+            target = os.path.realpath(beside)
+            return cls(beside, data_dirs, refused=f"{shown(str(beside))} is a link to {_not_followed(target)}")
+        return cls(beside, data_dirs, note=f"dump_data_dir is {_not_followed(outside)}" if outside else "")
 
     def load(self, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
         """The values of `value` in its recorded dtype and shape; large ones are memory-mapped and read-only.
@@ -43,19 +73,20 @@ class TensorFolder:
         place = place / "data_name"
         if value.data_name is None or value.dtype is None:
             raise place.fault("the record names no file with real data")
-        with self._open(value.data_name, place) as file:
-            is_pytorch = value.data_name.endswith(".pt")
-            stored = _read_pt(file, value, place) if is_pytorch else _read_npy(file, value, place)
         wanted = array_dtype(value.dtype)
         if wanted is None:
             raise place.fault(f"there is no array type for {value.dtype.name}")
-        if stored.dtype == wanted:
-            return stored
-        import numpy as np
-
-        # A signalling NaN or a value out of range is the file's, and no reason to warn.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return stored.astype(wanted)
+        is_pytorch = value.data_name.endswith(".pt")
+        with self._open(value.data_name, place) as file:
+            try:
+                stored = _read_pt(file, value, place) if is_pytorch else _read_npy(file, value, place)
+                return _converted(stored, wanted)
+            except OSError as error:
+                raise place.fault(f"{value.data_name!r} cannot be read: {error.strerror}") from None
+            except (ValueError, OverflowError, MemoryError) as error:
+                # What NumPy refuses: too many dimensions, too many bytes.
+                reason = shown(str(error))[:_MOST_REASON] or type(error).__name__
+                raise place.fault(f"{value.data_name!r} cannot be read as {shortened(value.shape)}: {reason}") from None
 
     def _open(self, data_name: str, place: Place) -> BinaryIO:
         if (
@@ -65,23 +96,40 @@ class TensorFolder:
             or "\\" in data_name
         ):
             raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused")
+        if self._refused:
+            raise place.fault(self._refused)
         path = self.folder / data_name
         try:
-            if path.is_symlink() and not _is_inside(path, self.folder):
+            if path.is_symlink() and not _is_inside(path, (self.folder, *self._data_dirs)):
                 raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused")
             return open_plain(path)
         except FileNotFoundError:
-            raise place.fault(
-                f"{data_name!r} is not in {self.folder}; copy dump_tensor_data beside dump.json"
-            ) from None
+            advice = self._note or "copy dump_tensor_data beside dump.json"
+            raise place.fault(f"{data_name!r} is not in {self.folder}; {advice}") from None
         except NotAPlainFileError:
             raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused") from None
         except OSError as error:
             raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
 
 
-def _is_inside(path: Path, folder: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def _not_followed(folder: str) -> str:
+    words = shown(folder)
+    return f"{words}, outside the dump, and is not followed; allow it with --msprobe-data-dir={words}"
+
+
+def _converted(stored: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    if stored.dtype == wanted:
+        return stored
+    import numpy as np
+
+    # A signalling NaN or a value out of range is the file's, and no reason to warn.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return stored.astype(wanted)
 
 
 def _read_pt(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
@@ -100,7 +148,7 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
     needed = value.size * dtype.itemsize
     held = os.fstat(file.fileno()).st_size - offset
     if held < needed:
-        raise place.fault(f"{value.data_name!r} is cut off: it holds {held} of {needed} bytes of values")
+        raise place.fault(f"{value.data_name!r} is truncated: it holds {held} of {needed} bytes of values")
     order: Literal["F", "C"] = "F" if column_major else "C"
     if needed >= MAP_FROM_BYTES:
         source = cast(Any, file)  # NumPy takes an open file, its annotations name only some of them
@@ -114,7 +162,7 @@ def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tupl
     try:
         shape, column_major, dtype = _parse_header(_header_bytes(file))
     except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = shown((str(error) or type(error).__name__).splitlines()[0])[:_MOST_REASON]
         raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}") from None
     assert value.dtype is not None  # load() has seen to it
     if dtype.hasobject:
@@ -122,7 +170,7 @@ def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tupl
     if dtype.newbyteorder("=").name not in (value.dtype.stored_as, value.dtype.array_name):
         raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}")
     if tuple(shape) != value.shape:
-        raise place.fault(f"{value.data_name!r} has shape {tuple(shape)}, the record says {value.shape}")
+        raise place.fault(f"{value.data_name!r} has shape {shortened(shape)}, the record says {shortened(value.shape)}")
     return shape, column_major, dtype
 
 
@@ -133,7 +181,10 @@ def _header_bytes(file: BinaryIO) -> bytes:
     length = file.read(struct.calcsize(length_format))
     if len(length) < struct.calcsize(length_format):
         return start + length
-    return start + length + file.read(min(struct.unpack(length_format, length)[0], _MOST_HEADER_BYTES))
+    (header_bytes,) = struct.unpack(length_format, length)
+    if start.startswith(b"\x93NUMPY") and header_bytes > _MOST_HEADER_BYTES:
+        raise ValueError(f"its header of {header_bytes} bytes is longer than {_MOST_HEADER_BYTES}")
+    return start + length + file.read(min(header_bytes, _MOST_HEADER_BYTES))
 
 
 @lru_cache(maxsize=4096)

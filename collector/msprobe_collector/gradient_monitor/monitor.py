@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from msprobe_collector.configuration import Configuration
-from msprobe_collector.gradient_monitor.optimizer_watch import OptimizerWatch
+from msprobe_collector.framework import Framework
 from msprobe_collector.gradient_monitor.rank_folder import RankFolder
 from msprobe_collector.gradient_monitor.summary import columns, row
-from msprobe_collector.run_folder import communication_rank
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -37,8 +32,8 @@ class GradientMonitor:
     A fault while watching never reaches training: it is logged once per kind.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
-        """Watch as `configuration` says.
+    def __init__(self, configuration: Configuration, framework: Framework) -> None:
+        """Watch optimizers of `framework` as `configuration` says.
 
         Raises:
             ValueError: its task is not `grad_probe`.
@@ -48,32 +43,31 @@ class GradientMonitor:
         self._configuration = configuration
         self._settings = configuration.gradients
         self._folder: RankFolder | None = None
-        self._watch: OptimizerWatch | None = None
+        self._framework = framework
+        self._optimizers = framework.optimizers()
+        self._stop_watching: Callable[[], None] | None = None
         self._names: tuple[str, ...] = ()
         self._step = 0
         self._logged: set[str] = set()
 
     def monitor(self, optimizer: Any) -> None:
-        """Watch `optimizer`, a Cell with `parameters`, until `stop` or past the last step of the configuration.
+        """Watch `optimizer` until `stop` or past the last step of the configuration.
 
         Raises:
-            TypeError: it is no such Cell.
+            TypeError: it is not an optimizer of the framework.
             RuntimeError: one is being watched already.
             OSError: the folder of the files cannot be made.
         """
-        import mindspore
-
-        if not (isinstance(optimizer, mindspore.nn.Cell) and hasattr(optimizer, "parameters")):
-            raise TypeError(f"monitor: {type(optimizer).__name__} is no MindSpore optimizer: a Cell with parameters")
-        if self._watch is not None:
+        names = self._optimizers.names(optimizer)
+        if self._stop_watching is not None:
             raise RuntimeError("monitor: an optimizer is being watched; call stop() before watching another")
-        if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
-            logger.warning("GRAPH_MODE: gradients are seen only where Python calls the optimizer, not inside a graph")
+        if warning := self._optimizers.warning():
+            logger.warning("%s", warning)
         if not self._open():
             return
-        self._names = tuple(parameter.name for parameter in optimizer.parameters)
+        self._names = names
         self._warn_of_absent()
-        self._watch = OptimizerWatch(optimizer, self._before_update)
+        self._stop_watching = self._optimizers.watch(optimizer, self._before_update)
         atexit.register(self.stop)
 
     def observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
@@ -81,16 +75,16 @@ class GradientMonitor:
         if self._configuration.steps.admits(self._step) and self._open():
             try:
                 self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
-            except Exception as error:  # training goes on whatever happens here
+            except Exception as error:  # training continues whatever happens here
                 self._log(error)
         self._step += 1
 
     def stop(self) -> None:
         """Watch no more. All files are complete already."""
-        if self._watch is None:
+        if self._stop_watching is None:
             return
-        self._watch.remove()
-        self._watch = None
+        self._stop_watching()
+        self._stop_watching = None
         atexit.unregister(self.stop)
         if self._step == 0:
             logger.warning(
@@ -100,7 +94,7 @@ class GradientMonitor:
     def _open(self) -> bool:
         """Whether this rank is watched; its folder is ready then."""
         if self._folder is None:
-            rank = communication_rank() or 0
+            rank = self._framework.rank() or 0
             if not self._configuration.ranks.admits(rank):
                 logger.info("rank %d is not among the ranks %s: no gradients", rank, self._configuration.ranks)
                 return False
@@ -125,7 +119,7 @@ class GradientMonitor:
             if self._settings.parameters and name not in self._settings.parameters:
                 continue
             try:
-                values = _values_of(gradient)
+                values = self._optimizers.values(gradient)
                 rows.append(row(name, values, self._settings))
                 if self._settings.level != "L0":
                     self._folder.write_signs(self._step, name, values > 0)
@@ -148,17 +142,3 @@ class GradientMonitor:
         if kind not in self._logged:
             self._logged.add(kind)
             logger.error("step %d: %s", self._step, error, exc_info=error if error.__traceback__ else None)
-
-
-def _values_of(gradient: Any) -> npt.NDArray[np.floating[Any]]:
-    """The gradient as an array of a float dtype that NumPy has. Raises TypeError for anything else."""
-    import mindspore
-
-    if not isinstance(gradient, mindspore.Tensor):
-        raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")
-    if not gradient.is_floating_point():
-        raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
-    # NumPy has no bfloat16 or float8
-    is_native = gradient.dtype in (mindspore.float16, mindspore.float32, mindspore.float64)
-    values: npt.NDArray[np.floating[Any]] = (gradient if is_native else gradient.astype(mindspore.float32)).asnumpy()
-    return values

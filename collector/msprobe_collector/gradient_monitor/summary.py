@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import GradientSettings
+from msprobe_collector.configuration import GradientMonitorSettings
 from msprobe_collector.gradient_monitor.figures import GradientFigures, md5_of_gradient, measure_gradient
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def columns(settings: GradientSettings) -> list[str]:
+def columns(settings: GradientMonitorSettings) -> list[str]:
     """Header of the file. `nan` and `inf` stand last, where readers of the older tool's columns pass over them."""
     middle = {"L0": ["MD5"], "L1": [], "L2": [*interval_labels(settings.bounds), "=0"]}[settings.level]
     return ["param_name", *middle, "max", "min", "norm", "shape", "nan", "inf"]
@@ -26,7 +26,7 @@ def interval_labels(bounds: Sequence[float]) -> list[str]:
     return [f"(-inf, {bounds[0]}]", *inner, f"({bounds[-1]}, inf)"]
 
 
-def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientSettings) -> list[str]:
+def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMonitorSettings) -> list[str]:
     """Cells for the gradient of the parameter `name`: floats so that they read back equal, shares of all elements."""
     figures = measure_gradient(values, settings.bounds if settings.level == "L2" else ())
     middle: list[str] = []

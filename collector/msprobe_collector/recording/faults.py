@@ -6,8 +6,10 @@ import logging
 import os
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -33,22 +35,33 @@ class FaultLog:
         self._write(kind, f"{where}: {type(error).__name__}: {error}", _stack_of(error))
 
     def note_value(self, where: str, value: object) -> None:
-        """Write that `value` has no form in a dump, so that null stands for it; once per type."""
+        """Write that `value` has no form in a dump, so that null is written instead; once per type."""
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        self._write(f"value {name}", f"{where}: a value of type {name} has no form in a dump; null stands for it", "")
+        self._write(
+            f"value {name}", f"{where}: a value of type {name} has no form in a dump; null is written instead", ""
+        )
 
     def _write(self, kind: str, message: str, stack: str) -> None:
         with self._lock:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             if self._counts[kind] > 1:
                 return
-            logger.warning("%s; training goes on, see %s", message, ERROR_LOG)
+            logger.warning("%s; training continues, see %s", message, ERROR_LOG)
             if self._folder is not None:
                 _append(self._folder / ERROR_LOG, message, stack)
 
     def summary(self) -> list[str]:
         """One line per kind that occurred more than once."""
         return [f"{kind}: {count} times" for kind, count in self._counts.items() if count > 1]
+
+
+def guarded(faults: FaultLog, where: str, action: Callable[[], Any]) -> Any:
+    """What `action` returns, or None after its exception went to the log: training must not see it."""
+    try:
+        return action()
+    except Exception as error:  # the border between the collector and the user's training
+        faults.note(where, error)
+        return None
 
 
 def _stack_of(error: BaseException) -> str:

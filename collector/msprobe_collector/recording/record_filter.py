@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msprobe_collector.configuration import Selection
+from difflib import get_close_matches
+
+from msprobe_collector.configuration import RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
 
 
@@ -13,7 +15,7 @@ class RecordFilter:
     names a Cell and APIs are collected too, everything that runs before that Cell ends is kept.
     """
 
-    def __init__(self, selection: Selection, *, opens_windows: bool) -> None:
+    def __init__(self, selection: RecordSelection, *, opens_windows: bool) -> None:
         """Filter by `selection`.
 
         Args:
@@ -27,6 +29,8 @@ class RecordFilter:
         self._is_trivial = selection.scope is None and not selection.names
         #: Names that have been met, of those that the configuration spells out.
         self.met: set[str] = set()
+        #: What ran, without numbers, to point to near names.
+        self._seen: set[str] = set()
 
     def begin(self, record: str, direction: Direction) -> bool:
         """Whether the record that begins now is kept."""
@@ -41,7 +45,8 @@ class RecordFilter:
         if is_listed and self._opens_windows and is_cell_record(record):
             self._windows.append(record)
         if is_listed:
-            self.met.update(name for name in self._selection.names if name in record)
+            self.met.update(self._selection.matches(record))
+        self._seen.add(record.rsplit(".", 2)[0])
         return wanted and self._is_in_scope and (is_listed or bool(self._windows))
 
     def end(self, record: str) -> None:
@@ -59,3 +64,11 @@ class RecordFilter:
         """Names in `scope` and `list` that no record had."""
         named = (*(self._selection.scope or ()), *self._selection.names)
         return [name for name in named if name not in self.met]
+
+    def near(self, name: str) -> list[str]:
+        """Names of what ran that come near `name`, which nothing had."""
+        lower = {last: seen for seen in sorted(self._seen) for last in (seen.lower(), seen.rpartition(".")[2].lower())}
+        wanted = name.lower()
+        inside = [seen for last, seen in lower.items() if last in wanted]
+        close = [lower[last] for last in get_close_matches(wanted, lower, n=3, cutoff=0.6)]
+        return list(dict.fromkeys(close + inside))[:3]

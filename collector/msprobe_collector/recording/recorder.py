@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-import numpy as np
-
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.dump_format import Direction
-from msprobe_collector.recording.encoding import RecordText, ValueEncoder
-from msprobe_collector.recording.faults import FaultLog
-from msprobe_collector.recording.growing_file import quoted
+from msprobe_collector.dump_format.writing.encoding import RecordText, ValueEncoder, without_files
+from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
+from msprobe_collector.dump_format.writing.growing_file import quoted
+from msprobe_collector.recording.earlier_dump import remove_earlier_dump
+from msprobe_collector.recording.faults import FaultLog, guarded
+from msprobe_collector.recording.folder_locks import FolderLocks
+from msprobe_collector.recording.open_record import OpenRecord, held_bytes
 from msprobe_collector.recording.record_filter import RecordFilter
 from msprobe_collector.recording.stacks import StackRecorder
 from msprobe_collector.recording.step_files import StepFiles
-from msprobe_collector.recording.tensor_values import FrozenTensor
 from msprobe_collector.recording.writing_queue import WritingQueue
 
 _PACKAGE = str(Path(__file__).parents[1])
-
-
-class OpenRecord:
-    """A record that has begun: its parts as text (or, when another thread writes it, as copied values)."""
-
-    __slots__ = ("direction", "fault", "is_ended", "is_kept", "lists_of_one", "name", "parts", "stack", "text")
-
-    def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
-        self.name = name
-        self.direction = direction
-        self.is_kept = is_kept
-        self.text = RecordText(name, saves=saves)
-        self.parts: list[tuple[str, str, Any]] = []
-        self.stack = ""
-        #: What went wrong while it was taken; its reader learns that parts may be missing.
-        self.fault = ""
-        self.is_ended = False
-        #: Each part is written as a list that holds it.
-        self.lists_of_one = False
 
 
 class Recorder:
@@ -49,13 +31,16 @@ class Recorder:
     Attributes:
         is_collecting: between start and stop.
         is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
-        lost_records: records that the disk refused.
+        lost_records, written_records: records that the disk refused, and that it took.
+        replaced: folders in which an earlier dump stood.
     """
 
-    def __init__(self, configuration: Configuration, faults: FaultLog) -> None:
+    def __init__(self, configuration: Configuration, framework: str, values: FrameworkValues, faults: FaultLog) -> None:
+        """Record values that `values` reads, for dumps whose framework is `framework`."""
         self._configuration = configuration
+        self._framework = framework
         self._faults = faults
-        self._encoder = ValueEncoder(with_checksum=configuration.summary == "md5", on_unknown=faults.note_value)
+        self._encoder = ValueEncoder(values, with_checksum=configuration.summary == "md5", on_unknown=faults.note_value)
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE)
         self._queue = WritingQueue(faults.note) if configuration.async_dump else None
@@ -66,6 +51,9 @@ class Recorder:
         self.is_collecting = False
         self.is_exhausted = False
         self.lost_records = 0
+        self.written_records = 0
+        self.replaced: list[Path] = []
+        self._locks = FolderLocks()
         #: Changes with every step, so that gradients of a step that is over are known.
         self.step_mark = 0
         self._saves_all = configuration.task in ("tensor", "overflow_check")
@@ -80,20 +68,35 @@ class Recorder:
         return None if self._files is None else self._files.folder
 
     def open_step(self, folder: Path) -> None:
-        """Begin the files of a step, if they are not open already. Raises OSError."""
+        """Begin the files of a step, if they are not open already.
+
+        Raises:
+            FolderInUseError: another process writes there.
+            OSError: it cannot be written.
+        """
         if self._files is None or self._files.folder != folder:
             self.close_step()
-            self._files = StepFiles(folder, self._configuration)
+            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._locks.take(folder)
+            self._files = StepFiles(folder, self._configuration, self._framework)
             self._faults.write_to(folder)
+            if self._files.has_replaced:
+                self.replaced.append(folder)
 
-    def move_step(self, folder: Path) -> None:
-        """Give the folder of the open step another name, in which it goes on. Raises OSError."""
+    def rename_step(self, folder: Path, target: Path) -> None:
+        """Give the folder of a step of this process another name; the open step goes on in it. Raises OSError."""
         if self._queue is not None:
             self._queue.drain()
         with self._lock:
-            if self._files is not None:
-                self._files.move(folder)
-                self._faults.write_to(folder)
+            if target.is_dir():
+                self._locks.take(target)
+                if remove_earlier_dump(target):
+                    self.replaced.append(target)
+            if self._files is not None and self._files.folder == folder:
+                self._files.move(target)
+                self._faults.write_to(target)
+            else:
+                folder.rename(target)
 
     def flush(self) -> None:
         """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
@@ -112,6 +115,7 @@ class Recorder:
             if self._files is not None:
                 guarded(self._faults, str(self._files.folder), self._files.close)
             self._files = None
+            self._locks.release(but_first=True)
             self.step_mark += 1
             self._counters.clear()
             self._stacks.restart()
@@ -161,22 +165,37 @@ class Recorder:
             self._take(record, name, name, gradient)
             record.lists_of_one = True
 
-    def gradients(self, record: OpenRecord, incoming: list[Any], outgoing: list[Any]) -> None:
-        """Take both sides of a backward record."""
+    def gradients(
+        self,
+        record: OpenRecord,
+        incoming: list[Any],
+        outgoing: list[Any],
+        others: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take both sides of a backward record; `others` are gradients of tensors in lists and keywords, by path."""
         if record.is_kept and self._has_records:
             if self._keeps_inputs:
                 self._take(record, "input", "input", incoming)
             if self._keeps_outputs:
                 self._take(record, "output", "output", outgoing)
+                if others:
+                    self._take(record, "other_gradients", "other_gradients", others)
 
     def backward(
-        self, name: str, parent: str | None, incoming: list[Any], outgoing: list[Any], *, step_mark: int
+        self,
+        name: str,
+        parent: str | None,
+        incoming: list[Any],
+        outgoing: list[Any],
+        *,
+        others: Mapping[str, Any] | None = None,
+        step_mark: int,
     ) -> None:
         """Write the backward record `name` whole, unless the step of its forward is over."""
         if step_mark != self.step_mark:
             return
         record = self.begin(name, "backward", parent)
-        self.gradients(record, incoming, outgoing)
+        self.gradients(record, incoming, outgoing, others)
         self.end(record)
 
     def write_value(self, name: str, value: Any) -> None:
@@ -186,12 +205,19 @@ class Recorder:
         text = RecordText(name, saves=self._saves_all)
         with self._lock:
             encoded = self._encoder.encode(value, text, "")
-            self._files.save(text.arrays)
-            self._files.dump.add(f"{quoted(name)}: {encoded}")
+            refused = self._files.save(text.arrays)
+            self._write_line(f"{quoted(name)}: {without_files(encoded, refused)}", self._files)
+        for error in refused.values():
+            self._faults.note(name, error)
+
+    def release(self) -> None:
+        """Let other processes write to the folders of this one."""
+        self._locks.release()
 
     def disown(self) -> None:
         """Forget the files without touching them: they belong to the process that this one was forked from."""
         self._files = None
+        self._locks.release()
 
     def end_quietly(self, record: OpenRecord) -> None:
         """End a record after a fault, with what was taken of it."""
@@ -214,7 +240,7 @@ class Recorder:
         if self._queue is None:
             self._write(record, files)
         else:
-            self._queue.put(lambda: self._write(record, files), held_bytes=_held_bytes(record.parts))
+            self._queue.put(lambda: self._write(record, files), held_bytes=held_bytes(record.parts))
 
     def _take(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
         if self._queue is not None:
@@ -225,8 +251,7 @@ class Recorder:
             # The call that follows may change its arguments in place, and who knows now whether they are wanted?
             record.text.arrays = [(name, array.copy()) for name, array in record.text.arrays]
         elif record.text.arrays and self._files is not None:
-            self._files.save(record.text.arrays)
-            record.text.arrays = []
+            self._save_tensors(record, self._files)
 
     def _write(self, record: OpenRecord, files: StepFiles) -> None:
         if self._queue is not None:
@@ -236,19 +261,29 @@ class Recorder:
             ]
         if self._only_overflows and not self._counts_as_overflow(record, files):
             return
+        with self._lock:
+            self._save_tensors(record, files)
         form = "{}: [{}]" if record.lists_of_one else "{}: {}"
         fields = ", ".join(form.format(quoted(key), text) for key, _, text in record.parts)
         if record.fault:
             fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
         with self._lock:
-            try:
-                files.save(record.text.arrays)
-            finally:
-                self._write_line(f"{quoted(record.name)}: {{{fields}}}", files)
+            self._write_line(f"{quoted(record.name)}: {{{fields}}}", files)
+
+    def _save_tensors(self, record: OpenRecord, files: StepFiles) -> None:
+        """Write the files of the parts so far; what the disk refuses the record does not name."""
+        refused = files.save(record.text.arrays)
+        record.text.arrays = []
+        if refused:
+            record.parts = [(key, prefix, without_files(text, refused)) for key, prefix, text in record.parts]
+            error = next(iter(refused.values()))
+            record.fault = f"{len(refused)} tensor files could not be written: {error.strerror}"
+            self._faults.note(record.name, error)
 
     def _write_line(self, line: str, files: StepFiles) -> None:
         try:
             files.dump.add(line)
+            self.written_records += 1
         except OSError:
             self.lost_records += 1
             raise
@@ -263,24 +298,3 @@ class Recorder:
             if record.stack and files.stacks is not None:
                 self._stacks.add(record.name, record.stack, files.stacks)
             return True
-
-
-def guarded(faults: FaultLog, where: str, action: Callable[[], Any]) -> Any:
-    """What `action` returns, or None after its exception went to the log: training must not see it."""
-    try:
-        return action()
-    except Exception as error:  # the border between the collector and the user's training
-        faults.note(where, error)
-        return None
-
-
-def _held_bytes(value: Any) -> int:
-    if isinstance(value, FrozenTensor):
-        return value.array.nbytes
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, (list, tuple)):
-        return sum(_held_bytes(item) for item in value) + 64
-    if isinstance(value, dict):
-        return sum(_held_bytes(item) for item in value.values()) + 64
-    return 64

@@ -7,7 +7,8 @@ import linecache
 import sys
 from types import CodeType, FrameType
 
-from msprobe_collector.recording.growing_file import GrowingFile
+from msprobe_collector.dump_format.stacks import Frame, frame_text
+from msprobe_collector.dump_format.writing.growing_file import GrowingFile
 
 #: Names of one stack that wait for their group: what stack.json can lack after a kill, and all that stays in memory.
 _MOST_WAITING = 4096
@@ -81,4 +82,4 @@ class StackRecorder:
         source = linecache.getline(path, frame.f_lineno).strip()
         if not source or path.startswith(self._own_package):
             return None
-        return f"File {path}, line {frame.f_lineno}, in {frame.f_code.co_name}, \n {source}"
+        return frame_text(Frame(path, frame.f_lineno, frame.f_code.co_name, source))

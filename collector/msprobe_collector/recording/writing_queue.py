@@ -17,7 +17,7 @@ class WritingQueue:
         """Start nothing yet; the thread starts with the first job.
 
         Args:
-            on_fault: hears of a job that raised.
+            on_fault: called for a job that raised.
             most_bytes: limit of the values that wait.
         """
         self._on_fault = on_fault

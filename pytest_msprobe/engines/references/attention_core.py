@@ -56,7 +56,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, shift: Tensor | None, s
     shift ((N1 or 1, S1, S2)), not through maximum and sum, which exist for the backward of the kernel alone.
     """
     if query.shape[0] % key.shape[0]:
-        raise ValueError(f"{query.shape[0]} query heads are no multiple of {key.shape[0]} key heads")
+        raise ValueError(f"{query.shape[0]} query heads are not a multiple of {key.shape[0]} key heads")
     return Attended(*_Attention.apply(query, key, value, shift, scoring))  # type: ignore[no-untyped-call]
 
 
@@ -65,7 +65,6 @@ class _Attention(torch.autograd.Function):
     def forward(
         context: Any, query: Tensor, key: Tensor, value: Tensor, shift: Tensor | None, scoring: Scoring
     ) -> tuple[Tensor, Tensor, Tensor]:
-        context.save_for_backward(query, key, value, shift)
         context.scoring = scoring
         grouped = _grouped(query, key)
         output = query.new_zeros((*grouped.shape[:3], value.shape[-1]))
@@ -76,13 +75,18 @@ class _Attention(torch.autograd.Function):
             weights = exponentials / _nonzero(total[:, :, rows])[..., None]
             output[:, :, rows] = _dropped(weights, scoring, rows) @ value[:, None]
         context.mark_non_differentiable(maximum, total)
-        return output.flatten(0, 1), maximum.flatten(0, 1), total.flatten(0, 1)
+        returned = output.flatten(0, 1)
+        # Kept for the gradients as kernels do, which read back the output that they have rounded.
+        context.save_for_backward(query, key, value, shift, returned)
+        return returned, maximum.flatten(0, 1), total.flatten(0, 1)
 
     @staticmethod
     def backward(context: Any, d_output: Tensor, _maximum: Any, _total: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, shift = context.saved_tensors
+        query, key, value, shift, output = context.saved_tensors
         scoring: Scoring = context.scoring
         grouped, d_grouped = _grouped(query, key), _grouped(d_output, key)
+        # Equal to the sum of d_weights * weights along each row, with dropout as well.
+        used = (d_grouped * _grouped(output, key)).sum(-1, keepdim=True)
         d_query, d_key, d_value = torch.zeros_like(grouped), torch.zeros_like(key), torch.zeros_like(value)
         d_shift = None if shift is None else torch.zeros_like(shift)
         for rows in _blocks(query, key):
@@ -90,7 +94,7 @@ class _Attention(torch.autograd.Function):
             weights = exponentials / _nonzero(total)[..., None]
             d_value += (_dropped(weights, scoring, rows).mT @ d_grouped[:, :, rows]).sum(1)
             d_weights = _dropped(d_grouped[:, :, rows] @ value[:, None].mT, scoring, rows)
-            d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdim=True))
+            d_scores = weights * (d_weights - used[:, :, rows])
             d_query[:, :, rows] = scoring.scale * d_scores @ key[:, None]
             d_key += scoring.scale * (d_scores.mT @ grouped[:, :, rows]).sum(1)
             if d_shift is not None:

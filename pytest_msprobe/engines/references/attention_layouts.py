@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pytest_msprobe.engines.protocol import Unsupported
 
-#: Axes of (B, N, S, D) in the order of each layout of four axes; H stands for N * D.
+#: Axes of (B, N, S, D) in the order of each layout of four axes; H is N * D.
 _ORDERS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}
 
 

@@ -91,7 +91,7 @@ def speed_fusion_attention(
     q_start_idx: IntList = None,
     kv_start_idx: IntList = None,
 ) -> tuple[Tensor | None, ...]:
-    """(output, maxima, sums, None, None, None, None): the last four (softmax_out, seed, offset, numels) are no results.
+    """(output, maxima, sums, None, None, None, None): the last four (softmax_out, seed, offset, numels) are unused.
 
     Maxima and sums are (B, N, S, 8), in layout TND (T, N, 8), with eight equal values in the last axis.
     """

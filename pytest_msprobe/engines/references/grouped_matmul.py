@@ -57,7 +57,7 @@ def grouped_matmul(
 ) -> tuple[Tensor, ...]:
     """Products of each x with its weight (group_type -1), or of row groups of one x with the slices of one weight (0).
 
-    An int8 weight W stands for (W + antiquant_offset) * antiquant_scale. `group_list` holds the ends of the groups.
+    An int8 weight W means (W + antiquant_offset) * antiquant_scale. `group_list` holds the ends of the groups.
     Source: mindspore.ops.auto_generate.grouped_matmul 2.10.
     """
     _refuse(scale=scale, offset=offset)

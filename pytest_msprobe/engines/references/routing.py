@@ -31,7 +31,7 @@ def moe_gating_top_k_softmax(x: Tensor, finished: Tensor | None = None, k: int =
 def moe_init_routing(x: Tensor, row_idx: Tensor, expert_idx: Tensor, active_num: int) -> tuple[Tensor, Tensor, Tensor]:
     """(rows of x by expert, place of entry `row_idx`, sorted experts).
 
-    Entry number row_idx = k * rows + row of the gating stands for token row. At most `active_num` tokens' rows come
+    Entry number row_idx = k * rows + row of the gating belongs to token row. At most `active_num` tokens' rows come
     out. Source: formulas of CANN's aclnnMoeInitRouting.
     """
     order = torch.argsort(expert_idx.reshape(-1), stable=True)

@@ -1,4 +1,4 @@
-"""Which PyTorch call has the mathematics of a recorded API call: the tables (`*.txt`) and their reader.
+"""Which PyTorch call has the mathematics of a recorded API call: apis/facts/torch_calls, bound and run.
 
 Only names and arguments live here. Neither framework is imported; `adapters` imports PyTorch and is
 loaded by the torch engine alone, when it runs something.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pytest_msprobe.engines.torch_map.bindings import (
     Binding,
-    Form,
+    CallMapping,
     MissingInTorch,
     Refusal,
     lookup,
     names,
 )
 
-__all__ = ["Binding", "Form", "MissingInTorch", "Refusal", "lookup", "names"]
+__all__ = ["Binding", "CallMapping", "MissingInTorch", "Refusal", "lookup", "names"]

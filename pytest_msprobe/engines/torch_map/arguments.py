@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from msprobe_collector.dump_format import find_dtype
+
 Number = int | float
 Axis = int | Sequence[int] | Tensor | None
 T = TypeVar("T")
@@ -106,5 +108,13 @@ def zero_as_none(value: int | None) -> int | None:
 
 def to_dtype(x: Tensor, dtype: torch.dtype | str | None) -> Tensor:
     """A cast; the dtype may be given by name."""
-    target = getattr(torch, dtype.lower()) if isinstance(dtype, str) else dtype
+    target = _named_dtype(dtype) if isinstance(dtype, str) else dtype
     return x.clone() if target is None else x.to(target)
+
+
+def _named_dtype(name: str) -> torch.dtype:
+    known = find_dtype(name)
+    if known is None or known.array_name is None:
+        raise TypeError(f"PyTorch has no dtype {name}")
+    found: torch.dtype = getattr(torch, known.array_name)
+    return found

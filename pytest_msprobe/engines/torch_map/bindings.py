@@ -1,8 +1,8 @@
 """Find the PyTorch call for a recorded API call, and bind the recorded arguments to it.
 
-A table line reads ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of one
-name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
-takes (``axis: int | None = None``): with them two overloads of equal length can be told apart. The right-hand
+Tables are apis/facts/torch_calls: ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of
+one name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
+takes (``axis: int | None = None``): with them two overloads of equal length can be distinguished. The right-hand
 side may use parameters, literals, dotted names that begin with ``torch.`` or ``adapters.``, methods and
 attributes of any of these, tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run
 by the small interpreter below: a table cannot do more than call PyTorch.
@@ -16,28 +16,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import cast
 
+from pytest_msprobe.apis import Fact, Topic, facts
+from pytest_msprobe.apis.operators import find_operator, unknown_operator
+from pytest_msprobe.apis.signature import read_signature
 from pytest_msprobe.engines import references
 
-_TABLE_OF_TYPE = {
-    "Mint": "mint.txt",
-    "MintFunctional": "mint_functional.txt",
-    "Tensor": "tensor.txt",
-    "Functional": "functional.txt",
-    "Primitive": "primitive.txt",
+_TABLE_OF_TYPE: Mapping[str, Topic] = {
+    "Mint": "torch_calls/mint",
+    "MintFunctional": "torch_calls/mint_functional",
+    "Tensor": "torch_calls/tensor",
+    "Functional": "torch_calls/functional",
+    "Primitive": "torch_calls/primitive",
 }
-# MindSpore types whose names mean the same in PyTorch unless their table says otherwise.
-_NAMESAKES = {"Mint": "torch", "MintFunctional": "torch.nn.functional", "Tensor": "torch.Tensor"}
-_PYTORCH_NAMESPACE = {
-    "Torch": "torch",
-    "Functional": "torch.nn.functional",
-    "Tensor": "torch.Tensor",
-    "VF": "torch._VF",
-    "Aten": "torch.ops.aten",
-}
-_LINE = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\s*(?P<parameters>\(.*\))?\s*->\s*(?P<target>.+?)\s*(?:\s#.*)?$")
+# MindSpore types whose names mean the same in PyTorch unless their table says otherwise: the type of the namesake.
+_NAMESAKES = {"Mint": "Torch", "MintFunctional": "Functional", "Tensor": "Tensor"}
+_PYTORCH_TYPES = ("Torch", "Functional", "Tensor", "VF", "Aten")
 _ALLOWED_NODES = (
     ast.Call,
     ast.keyword,
@@ -69,7 +64,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallMapping:
     """One table line: a MindSpore signature and the PyTorch call it becomes. Defaults are `ast` expressions."""
 
     text: str
@@ -102,7 +97,7 @@ class Binding:
 
     api: str
     target: str
-    forms: tuple[Form, ...] = ()
+    forms: tuple[CallMapping, ...] = ()
 
     def resolve(self, roots: Mapping[str, object]) -> Callable[..., object]:
         """A callable that takes the recorded arguments; MissingInTorch when PyTorch lacks the target."""
@@ -137,88 +132,46 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     """
     api = f"{api_type}.{name}"
     if framework in ("pytorch", "mindtorch"):
-        if api_type not in _PYTORCH_NAMESPACE:
+        if api_type not in _PYTORCH_TYPES:
             return Refusal(f"{api}: PyTorch has no API of type {api_type}")
-        return Binding(api, f"{_PYTORCH_NAMESPACE[api_type]}.{name}")
+        path = find_operator("torch", api_type, name)
+        return Binding(api, path) if path else Refusal(f"{api}: {unknown_operator('torch', api_type)}")
     if framework != "mindspore" or api_type not in _TABLE_OF_TYPE:
         return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
     if api_type == "Mint" and name.startswith("nn.functional."):
         api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
     own = references.find(api_type, name)
     if own is not None:
-        return Binding(api, own.target) if own.target else Refusal(f"{api}: {own.reason}")
-    entry = _entry(_TABLE_OF_TYPE[api_type], name)
-    if isinstance(entry, str):
-        return Refusal(f"{api}: {entry}")
-    if entry:
-        return Binding(api, entry[0].targets()[0] if entry[0].targets() else "torch.Tensor", entry)
-    if api_type in _NAMESAKES:
-        return Binding(api, f"{_NAMESAKES[api_type]}.{name}")
-    return Refusal(f"{api}: no PyTorch counterpart in the table ({_TABLE_OF_TYPE[api_type]})")
+        return Binding(api, own)
+    lines = facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
+    if lines and lines[0].reason:
+        return Refusal(f"{api}: {lines[0].reason}")
+    if lines:
+        forms = tuple(_form(name, line) for line in lines)
+        return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
+    if find_operator("mindspore", api_type, name) is None:
+        return Refusal(f"{api}: {unknown_operator('mindspore', api_type)}")
+    if api_type not in _NAMESAKES:
+        return Refusal(
+            f"{api}: no PyTorch counterpart in the table ({_TABLE_OF_TYPE[api_type].rpartition('/')[2]}.txt)"
+        )
+    path = find_operator("torch", _NAMESAKES[api_type], name)
+    return Binding(api, path) if path else Refusal(f"{api}: PyTorch has no operator of its name")
 
 
 def names(api_type: str) -> tuple[str, ...]:
-    """The names that the table of a MindSpore API type speaks of, in its order."""
-    return tuple(_lines(_TABLE_OF_TYPE[api_type]))
+    """The names in the table of a MindSpore API type, in its order."""
+    lines = facts(_TABLE_OF_TYPE[api_type]).typed()
+    return tuple(name.partition(".")[2] for name in lines)
 
 
-@cache
-def _lines(table: str) -> Mapping[str, tuple[str, ...]]:
-    """Lines of a table by API name. Only split here: a line is parsed when its name is first asked for."""
-    lines: dict[str, tuple[str, ...]] = {}
-    for line in Path(__file__).with_name(table).read_text(encoding="utf-8").splitlines():
-        if line and line[0] not in "# ":
-            name = line.split("(", 1)[0].split(" ", 1)[0]
-            lines[name] = (*lines.get(name, ()), line)
-    return lines
-
-
-@cache
-def _entry(table: str, name: str) -> tuple[Form, ...] | str:
-    """The forms of a name, empty when the table is silent about it; a string is the reason of a refusal."""
-    forms = []
-    for line in _lines(table).get(name, ()):
-        match = _LINE.match(line)
-        if match is None:
-            raise ValueError(f"{table}: not a table line: {line}")
-        if match["target"].startswith("none:"):
-            return match["target"].removeprefix("none:").strip()
-        forms.append(_form(match["name"], match["parameters"] or "()", match["target"]))
-    return tuple(forms)
-
-
-def _form(name: str, parameters: str, target: str) -> Form:
-    text = f"{name}{parameters} -> {target}"
-    function = ast.parse(f"def form{parameters}: ...").body[0]
-    expression = ast.parse(target, mode="eval").body
-    assert isinstance(function, ast.FunctionDef)
+def _form(name: str, line: Fact) -> CallMapping:
+    text = f"{name}{line.parameters} -> {line.text}"
+    expression = ast.parse(line.text, mode="eval").body
     for node in ast.walk(expression):
         if not isinstance(node, _ALLOWED_NODES):
             raise ValueError(f"{type(node).__name__} is not allowed in a table: {text}")
-    return Form(text, _signature(function.args), expression)
-
-
-def _signature(arguments: ast.arguments) -> inspect.Signature:
-    kind = inspect.Parameter
-    empty = inspect.Parameter.empty
-    unset: list[object] = [empty] * (len(arguments.args) - len(arguments.defaults))
-    parameters = [
-        kind(arg.arg, kind.POSITIONAL_OR_KEYWORD, default=default, annotation=_kinds(arg))
-        for arg, default in zip(arguments.args, [*unset, *arguments.defaults], strict=True)
-    ]
-    if arguments.vararg is not None:
-        parameters.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
-    for arg, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        parameters.append(
-            kind(arg.arg, kind.KEYWORD_ONLY, default=empty if node is None else node, annotation=_kinds(arg))
-        )
-    return inspect.Signature(parameters)
-
-
-def _kinds(argument: ast.arg) -> object:
-    if argument.annotation is None:
-        return inspect.Parameter.empty
-    return tuple(part.strip() for part in ast.unparse(argument.annotation).split("|"))
+    return CallMapping(text, read_signature(line.parameters or "()", lambda default: default), expression)
 
 
 def _is_of_kind(value: object, kinds: tuple[str, ...]) -> bool:

@@ -49,7 +49,7 @@ def convolution(
     output_padding: object,
     groups: int,
 ) -> Tensor:
-    """The Primitive Convolution: one number stands for every axis; padding may be `same` or `valid`."""
+    """The Primitive Convolution: one number applies to every axis; padding may be `same` or `valid`."""
     rank = weight.dim() - 2
     strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
     if isinstance(padding, str):

@@ -141,7 +141,7 @@ def strided_slice(
     strides: Sequence[int],
     masks: Sequence[int],
 ) -> Tensor:
-    """ops.strided_slice. Masks: begin, end, ellipsis, new axis, shrink axis; bit i speaks of item i."""
+    """ops.strided_slice. Masks: begin, end, ellipsis, new axis, shrink axis; bit i belongs to item i."""
     begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_mask = masks
     dim = 0
     for i, (first, last, step) in enumerate(zip(begin, end, strides, strict=True)):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.random.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
+from pytest_msprobe.numerics.random.chance import Count, SampleResult, judge_counts, judge_runs, lag_counts
 from pytest_msprobe.numerics.random.distribution import located
 from pytest_msprobe.numerics.ulp import unit_roundoff
 
@@ -18,7 +18,7 @@ _MOST_PLACES = 32
 
 def judge_categories(
     sample: npt.NDArray[Any], weights: npt.NDArray[Any], *, with_replacement: bool, possible_ties: int = 0
-) -> SampleVerdict:
+) -> SampleResult:
     """Whether `sample`, of shape (..., draws), holds indices drawn with the `weights` of shape (..., categories).
 
     Without replacement no index may occur twice in a row of draws, and only the first draw of each row, whose law does
@@ -30,17 +30,17 @@ def judge_categories(
     chances = _normalised(weights)
     drawn = sample.reshape(len(chances), -1).astype(np.int64)
     if not drawn.size:
-        return SampleVerdict()
+        return SampleResult()
     is_outside = (drawn < 0) | (drawn >= chances.shape[1])
     if is_outside.any():
-        return SampleVerdict((located(is_outside.reshape(-1), sample, f"not in 0..{chances.shape[1] - 1}"),))
+        return SampleResult((located(is_outside.reshape(-1), sample, f"not in 0..{chances.shape[1] - 1}"),))
     is_impossible = np.take_along_axis(chances, drawn, axis=1) == 0
     if is_impossible.any():
-        return SampleVerdict((located(is_impossible.reshape(-1), sample, "of a category with probability 0"),))
+        return SampleResult((located(is_impossible.reshape(-1), sample, "of a category with probability 0"),))
     if not with_replacement:
         ordered = np.sort(drawn, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
-            return SampleVerdict(("An index occurs twice in one row, which drawing without replacement excludes.",))
+            return SampleResult(("An index occurs twice in one row, which drawing without replacement excludes.",))
         drawn = drawn[:, :1]
     counts = [*_cumulative_counts(drawn, chances, "indices"), *_rank_counts(drawn, chances)]
     slack = possible_ties / drawn.size
@@ -50,7 +50,7 @@ def judge_categories(
 
 def judge_gumbel_softmax(
     sample: npt.NDArray[Any], logits: npt.NDArray[Any], *, axis: int, is_hard: bool
-) -> SampleVerdict:
+) -> SampleResult:
     """Whether `sample` can be gumbel_softmax of `logits` along `axis`.
 
     Each line must be a distribution, or one-hot with `is_hard`, and its largest element falls on a category with the
@@ -60,24 +60,24 @@ def judge_gumbel_softmax(
         ValueError: the shapes do not fit, or logits are not finite.
     """
     if not sample.size:
-        return SampleVerdict()
+        return SampleResult()
     lines = np.moveaxis(sample.astype(np.float64), axis, -1)
     scores = np.moveaxis(logits.astype(np.float64), axis, -1)
     is_wrong = ~((sample == 0) | (sample == 1)) if is_hard else ~((sample >= 0) & (sample <= 1))
     if is_wrong.any():
-        return SampleVerdict((located(is_wrong.reshape(-1), sample, "no share of a distribution"),))
+        return SampleResult((located(is_wrong.reshape(-1), sample, "no share of a distribution"),))
     slack = 0.0 if is_hard else 2 * unit_roundoff(sample.dtype) * (4 + lines.shape[-1] ** 0.5)
     sums = lines.sum(axis=-1)
     if (np.abs(sums - 1) > slack).any():
         worst = float(sums.reshape(-1)[np.abs(sums - 1).argmax()])
-        return SampleVerdict((f"A line of the output sums to {worst:.6g}, not to 1.",))
+        return SampleResult((f"A line of the output sums to {worst:.6g}, not to 1.",))
     chances = np.exp(scores - scores.max(axis=-1, keepdims=True))
     largest = lines.max(axis=-1, keepdims=True)
     ties = int(np.count_nonzero((lines == largest).sum(axis=-1) > 1))
     return judge_categories(lines.argmax(axis=-1)[..., np.newaxis], chances, with_replacement=True, possible_ties=ties)
 
 
-def judge_permutation(order: npt.NDArray[Any], count: int) -> SampleVerdict:
+def judge_permutation(order: npt.NDArray[Any], count: int) -> SampleResult:
     """Whether `order` is a random order of 0..count-1, every order alike.
 
     Neighbours two by two ascend or descend alike and independently; of the first half of the places, half the values
@@ -85,7 +85,7 @@ def judge_permutation(order: npt.NDArray[Any], count: int) -> SampleVerdict:
     """
     wide = order.reshape(-1).astype(np.int64)
     if wide.size != count or not np.array_equal(np.sort(wide), np.arange(count)):
-        return SampleVerdict((f"It is no permutation of 0..{count - 1}.",))
+        return SampleResult((f"It is not a permutation of 0..{count - 1}.",))
     pairs = wide[: count // 2 * 2].reshape(-1, 2)
     ascending = pairs[:, 0] < pairs[:, 1]
     first = wide[: count // 2]
@@ -101,17 +101,17 @@ def judge_permutation(order: npt.NDArray[Any], count: int) -> SampleVerdict:
     return verdict + judge_runs(~ascending, 0.5, "pairs of neighbours descend")
 
 
-def judge_shuffled(shuffled: npt.NDArray[Any], source: npt.NDArray[Any]) -> SampleVerdict:
+def judge_shuffled(shuffled: npt.NDArray[Any], source: npt.NDArray[Any]) -> SampleResult:
     """Whether `shuffled` holds the rows of `source` in random order; the order is tested where no row occurs twice."""
     if shuffled.shape != source.shape:
-        return SampleVerdict((f"Shapes differ: tested {shuffled.shape}, source {source.shape}.",))
+        return SampleResult((f"Shapes differ: tested {shuffled.shape}, source {source.shape}.",))
     if source.size == 0:
-        return SampleVerdict()
+        return SampleResult()
     rows, found = _row_numbers(source, shuffled)
     if not np.array_equal(np.sort(rows), np.sort(found)):
-        return SampleVerdict(("It does not hold the same rows as its input.",))
+        return SampleResult(("It does not hold the same rows as its input.",))
     if len(set(rows.tolist())) < len(rows):
-        return SampleVerdict(notes=("its input holds rows that are equal: judged by its rows, not by their order",))
+        return SampleResult(notes=("its input holds rows that are equal: judged by its rows, not by their order",))
     place = np.empty(len(rows), np.int64)
     place[rows] = np.arange(len(rows))
     return judge_permutation(place[found], len(rows))

@@ -61,7 +61,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleVerdict:
+class SampleResult:
     """What a random output was found to be.
 
     Attributes:
@@ -72,8 +72,8 @@ class SampleVerdict:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __add__(self, other: SampleVerdict) -> SampleVerdict:
-        return SampleVerdict(self.reasons + other.reasons, tuple(dict.fromkeys(self.notes + other.notes)))
+    def __add__(self, other: SampleResult) -> SampleResult:
+        return SampleResult(self.reasons + other.reasons, tuple(dict.fromkeys(self.notes + other.notes)))
 
 
 def divergence(share: float, probability: float) -> float:
@@ -85,7 +85,7 @@ def divergence(share: float, probability: float) -> float:
     return max(total, 0.0)
 
 
-def judge_counts(counts: Sequence[Count], law: str, *, false_alarm_rate: float = FALSE_ALARM_RATE) -> SampleVerdict:
+def judge_counts(counts: Sequence[Count], law: str, *, false_alarm_rate: float = FALSE_ALARM_RATE) -> SampleResult:
     """The worst of `counts`, if it is so improbable that together they alarm at most at `false_alarm_rate`.
 
     Half of the rate is left to `judge_runs`; the rest is shared out evenly (union bound over both sides of each count).
@@ -93,16 +93,16 @@ def judge_counts(counts: Sequence[Count], law: str, *, false_alarm_rate: float =
     says that there are too few to test `law`.
     """
     if not counts:
-        return SampleVerdict()
+        return SampleResult()
     limit = math.log(4 * len(counts) / false_alarm_rate)
     worst = max(counts, key=lambda count: count.surprise)
     if worst.surprise > limit:
-        return SampleVerdict((worst.sentence,))
+        return SampleResult((worst.sentence,))
     size = max(count.trials for count in counts)
     middle = min((count for count in counts if count.trials == size), key=lambda count: abs(count.low + count.high - 1))
     if middle.surprise_of_extremes <= limit:
-        return SampleVerdict(notes=(too_few(size, law, false_alarm_rate),))
-    return SampleVerdict()
+        return SampleResult(notes=(too_few(size, law, false_alarm_rate),))
+    return SampleResult()
 
 
 def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> str:
@@ -115,19 +115,19 @@ def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> 
 
 def judge_runs(
     repeats: npt.NDArray[np.bool_], chance: float, what: str, *, false_alarm_rate: float = FALSE_ALARM_RATE
-) -> SampleVerdict:
+) -> SampleResult:
     """A reason when too many events in a row occurred, each of a probability of at most `chance` given those before.
 
     The chance of r in a row somewhere among n is at most n * chance^r (union bound). `what` reads after "12 elements
     in a row ". Takes half of the rate and shares it with one more run.
     """
     if not repeats.size or not 0 <= chance < 1:
-        return SampleVerdict()
+        return SampleResult()
     length, end = longest_run(repeats)
     longest_likely = math.log(4 * repeats.size / false_alarm_rate) / -math.log(chance) if chance else 0.0
     if length <= longest_likely:
-        return SampleVerdict()
-    return SampleVerdict(
+        return SampleResult()
+    return SampleResult(
         (f"{length} elements in a row {what}, up to element {end}; chance allows {longest_likely:.0f}.",)
     )
 

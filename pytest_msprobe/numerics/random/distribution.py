@@ -1,8 +1,8 @@
 """Random outputs against the law that their call names: range, distribution, and whether they repeat themselves.
 
 Each test is a count of independent events (`chance.py`), so the false-alarm rate holds at every size. What a dtype
-cannot show is allowed for: a stored value stands for anything within one spacing of the dtype around it, so that a
-bfloat16 sample from a coarse grid is no fault.
+cannot show is allowed for: a stored value represents anything within one spacing of the dtype around it, so that a
+bfloat16 sample from a coarse grid is not a fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.kinds import kind_of
 from pytest_msprobe.numerics.metrics import unravelled
-from pytest_msprobe.numerics.random.chance import Count, SampleVerdict, judge_counts, judge_runs, lag_counts
+from pytest_msprobe.numerics.random.chance import Count, SampleResult, judge_counts, judge_runs, lag_counts
 from pytest_msprobe.numerics.random.laws import Law
 from pytest_msprobe.numerics.ulp import unit_roundoff
 from pytest_msprobe.numerics.wording import count_of
@@ -30,17 +30,17 @@ _LEAST_TIE = 2.0**-16
 _BIT_GROUPS = 4
 
 
-def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any] | None = None) -> SampleVerdict:
+def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any] | None = None) -> SampleResult:
     """Whether every element of `sample`, of any real dtype, was drawn independently from `law`.
 
     `rounded_to` is the dtype that the values went through, if that is not their own. Elements whose `law` has scale 0
     must equal its location. NaN is outside every law. Nothing is said of an empty sample.
 
     Raises:
-        ValueError: the law's parameters do not broadcast to the sample, or are no parameters (NaN, negative scale).
+        ValueError: the law's parameters do not broadcast to the sample, or are not parameters (NaN, negative scale).
     """
     if not sample.size:
-        return SampleVerdict()
+        return SampleResult()
     flat, location, scale = _wide(sample, law)
     resolution = _Resolution.of(rounded_to or sample.dtype, law, location, scale)
     is_fixed = scale == 0
@@ -50,7 +50,7 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
         is_fixed, ~(np.abs(z) <= 2 * resolution.relative * np.abs(location)), ~resolution.allows(z, law)
     )
     if is_wrong.any():
-        return SampleVerdict((located(is_wrong, sample, f"outside {law.text}"),))
+        return SampleResult((located(is_wrong, sample, f"outside {law.text}"),))
     z = z[~is_fixed] if is_fixed.any() else z
     edges = _edges(law)
     chances = [resolution.chances(law, edge) for edge in edges]
@@ -59,7 +59,7 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
     return judge_counts(counts, law.text) + ties
 
 
-def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleVerdict:
+def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleResult:
     """Whether `sample` holds 1 with `probability` (one, or an array that broadcasts to it) and 0 otherwise.
 
     Raises:
@@ -72,7 +72,7 @@ def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleVerdict
     bits = np.asarray(flat == 1, np.bool_)
     is_wrong = ~(bits | np.asarray(flat == 0)) | (bits & (chances == 0)) | (~bits & (chances == 1))
     if is_wrong.any():
-        return SampleVerdict((located(is_wrong, sample, "neither 0 nor 1, or impossible at their probability"),))
+        return SampleResult((located(is_wrong, sample, "neither 0 nor 1, or impossible at their probability"),))
     is_open = (chances > 0) & (chances < 1)
     chances = chances[is_open]
     is_one_law = bool(chances.size) and bool(np.all(chances == chances[0]))
@@ -86,13 +86,13 @@ def judge_bits(
     shape: tuple[int, ...],
     *,
     what: str,
-) -> SampleVerdict:
+) -> SampleResult:
     """Whether flat `bits` are independent and True with `probability`: one per bit, or one range for all.
 
     `shape` is how the bits lay, for what repeats row by row; `what` is the event, as in "12 of 20 elements are 1".
     """
     if not bits.size:
-        return SampleVerdict()
+        return SampleResult()
     counts = [*_group_counts(bits, probability, what), *lag_counts(bits, shape, probability)]
     verdict = judge_counts(counts, f"how many elements {what}")
     if isinstance(probability, tuple):

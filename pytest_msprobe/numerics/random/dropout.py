@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.random.chance import SampleVerdict
+from pytest_msprobe.numerics.random.chance import SampleResult
 from pytest_msprobe.numerics.random.distribution import judge_bits, located
 from pytest_msprobe.numerics.ulp import float_format, unit_roundoff
 
@@ -37,7 +37,7 @@ class Dropout:
 
     @classmethod
     def of(cls, probability: float, *, unit_axes: int = 0) -> Dropout:
-        """Plain dropout with `probability` of dropping. ValueError when that is no probability."""
+        """Plain dropout with `probability` of dropping. ValueError when that is not a probability."""
         _check(probability)
         keep = 1 - probability
         return cls((keep, keep), 1 / keep if keep else 0.0, unit_axes=unit_axes)
@@ -66,7 +66,7 @@ class Dropout:
 
 
 @dataclass(frozen=True, slots=True)
-class DropoutFinding:
+class DropoutResult:
     """What a dropout's output shows.
 
     Attributes:
@@ -76,13 +76,13 @@ class DropoutFinding:
         is_identity: the output is the input, unscaled, although elements should have been dropped.
     """
 
-    verdict: SampleVerdict
+    verdict: SampleResult
     is_kept: npt.NDArray[np.int8]
     scale: float
     is_identity: bool = False
 
 
-def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: Dropout) -> DropoutFinding:
+def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: Dropout) -> DropoutResult:
     """What `tested`, the output for the input `source`, shows. Both must be floats; shapes that differ are an error.
 
     Kept elements must be right within four roundings of the tested dtype. Elements that are the same kept or dropped
@@ -90,9 +90,9 @@ def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: D
     """
     if tested.shape != source.shape:
         text = f"Shapes differ: tested {tested.shape}, input {source.shape}."
-        return DropoutFinding(SampleVerdict((text,)), np.full(tested.shape, -1, np.int8), dropout.scale)
+        return DropoutResult(SampleResult((text,)), np.full(tested.shape, -1, np.int8), dropout.scale)
     if dropout.scale and abs(dropout.scale - 1) > _ROUNDINGS * unit_roundoff(tested.dtype) and _is_same(tested, source):
-        return DropoutFinding(_not_dropped(source), np.ones(tested.shape, np.int8), 1.0, is_identity=True)
+        return DropoutResult(_not_dropped(source), np.ones(tested.shape, np.int8), 1.0, is_identity=True)
     with np.errstate(all="ignore"):
         expected = dropout.scale * source.astype(np.float64) + dropout.shift
     is_kept, is_wrong = _sorted_out(tested, expected, dropout)
@@ -101,40 +101,38 @@ def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: D
     if is_wrong.any():
         what = f"neither {dropout.dropped:g} nor {dropout.scale:.6g} times the input"
         what += f" plus {dropout.shift:.6g}" if dropout.shift else ""
-        return DropoutFinding(SampleVerdict((located(is_wrong.reshape(-1), tested, what),)), is_kept, dropout.scale)
-    return DropoutFinding(_shares(tested, is_kept, dropout), is_kept, dropout.scale)
+        return DropoutResult(SampleResult((located(is_wrong.reshape(-1), tested, what),)), is_kept, dropout.scale)
+    return DropoutResult(_shares(tested, is_kept, dropout), is_kept, dropout.scale)
 
 
-def judge_dropout_gradient(
-    tested: npt.NDArray[Any], incoming: npt.NDArray[Any], shown: DropoutFinding
-) -> SampleVerdict:
+def judge_dropout_gradient(tested: npt.NDArray[Any], incoming: npt.NDArray[Any], shown: DropoutResult) -> SampleResult:
     """Whether `tested` is the `incoming` gradient, scaled where the forward kept and 0 where it dropped."""
     if tested.shape != incoming.shape or tested.shape != shown.is_kept.shape:
-        return SampleVerdict((f"Shapes differ: tested {tested.shape}, incoming {incoming.shape}.",))
+        return SampleResult((f"Shapes differ: tested {tested.shape}, incoming {incoming.shape}.",))
     with np.errstate(all="ignore"):
         expected = shown.scale * incoming.astype(np.float64)
     passed_on, is_wrong = _sorted_out(tested, expected, Dropout((0.0, 1.0), shown.scale))
     is_wrong |= (passed_on >= 0) & (shown.is_kept >= 0) & (passed_on != shown.is_kept)
     if not is_wrong.any():
-        return SampleVerdict()
+        return SampleResult()
     what = f"not {shown.scale:.6g} times the incoming gradient where the output was kept and 0 where it was dropped"
-    return SampleVerdict((located(is_wrong.reshape(-1), tested, what),))
+    return SampleResult((located(is_wrong.reshape(-1), tested, what),))
 
 
-def judge_dropout_mask(mask: npt.NDArray[Any], shown: DropoutFinding) -> SampleVerdict:
+def judge_dropout_mask(mask: npt.NDArray[Any], shown: DropoutResult) -> SampleResult:
     """Whether a mask of one element per input element is 1 where the output was kept and 0 where it was dropped."""
     if mask.shape != shown.is_kept.shape:
-        return SampleVerdict(notes=("the mask is packed into bits whose order is not documented: judged by its dtype",))
+        return SampleResult(notes=("the mask is packed into bits whose order is not documented: judged by its dtype",))
     bits = mask.astype(np.float64)
     is_wrong = ~((bits == 0) | (bits == 1)) | ((shown.is_kept >= 0) & (bits != shown.is_kept))
     if not is_wrong.any():
-        return SampleVerdict()
-    return SampleVerdict((located(is_wrong.reshape(-1), mask, "not what the output shows"),))
+        return SampleResult()
+    return SampleResult((located(is_wrong.reshape(-1), mask, "not what the output shows"),))
 
 
 def _check(probability: float) -> None:
     if not 0 <= probability <= 1:
-        raise ValueError(f"{probability!r} is no probability")
+        raise ValueError(f"{probability!r} is not a probability")
 
 
 def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
@@ -142,8 +140,8 @@ def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
     return bool(np.any(wide)) and np.array_equal(wide, wide_source, equal_nan=True)
 
 
-def _not_dropped(source: npt.NDArray[Any]) -> SampleVerdict:
-    return SampleVerdict((f"The output is the input: none of {source.size} elements was dropped or scaled.",))
+def _not_dropped(source: npt.NDArray[Any]) -> SampleResult:
+    return SampleResult((f"The output is the input: none of {source.size} elements was dropped or scaled.",))
 
 
 def _sorted_out(
@@ -167,7 +165,7 @@ def _sorted_out(
     return states, ~(kept | dropped)
 
 
-def _shares(tested: npt.NDArray[Any], is_kept: npt.NDArray[np.int8], dropout: Dropout) -> SampleVerdict:
+def _shares(tested: npt.NDArray[Any], is_kept: npt.NDArray[np.int8], dropout: Dropout) -> SampleResult:
     """Whether as many units were kept as should be, and not together with what they are independent of."""
     outer = tested.shape[: tested.ndim - dropout.unit_axes]
     units = is_kept.reshape(int(np.prod(outer)), -1)
@@ -175,7 +173,7 @@ def _shares(tested: npt.NDArray[Any], is_kept: npt.NDArray[np.int8], dropout: Dr
     if dropout.unit_axes and (kept & dropped).any():
         channel = int((kept & dropped).argmax())
         index = [int(place) for place in np.unravel_index(channel, outer)]
-        return SampleVerdict((f"Channel {index} is dropped in part: channels are kept or dropped as a whole.",))
+        return SampleResult((f"Channel {index} is dropped in part: channels are kept or dropped as a whole.",))
     is_telling = kept | dropped
     what = "channels were kept" if dropout.unit_axes else "were kept"
     return judge_bits(kept[is_telling], dropout.keep, outer if is_telling.all() else (), what=what)

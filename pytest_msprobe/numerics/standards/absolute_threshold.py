@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,7 +61,10 @@ def _judge(pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
         reasons += (_failure(pair, relative, f"relative error, for |b| > {number(bounds.small_value)}"),)
     if absolute.count:
         reasons += (_failure(pair, absolute, f"absolute error, for |b| <= {number(bounds.small_value)}"),)
-    return Judgement("error" if reasons else "pass", reasons)
+    ratio = (
+        max(relative.ratio, absolute.ratio) if len(reasons) == bool(relative.count) + bool(absolute.count) else math.inf
+    )
+    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
 
 
 def _failure(pair: OutputPair, beyond: Beyond, figure: str) -> str:

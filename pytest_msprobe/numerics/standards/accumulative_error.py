@@ -62,8 +62,15 @@ def _judge(pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
         )
         above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
         below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
+    ratio = math.inf if reasons else max(beyond.ratio, _imbalance(pair, bounds, (above, below)))
     reasons += _failures(pair, bounds, beyond, (above, below))
-    return Judgement("error" if reasons else "pass", reasons)
+    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+
+
+def _imbalance(pair: OutputPair, bounds: AccumulativeBounds, sides: tuple[int, int]) -> float:
+    """The imbalance over what is allowed."""
+    allowed = max(bounds.balance, _CHANCE * math.sqrt(sum(sides)) / pair.tested.size)
+    return abs(sides[0] - sides[1]) / pair.tested.size / allowed if allowed else math.inf
 
 
 def _failures(pair: OutputPair, bounds: AccumulativeBounds, beyond: Beyond, sides: tuple[int, int]) -> tuple[str, ...]:
@@ -77,7 +84,7 @@ def _failures(pair: OutputPair, bounds: AccumulativeBounds, beyond: Beyond, side
             f"{share(beyond.count, size)} above {number(bounds.bound)} (absolute error up to |b| = 1, else relative), "
             f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst, bounds.bound)}{remedy}."
         )
-    if balance > max(bounds.balance, _CHANCE * math.sqrt(above + below) / size):
+    if _imbalance(pair, bounds, sides) > 1:
         found.append(
             f"{above} elements are too large and {below} too small, of {size}: the errors are unbalanced by "
             f"{number(balance)}, above {number(bounds.balance)} and beyond chance; {limit_above(balance)} would pass."

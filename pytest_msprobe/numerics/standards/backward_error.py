@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
+from pytest_msprobe.numerics.one_sidedness import NEARLY_ALL, OneSided, find_one_sided
+from pytest_msprobe.numerics.standards.answers import Answers, in_reach, magnitude_of, widened
 from pytest_msprobe.numerics.standards.elements import judge_plain, settled
 from pytest_msprobe.numerics.standards.excess import Excess
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
-from pytest_msprobe.numerics.standards.sensitivity import Scatter, Sensitivity, without_jumps
 from pytest_msprobe.numerics.ulp import FloatFormat, float_format, part_dtype, unit_roundoff
 from pytest_msprobe.numerics.wording import count_of, number, position, values
 
@@ -35,82 +36,147 @@ _FLUSHED_BELOW = 2.0**-126
 class BackwardError:
     """Passes when every element is within its own tolerance, made of rounding, sensitivity and summation.
 
-    Beyond that, a tensor must not use up its tolerance as a whole, nor may one element stand out among accurate ones.
-    Integers and bools must be equal, NaN must stand where the benchmark has NaN, and Inf where it is infinite or at the
-    end of the dtype's range. An empty output on both sides passes.
+    Beyond that, a tensor must not use up its tolerance as a whole, one element must not stand out among accurate ones,
+    and the rounding must not go to one side. Integers and bools must be equal, NaN must stand where the benchmark has
+    NaN, and Inf where it is infinite or at the end of the dtype's range. An empty output on both sides passes.
 
     Attributes:
         sensitivity: how many times the response to one rounding error of every input is allowed.
         single_sensitivity: the same where an element answers to one input only, so that nothing adds up by chance.
         rounding: ulps of the output that are allowed whatever the inputs.
+        strict: what is not tolerated: `saturation` (the largest value of the dtype for Inf, or the reverse),
+            `subnormals` (0 in their place).
     """
 
     sensitivity: float = 5.0
     single_sensitivity: float = 3.0
     rounding: float = 1.0
+    strict: frozenset[str] = frozenset()
 
     name: ClassVar[str] = "backward-error"
     #: Elements are off by their own tolerance, not by one bound for all.
     off_bound: ClassVar[float] = math.inf
+    #: Whether inputs may be off, or only what is computed inside.
+    has_exact_inputs: ClassVar[bool] = False
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements: within 1 ulp."""
         return judge_plain(metrics)
 
     def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output; asks for perturbed results only where rounding does not explain the error."""
+        """The verdict on one output; asks for perturbed results only where rounding does not explain the error.
+
+        Those with moved inputs come first; those with arithmetic moved inside only where these do not explain it.
+        """
         metrics = pair.metrics
         verdict = settled(metrics)
         if verdict is not None:
             return verdict
+        if "saturation" in self.strict and metrics.nonfinite_mismatches:
+            return plain_judgement(unforgivable_reasons(metrics))
+        one_sided = find_one_sided(pair.tested, pair.reference)
+        if one_sided is not None:
+            share = one_sided.count / one_sided.total
+            return Judgement("error", (_one_sided_reason(one_sided),), ratio=share / NEARLY_ALL)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
-            return Judgement("pass")
-        found = _Search(pair, self).fault()
-        return Judgement("pass") if found is None else Judgement("error", (found,))
+            return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
+        return self._searched(pair)[1]
+
+    def tolerances(self, pair: OutputPair) -> Floats:
+        """What each element of an output of floats may be off by, once all that explains errors was asked for."""
+        return self._searched(pair)[0].tolerances()
+
+    def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
+        """The search that decided, and what it decided."""
+        format_ = float_format(part_dtype(pair.tested.dtype))
+        inputs = Answers(() if self.has_exact_inputs else pair.perturbed(), pair.reference, format_)
+        if not self.has_exact_inputs:
+            search = _Search(pair, self, [inputs])
+            found = search.judgement()
+            if found.is_pass:
+                return search, found
+        inside = Answers(pair.rounded_inside(), pair.reference, format_)
+        search = _Search(pair, self, [inputs, inside] if inside.is_known else [inputs])
+        return search, search.judgement()
+
+
+@dataclass(frozen=True, slots=True)
+class Fused(BackwardError):
+    """`backward-error` for devices that keep the inputs of a fused kernel exact and compute in float32 inside.
+
+    Only what is computed inside may be off, and what a forward saves for its gradients. Intermediate results in half
+    precision are then too inaccurate, which `backward-error` forgives up to the rounding of the inputs.
+    """
+
+    name: ClassVar[str] = "fused"
+    has_exact_inputs: ClassVar[bool] = True
 
 
 class _Search:
     """Looks for what no rounding explains in one output."""
 
-    def __init__(self, pair: OutputPair, standard: BackwardError) -> None:
+    def __init__(self, pair: OutputPair, standard: BackwardError, answers: list[Answers]) -> None:
         self._pair = pair
         self._standard = standard
+        self._answers = answers
         self._format = float_format(part_dtype(pair.tested.dtype))
+        self._flushed = _flushed(self._format, is_strict="subnormals" in standard.strict)
         self._roundoff = unit_roundoff(pair.tested.dtype)
-        self._perturbed = pair.perturbed()
-        self._sensitivity = self._settled_sensitivity()
+        self._input_roundoff = pair.operand_roundoff or self._roundoff
         self._computing = self._computing_roundoff()
 
-    def fault(self) -> str | None:
-        """What is wrong, in one sentence; None when rounding explains every error."""
+    def judgement(self) -> Judgement:
+        """An error in one line, or a pass; with the largest error over its tolerance."""
         excess = Excess()
-        for start, tested, reference, moves in self._chunks():
-            magnitude = np.abs(reference)
-            magnitude[np.isnan(magnitude)] = 0
-            rounding = 2 * self._standard.rounding * self._roundoff * magnitude + _flushed(self._format)
-            response = self._sensitivity.response(magnitude, [np.abs(move) for move in moves])
-            excess.add(start, _error(tested, reference), (rounding, response, self._tolerance(magnitude, response)))
+        for start, tested, reference in self._chunks():
+            responses = [answers.responses(start, reference) for answers in self._answers]
+            magnitude = magnitude_of(reference)
+            rounding = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
+            bounds = rounding, np.sum(responses, axis=0), self._tolerance(magnitude, responses)
+            excess.add(start, _error(tested, reference), bounds)
             excess.add_projection(reference, tested)
+        limit = self._slope_limit(excess)
+        reason = self._fault(excess, limit)
+        slope = abs(excess.slope) / limit if excess.is_large and limit else 0.0
+        ratio = max(excess.largest_use, excess.prominence, excess.exhaustion, slope)
+        return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
+
+    def tolerances(self) -> Floats:
+        """What each element may be off by, in the shape of the output."""
+        found = [
+            self._tolerance(magnitude_of(reference), [answers.responses(start, reference) for answers in self._answers])
+            for start, _, reference in self._chunks()
+        ]
+        return np.concatenate(found).reshape(self._pair.tested.shape)
+
+    def _slope_limit(self, excess: Excess) -> float:
+        """How much rounding scales the output as a whole."""
+        limit = 2 * self._standard.rounding * self._roundoff + self._computing
+        limit += self._standard.sensitivity * sum(answers.sensitivity.slope for answers in self._answers)
+        return limit + self._flushed / max(excess.size, _TINY)
+
+    def _fault(self, excess: Excess, limit: float) -> str:
+        """What is wrong, in one line; "" when rounding explains every error."""
         if excess.beyond:
             return self._beyond(excess)
         if excess.is_standing_out:
             return f"One element stands out{self._place(excess.largest_at)}: all others are far more accurate than it."
         if excess.is_used_up:
             return f"The errors are {number(excess.used)} of their tolerances on average, where chance leaves 0.3."
-        limit = 2 * self._standard.rounding * self._roundoff + self._computing
-        limit += self._standard.sensitivity * self._sensitivity.slope + _flushed(self._format) / max(excess.size, _TINY)
         if excess.is_large and abs(excess.slope) > limit:
             return (
                 f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
             )
-        return None
+        return ""
 
     def _beyond(self, excess: Excess) -> str:
         verb = "is" if excess.beyond == 1 else "are"
-        times = f"{number(excess.worst)} times" if excess.worst < math.inf else "beyond"
-        caveat = "" if self._perturbed else " of rounding alone, as the benchmark did not run on perturbed inputs"
+        times = f"{number(excess.largest_use)} times" if excess.largest_use < math.inf else "beyond"
+        is_known = any(answers.is_known for answers in self._answers)
+        caveat = "" if is_known else " of rounding alone, as the benchmark did not run on perturbed inputs"
+        what = "inside and of the output" if self._standard.has_exact_inputs else "of inputs and output"
         return (
-            f"{count_of(excess.beyond, self._pair.tested.size)} {verb} further off than rounding of inputs and output "
+            f"{count_of(excess.beyond, self._pair.tested.size)} {verb} further off than rounding {what} "
             f"explains, worst{self._place(excess.worst_at)}: {times} its tolerance{caveat}."
         )
 
@@ -119,54 +185,35 @@ class _Search:
         element = Element(unravelled(at, tested.shape), tested.item(at), reference.item(at))
         return f"{position(element)} ({values(element)})"
 
-    def _tolerance(self, magnitude: Floats, response: Floats) -> Floats:
-        is_single = self._sensitivity.is_single
-        tolerance: Floats = (self._standard.single_sensitivity if is_single else self._standard.sensitivity) * response
-        tolerance += self._computing * (response / self._roundoff + magnitude)
-        tolerance += 2 * self._standard.rounding * self._roundoff * magnitude
-        return tolerance + _flushed(self._format)
-
-    def _settled_sensitivity(self) -> Sensitivity:
-        scatter = Scatter()
-        if self._perturbed:
-            for _, _, reference, moves in self._chunks():
-                scatter.add(reference, moves)
-        return scatter.settled()
+    def _tolerance(self, magnitude: Floats, responses: list[Floats]) -> Floats:
+        tolerance: Floats = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
+        tolerance += self._computing * (responses[0] / self._input_roundoff + magnitude)
+        for answers, response in zip(self._answers, responses):
+            is_single = answers.sensitivity.is_single
+            tolerance += (self._standard.single_sensitivity if is_single else self._standard.sensitivity) * response
+        return tolerance
 
     def _computing_roundoff(self) -> float:
         """Relative error of the terms of an element: their summation and the functions that they are made with."""
         # float64 is computed with better functions than the wide ones of shorter types.
         kernel = self._pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
-        if self._sensitivity.is_single:
+        if self._answers[0].sensitivity.is_single and not self._standard.has_exact_inputs:
             return kernel
         return kernel + _SUMMATION * math.sqrt(self._pair.accumulated) * min(self._roundoff, _FLOAT32_ROUNDOFF)
 
-    def _chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any], list[npt.NDArray[Any]]]]:
-        """Flat start, tested and reference values in reach of the dtype, and the moves for each perturbation."""
-        wide = np.complex128 if self._pair.tested.dtype.kind == "c" else np.float64
-        results = (perturbed.result for perturbed in self._perturbed)
-        flat = [array.reshape(-1) for array in (self._pair.tested, self._pair.reference, *results)]
+    def _chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Flat start, tested and reference values in reach of the dtype."""
+        flat = [array.reshape(-1) for array in (self._pair.tested, self._pair.reference)]
         for start in range(0, flat[0].size, CHUNK_ELEMENTS):
-            tested, reference, *others = (array[start : start + CHUNK_ELEMENTS].astype(wide) for array in flat)
-            yield start, self._in_reach(tested), self._in_reach(reference), self._moves(reference, others)
+            tested, reference = (widened(array[start : start + CHUNK_ELEMENTS]) for array in flat)
+            yield start, in_reach(tested, self._format), in_reach(reference, self._format)
 
-    def _moves(self, reference: npt.NDArray[Any], others: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        moves = []
-        with np.errstate(invalid="ignore"):
-            for other, perturbed in zip(others, self._perturbed):
-                move = (other - reference) / perturbed.size
-                move[~np.isfinite(move)] = math.nan  # a perturbed input that left the domain tells nothing
-                moves.append(move)
-        if len(moves) > 1 and self._perturbed[1].size < self._perturbed[0].size:
-            without_jumps(reference, moves, self._perturbed[1].size)
-        return moves
 
-    def _in_reach(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Infinite stands one spacing beyond the largest value: a finite result there and Inf are neighbours."""
-        if array.dtype.kind == "c":
-            return array
-        limit = self._format.largest + self._format.largest_spacing
-        return np.clip(array, -limit, limit)
+def _one_sided_reason(found: OneSided) -> str:
+    return (
+        f"The errors are one-sided: {found.count} of {found.total} elements that rounding to nearest moves the other "
+        f"way were rounded {found.side}."
+    )
 
 
 def _error(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
@@ -178,8 +225,8 @@ def _error(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
     return error
 
 
-def _flushed(format_: FloatFormat) -> float:
+def _flushed(format_: FloatFormat, *, is_strict: bool) -> float:
     """What may become 0: devices flush what is near the end of a wide exponent range; float16 needs its subnormals."""
-    if format_.smallest_normal <= _FLUSHED_BELOW:
+    if format_.smallest_normal <= _FLUSHED_BELOW and not is_strict:
         return 4 * format_.smallest_normal
     return format_.smallest_normal * 2.0**-format_.mantissa_bits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.metrics import Metrics
 from pytest_msprobe.numerics.wording import count_of
 
@@ -28,4 +28,4 @@ class Binary:
             verb = "differs" if metrics.off_count == 1 else "differ"
             rounded = "the benchmark, rounded once to the tested dtype"
             reasons += (f"{count_of(metrics.off_count, metrics.size)} {verb} from {rounded}; none may.",)
-        return Judgement("error" if reasons else "pass", reasons)
+        return plain_judgement(reasons)

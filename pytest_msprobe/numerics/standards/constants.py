@@ -76,7 +76,7 @@ class SecondOpinionConstants:
     Attributes:
         small_value: up to this |b| an element is small.
         absolute: a small element that is further off counts.
-        least: an error of the second opinion below this stands for this, so that no ratio explodes.
+        least: an error of the second opinion below this counts as this, which bounds the ratio.
     """
 
     small_value: float
@@ -98,7 +98,7 @@ SECOND_OPINION: Mapping[str, SecondOpinionConstants] = {
     "float32": SecondOpinionConstants(2.0**-20, 2.0**-30, 2.0**-14),
 }
 
-#: S: levels 0, 1 and 2. Which API has which level: `precheck/api_standards.txt`.
+#: S: levels 0, 1 and 2. Which API has which level: `apis/facts/benchmark_levels.txt`.
 LEVELS = (Levels(2.0, 2.0, 10.0, 2.0), Levels(2.0, 1.5, 5.0, 1.5), Levels(2.0, 1.2, 2.0, 1.2))
 
 _NARROW = UlpBounds(ulps=1.0, share=0.001, mean=0.0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
 from pytest_msprobe.numerics.rounding import round_once
@@ -84,6 +85,11 @@ class Beyond:
         self.worst = 0.0
         self.worst_at = 0
 
+    @property
+    def ratio(self) -> float:
+        """The largest figure over the limit."""
+        return self.worst / self.limit if self.limit else math.inf if self.worst else 0.0
+
     def add(self, start: int, figures: Floats) -> None:
         """Take a chunk into account, whose first figure stands at the flat position `start`."""
         at = int(figures.argmax())
@@ -96,7 +102,7 @@ def settled(metrics: Metrics) -> Judgement | None:
     """The verdict where there is nothing to weigh: structure, exact or no elements, all equal; else None."""
     if metrics.structural or metrics.is_exact or metrics.is_empty:
         return judge_plain(metrics)
-    return Judgement("pass") if metrics.max_abs == 0 and not metrics.nonfinite_mismatches else None
+    return plain_judgement(()) if metrics.max_abs == 0 and not metrics.nonfinite_mismatches else None
 
 
 def weigh(
@@ -119,8 +125,12 @@ def judge_plain(metrics: Metrics) -> Judgement:
         if metrics.max_ulp is None:
             reasons = ("The values differ, and no ULP is defined for their type.",)
         elif metrics.max_ulp > 1:
-            reasons = (f"Error of {number(metrics.max_ulp, 1)} ULP is above 1.",)
-    return Judgement("error" if reasons else "pass", reasons)
+            return Judgement(
+                "error", (f"Error of {number(metrics.max_ulp, 1)} ULP is above 1.",), ratio=metrics.max_ulp
+            )
+        else:
+            return Judgement("pass", ratio=metrics.max_ulp)
+    return plain_judgement(reasons)
 
 
 def dtype_name(pair: OutputPair) -> str:

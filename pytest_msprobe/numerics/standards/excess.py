@@ -14,10 +14,12 @@ Floats = npt.NDArray[np.float64]
 _FEW = 8
 #: ... or about a distribution.
 _LARGE = 32
-#: Largest of a million normal errors over their root mean square: 5. Twice that is no chance.
+#: Largest of a million normal errors over their root mean square: 5. Twice that is not chance.
 _STANDS_OUT = 10.0
 #: What is within so many roundings of the benchmark may be right, however accurate the others are.
 _HARMLESS = 8.0
+#: ... and so may be what uses up no more than this share of its tolerance: rows of one tensor differ in accuracy.
+_NOTICEABLE = 0.2
 #: An element that answers to its inputs by less than this share of its rounding does not show how accurate others are.
 _INFORMATIVE = 0.25
 #: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
@@ -29,15 +31,16 @@ class Excess:
 
     Attributes:
         beyond: number of elements beyond their tolerance.
-        worst, worst_at: largest error over tolerance, and where; 1 and 0 while none is beyond.
+        largest_use, worst_at: largest error over tolerance, and where; 0 and 0 while there is no error.
         largest_at: the element of the largest error.
     """
 
     def __init__(self) -> None:
         self.beyond = 0
-        self.worst, self.worst_at = 1.0, 0
+        self.largest_use, self.worst_at = 0.0, 0
         self.largest_at = 0
         self._largest = np.zeros(3)
+        self._use_of_largest = 0.0
         self._informative = 0
         self._count = 0
         self._uses = 0.0
@@ -51,13 +54,13 @@ class Excess:
         use = error / tolerance
         self.beyond += int(np.count_nonzero(use > 1))
         at = int(use.argmax())
-        if use.item(at) > self.worst:
-            self.worst, self.worst_at = use.item(at), start + at
+        if use.item(at) > self.largest_use:
+            self.largest_use, self.worst_at = use.item(at), start + at
         self._count += use.size
         self._uses += float(np.square(use).sum())
-        self._add_errors(start, error, rounding, response)
+        self._add_errors(start, error, rounding, response, use)
 
-    def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats) -> None:
+    def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats, use: Floats) -> None:
         """As they are, in roundings of the element, and in answers to the inputs."""
         errors = np.stack([error, error / rounding, error / (response + rounding)])
         is_informative = response >= _INFORMATIVE * rounding
@@ -66,6 +69,7 @@ class Excess:
         at = int(error.argmax())
         if is_informative[at] and error.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
             self._largest, self.largest_at = errors[:, at], start + at
+            self._use_of_largest = use.item(at)
 
     def add_projection(self, reference: npt.NDArray[Any], tested: npt.NDArray[Any]) -> None:
         """Take a chunk into account for `slope`."""
@@ -85,10 +89,19 @@ class Excess:
         """Whether the largest error is far beyond the others, however they are counted.
 
         Beyond the others' errors alone is any element of a wide range; beyond them in roundings is one that cancels;
-        and beyond them in answers to the inputs one whose answer is small by chance.
+        and beyond them in answers to the inputs one whose answer is small by chance. It must also use up a good part of
+        its own tolerance.
         """
+        return self.prominence > 1
+
+    @property
+    def prominence(self) -> float:
+        """How many times as far as chance allows the largest error is beyond the others; 0 where that says nothing."""
+        if self._informative < _LARGE or self._use_of_largest <= _NOTICEABLE:
+            return 0.0
         others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._informative - 1))
-        return self._informative >= _LARGE and bool((self._largest > _STANDS_OUT * others).all())
+        with np.errstate(divide="ignore"):
+            return float((self._largest / (_STANDS_OUT * others)).min())
 
     @property
     def used(self) -> float:
@@ -98,7 +111,12 @@ class Excess:
     @property
     def is_used_up(self) -> bool:
         """Whether all elements are about as far off as the worst may be."""
-        return self._count >= _FEW and self.used > _USED_UP
+        return self.exhaustion > 1
+
+    @property
+    def exhaustion(self) -> float:
+        """The same over what chance allows; 0 for too few elements."""
+        return self.used / _USED_UP if self._count >= _FEW else 0.0
 
     @property
     def size(self) -> float:

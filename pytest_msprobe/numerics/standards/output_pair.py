@@ -47,6 +47,9 @@ class OutputPair:
         kernel_error: relative error that the functions which the API evaluates may have on a device, beside rounding.
         perturbed: two results for perturbed inputs, the second for much smaller perturbations; fewer, or none, where
             the benchmark could not be run on them.
+        rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
+            float32; none where the benchmark cannot do that.
+        operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine; None without one.
     """
 
@@ -56,7 +59,9 @@ class OutputPair:
     accumulated: int = 1
     kernel_error: float = 0.0
     perturbed: Callable[[], tuple[Perturbed, ...]] = _none
+    rounded_inside: Callable[[], tuple[Perturbed, ...]] = _none
     second_opinion: Callable[[], Array | None] = _no_opinion
+    operand_roundoff: float | None = None
 
 
 class PairStandard(Standard, Protocol):

@@ -67,6 +67,7 @@ def _judge(pair: OutputPair, second: npt.NDArray[Any], constants: SecondOpinionC
         own.add(np.abs(tested - reference), magnitude)
         other.add(np.abs(opinion - reference), magnitude)
     reasons = []
+    ratio = math.inf if alone else 0.0
     if alone:
         verb = "has" if alone == 1 else "have"
         elements = count_of(alone, pair.tested.size)
@@ -75,9 +76,10 @@ def _judge(pair: OutputPair, second: npt.NDArray[Any], constants: SecondOpinionC
         )
     for label, mine, theirs, limit in zip(_LABELS, own.values(), other.values(), _limits(levels)):
         floored = max(theirs, constants.least)
+        ratio = max(ratio, mine / (limit * floored) if limit else math.inf if mine else 0.0)
         if not mine <= limit * floored:
             reasons.append(_failure(label, (mine, theirs, constants.least), mine / floored, limit))
-    return Judgement("error" if reasons else "pass", tuple(reasons))
+    return Judgement("error" if reasons else "pass", tuple(reasons), ratio=ratio)
 
 
 _LABELS = ("Share of small elements that are off", "RMSE", "Max relative error", "Mean relative error")

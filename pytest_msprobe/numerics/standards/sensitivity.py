@@ -47,7 +47,7 @@ class Sensitivity:
     def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
         """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result.
 
-        A change that is NaN is unknown, and one of exactly 0 is no change.
+        A change that is NaN is unknown, and one of exactly 0 is not a change.
         """
         if not changes:
             return np.zeros_like(magnitude)
@@ -114,7 +114,7 @@ def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]
     Args:
         reference: the unperturbed result.
         moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`; changed in place.
-        size: much smaller than 1; else jumps cannot be told.
+        size: much smaller than 1; else jumps cannot be determined.
     """
     large, small = np.abs(moves[0]), np.abs(moves[1]) * size
     jumps = (small > _JUMP_OF_VALUE * np.abs(reference)) & (small > _JUMP_OF_CHANGE * large)

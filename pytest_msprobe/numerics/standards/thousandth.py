@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.metrics import Metrics
 from pytest_msprobe.numerics.standards.constants import THOUSANDTH_RELATIVE, THOUSANDTH_SHARE
 from pytest_msprobe.numerics.standards.elements import Beyond, judge_plain, place, rounded_chunks, settled
@@ -37,13 +38,16 @@ class Thousandth:
         verdict = settled(pair.metrics)
         reasons = unforgivable_reasons(pair.metrics)
         if verdict is not None or reasons:
-            return verdict or Judgement("error", reasons)
+            return verdict or plain_judgement(reasons)
         # "Not below" is "above the neighbour below".
         beyond = Beyond(float(np.nextafter(self.relative, 0)))
         for chunk in rounded_chunks(pair.tested, pair.reference):
             beyond.add(chunk.start, chunk.relative)
         found = 1 - beyond.count / pair.tested.size
-        return Judgement("pass") if found >= self.share else Judgement("error", (self._failure(pair, beyond, found),))
+        ratio = (1 - found) / (1 - self.share) if self.share < 1 else math.inf
+        if found >= self.share:
+            return Judgement("pass", ratio=min(1.0, ratio) if found < 1 else 0.0)
+        return Judgement("error", (self._failure(pair, beyond, found),), ratio=ratio)
 
     def _failure(self, pair: OutputPair, beyond: Beyond, found: float) -> str:
         return (

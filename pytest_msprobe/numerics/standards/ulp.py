@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement, unforgivable_reasons
+from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforgivable_reasons
 from pytest_msprobe.numerics.metrics import Metrics
 from pytest_msprobe.numerics.standards.constants import ULP, UlpBounds
 from pytest_msprobe.numerics.standards.elements import (
@@ -50,15 +51,22 @@ class Ulp:
 def _judge(pair: OutputPair, bounds: UlpBounds) -> Judgement:
     reasons = unforgivable_reasons(pair.metrics)
     if reasons:
-        return Judgement("error", reasons)
+        return plain_judgement(reasons)
     beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
-    if beyond.count / pair.tested.size < bounds.share or mean < bounds.mean:
-        return Judgement("pass")
+    ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
+    if ratio < 1:
+        return Judgement("pass", ratio=ratio)
     opinion = pair.second_opinion()
     second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
-    if second is not None and beyond.count < second:
-        return Judgement("pass")
-    return Judgement("error", (_failure(pair, bounds, beyond, (mean, second)),))
+    ratio = min(ratio, _over(beyond.count, second or 0))
+    if ratio < 1:
+        return Judgement("pass", ratio=ratio)
+    return Judgement("error", (_failure(pair, bounds, beyond, (mean, second)),), ratio=ratio)
+
+
+def _over(figure: float, bound: float) -> float:
+    """Below 1 only for a figure below its bound."""
+    return figure / bound if bound else math.inf
 
 
 def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds: UlpBounds) -> tuple[Beyond, float]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import DumpError, read_construct
 
-DUMPS = Path(__file__).parents[2] / "dumps"
+DUMPS = real_dumps()
 
 
 def write(folder: Path, content: Any) -> Path:
@@ -47,14 +48,14 @@ def test_parents_by_child(tmp_path: Path, content: Any, parents: Any) -> None:
         ({"a": [3, 0]}, "a: expected the name of the parent or null, found 3"),
     ],
 )
-def test_another_form_is_one_sentence(tmp_path: Path, content: Any, sentence: str) -> None:
+def test_another_form_is_one_line(tmp_path: Path, content: Any, sentence: str) -> None:
     path = write(tmp_path, content)
     with pytest.raises(DumpError) as caught:
         read_construct(path)
     assert str(caught.value).startswith(f"{path}: {sentence}")
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match=r"construct\.json: cannot be read: No such file or directory"):
         read_construct(tmp_path / "construct.json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import ml_dtypes
 import numpy as np
@@ -73,6 +74,7 @@ def test_a_dtype_and_its_array_type_are_one_pair_of_equal_size(name: str) -> Non
     assert dtype_of_array(array_type.newbyteorder(">")) is dtype
 
 
+@pytest.mark.skipif(find_spec("mindspore") is None, reason="MindSpore is not installed")
 def test_bfloat16_is_that_of_ml_dtypes_even_after_mindspore_registered_its_own() -> None:
     code = (
         "import ml_dtypes, mindspore, numpy as np, msprobe_collector.dump_format as f;"

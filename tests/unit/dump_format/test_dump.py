@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import Dump, DumpError, PlainValue, TensorValue
 
@@ -24,7 +25,7 @@ TENSOR = {
     "Mean": 0.5,
     "Norm": 1.0,
 }
-DUMPS = Path(__file__).parents[2] / "dumps"
+DUMPS = real_dumps()
 
 
 def write(folder: Path, content: Any) -> Path:
@@ -116,9 +117,9 @@ def test_one_bad_record_leaves_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "is not valid JSON: Input data was truncated (cut off while it was written?); dump the step again"),
+        (b"", "is not valid JSON: Input data was truncated (incomplete file?); dump the step again"),
         (b"PK\x03\x04 zip", "is not valid JSON: JSON is malformed: invalid character (byte 0); dump the step again"),
-        (b'{"task": "statistics", "data": {"Mint.a.0.forward": {"output": [', "(cut off while it was written?)"),
+        (b'{"task": "statistics", "data": {"Mint.a.0.forward": {"output": [', "(incomplete file?)"),
         (b'{"task": "statistics", "data": {}} trailing', "is not valid JSON"),
         (b'{"task": "statistics", "data": {"a": [NaNNaN]}}', "is not valid JSON"),
         (b"[" * 100_000, "is not a dump.json of an API dump"),

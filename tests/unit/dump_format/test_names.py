@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import (
     API_TYPES,
@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import (
     split_record_name,
 )
 
-DUMPS = Path(__file__).parents[2] / "dumps"
+DUMPS = real_dumps()
 
 API_RECORDS = [
     ("Mint.matmul.3.forward", "Mint", "matmul", 3, "forward", "matmul"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from msprobe_collector.dump_format import Dtype, dtype_of_array, find_dtype
+from msprobe_collector.dump_format.files import MAP_FROM_BYTES
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
 
 
@@ -64,14 +65,32 @@ class Grenade:
         return os.mkdir, (str(self.path),)
 
 
-def rewritten(file: io.BytesIO, end: str, content: bytes) -> io.BytesIO:
+def rewritten(file: io.BytesIO, end: str, content: bytes, compression: int = zipfile.ZIP_STORED) -> io.BytesIO:
     """The same archive with the member that ends in `end` holding `content`."""
     out = io.BytesIO()
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            new.writestr(name, content if name.endswith(end) else old.read(name))
+            if name.endswith(end):
+                new.writestr(name, content, compression)
+            else:
+                new.writestr(name, old.read(name))
     out.seek(0)
     return out
+
+
+def many_members() -> io.BytesIO:
+    out = saved(BASE)
+    with zipfile.ZipFile(out, "a") as archive:
+        for number in range(65 - len(archive.namelist())):
+            archive.writestr(f"more/{number}", b"")
+    return out
+
+
+def flipped(file: io.BytesIO) -> io.BytesIO:
+    content = bytearray(file.getvalue())
+    at = content.index(BASE.numpy().tobytes())
+    content[at] ^= 1
+    return io.BytesIO(content)
 
 
 FLOAT32 = dtype_of(BASE)
@@ -86,12 +105,35 @@ def test_nothing_that_a_file_names_is_called(tmp_path: Path) -> None:
 BAD = {
     "not a zip": (lambda: io.BytesIO(b"junk" * 50), "is not a .pt file"),
     "empty": (lambda: io.BytesIO(), "is not a .pt file"),
-    "a dict": (lambda: saved({"a": 1}), "holds a dict, not a tensor"),
-    "two tensors": (lambda: saved([BASE, BASE]), "holds a list, not a tensor"),
+    "a dict": (lambda: saved({"a": 1}), "its description uses EMPTY_DICT, which that of one tensor does not"),
+    "two tensors": (lambda: saved([BASE, BASE]), "its description uses EMPTY_LIST"),
     "other shape": (lambda: saved(BASE.t().contiguous()), r"has shape \(6, 4\), the record says \(4, 6\)"),
     "other dtype": (lambda: saved(BASE.double()), "holds Float64, the record says Float32"),
-    "cut storage": (lambda: rewritten(saved(BASE), "data/0", b"\0" * 8), "is cut off"),
-    "cut description": (lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02"), "is not a .pt file"),
+    "cut storage": (lambda: rewritten(saved(BASE), "data/0", b"\0" * 8), "is truncated"),
+    "cut description": (lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02"), "its description is damaged"),
+    "a conjugate view": (lambda: saved(torch.complex(BASE, BASE).conj()), "EMPTY_DICT"),
+    "a number": (lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02K\x01."), "holds a int, not a tensor"),
+    "big-endian": (lambda: rewritten(saved(BASE), "byteorder", b"big"), "not written on a little-endian machine"),
+    "a memo that fills memory": (
+        lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02K\x01r\xff\xff\xff\x7f."),
+        "holds a int, not a tensor",
+    ),
+    "a number of many digits": (
+        lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02\x8a\xff" + b"\x7f" * 255 + b"."),
+        "a number that no tensor has",
+    ),
+    "endless operations": (
+        lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02" + b"N" * 60_000 + b"."),
+        "more than 1000 operations",
+    ),
+    "an attribute that is set": (
+        lambda: rewritten(saved(BASE), "data.pkl", b"\x80\x02ctorch._utils\n_rebuild_parameter\n}b."),
+        "uses EMPTY_DICT",
+    ),
+    "many members": (lambda: many_members(), "it has 65 members"),
+    "a compressed member": (lambda: rewritten(saved(BASE), "data/0", bytes(96), zipfile.ZIP_DEFLATED), "is compressed"),
+    "a bomb": (lambda: rewritten(saved(BASE), "data.pkl", bytes(1 << 20), zipfile.ZIP_DEFLATED), "is compressed"),
+    "a flipped bit": (lambda: flipped(saved(BASE.clone())), "the checksum of its values is wrong"),
     "huge description": (
         lambda: rewritten(saved(BASE), "data.pkl", b"\0" * 100_000),
         "is not a .pt file of one tensor",
@@ -111,6 +153,36 @@ def _description(offset: int) -> bytes:
     found = plain.replace(b"K\x00K\x04K\x06", b"K" + bytes([offset]) + b"K\x04K\x06")
     assert found != plain
     return found
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_pickle_protocol_that_torch_can_write_is_read(protocol: int) -> None:
+    file = io.BytesIO()
+    torch.save(BASE[1:], file, pickle_protocol=protocol)
+    np.testing.assert_array_equal(read_pytorch_tensor(file, (3, 6), FLOAT32), BASE[1:].numpy())
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_large_tensor_is_mapped_or_copied_once(tmp_path: Path, is_transposed: bool) -> None:
+    tensor = torch.arange(MAP_FROM_BYTES, dtype=torch.float32).reshape(2, -1)
+    tensor = tensor.t() if is_transposed else tensor
+    torch.save(tensor, tmp_path / "x.pt")
+    with (tmp_path / "x.pt").open("rb") as file:
+        array = read_pytorch_tensor(file, tuple(tensor.shape), FLOAT32)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable is is_transposed  # a mapped file is read-only
+    np.testing.assert_array_equal(array, tensor.numpy())
+
+
+def test_a_view_far_larger_than_its_file_is_refused() -> None:
+    view = torch.ones(1).expand(1 << 20, 1 << 20)
+    with pytest.raises(PytorchFileError, match="describes 1099511627776 elements over a storage of 1"):
+        read_pytorch_tensor(saved(view), (1 << 20, 1 << 20), FLOAT32)
+
+
+def test_the_stride_of_one_element_may_be_any_number() -> None:
+    tensor = torch.ones(1).as_strided((1, 1), (1 << 60, 1))
+    assert read_pytorch_tensor(saved(tensor), (1, 1), FLOAT32).tolist() == [[1.0]]
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import BackwardRecord, DumpError, ForwardRecord, PlainValue, tensor_positions
+from msprobe_collector.dump_format.decoding import decode_value
 from msprobe_collector.dump_format.records import decode_backward, decode_forward
-from msprobe_collector.dump_format.values import Place, decode_value
 
 INT = {"type": "int", "value": 3}
 THREE = PlainValue("int", 3)
@@ -77,13 +77,13 @@ def test_a_backward_record_counts_its_nulls(encoded: Any, record: tuple[Any, ...
         ),
     ],
 )
-def test_a_malformed_forward_record_is_one_sentence(encoded: Any, sentence: str) -> None:
+def test_a_malformed_forward_record_is_one_line(encoded: Any, sentence: str) -> None:
     with pytest.raises(DumpError) as caught:
         forward(encoded)
     assert str(caught.value) == sentence
 
 
-def test_a_malformed_backward_record_is_one_sentence() -> None:
+def test_a_malformed_backward_record_is_one_line() -> None:
     with pytest.raises(DumpError) as caught:
         backward({"input": [], "output": 3})
     assert str(caught.value) == "dump.json: Mint.add.0.backward: output: expected a list, found int"
@@ -91,8 +91,20 @@ def test_a_malformed_backward_record_is_one_sentence() -> None:
 
 def test_tensor_positions_skip_what_is_no_top_level_tensor() -> None:
     """`f(x, 3, int_t, y, bool_t, nodiff)` gave output [T, null, T, null, null]: five entries for six arguments."""
-    place = Place("", "", "")
     arguments = (tensor(), INT, tensor("Int64"), tensor(), tensor("Bool"), tensor(), [tensor()], {"k": tensor()})
-    values = tuple(decode_value(item, place) for item in (*arguments, tensor("float64", "numpy.ndarray"), None))
+    values = tuple(decode_value(item) for item in (*arguments, tensor("float64", "numpy.ndarray"), None))
     assert tensor_positions(values) == (0, 2, 3, 4, 5)
     assert tensor_positions(()) == ()
+
+
+def test_constructor_attributes_and_further_gradients_are_read_where_the_dump_holds_them() -> None:
+    forward = {"input_args": [INT], "attributes": {"stride": [INT, INT], "pad_mode": None}}
+    assert decode_forward(forward, file="dump.json", record="Primitive.c.Conv2D.0.forward").attributes == {
+        "stride": (THREE, THREE),
+        "pad_mode": None,
+    }
+    backward = {"input": [], "output": [], "other_gradients": {"input.0.1": INT}}
+    assert decode_backward(backward, file="dump.json", record="Mint.cat.0.backward").others == {"input.0.1": THREE}
+    assert decode_backward({}, file="dump.json", record="Mint.cat.0.backward").others == {}
+    with pytest.raises(DumpError, match=r"attributes: expected an object of constructor attributes"):
+        decode_forward({"attributes": []}, file="dump.json", record="Primitive.c.Conv2D.0.forward")

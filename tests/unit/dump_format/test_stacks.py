@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import CallStacks, Dump, Frame
+from msprobe_collector.dump_format.stacks import frame_text
 
-DUMPS = Path(__file__).parents[2] / "dumps"
+DUMPS = real_dumps()
 LIBRARY = "File /opt/python/lib/python3.11/site-packages/mindspore/nn/cell.py, line 9, in __call__, \n return out"
 INNER = "File /home/me/model.py, line 12, in construct, \n y = mint.add(x, 1)"
 OUTER = "File /home/me/train.py, line 40, in <module>, \n step(batch)"
@@ -53,10 +55,14 @@ def test_a_frame_reads_as_file_line_function_source() -> None:
         ("File a b/c, d.py, line 3, in f, \n x = 1", Frame("a b/c, d.py", 3, "f", "x = 1")),
         ("File a.py, line 3, in f\n x = 1", Frame("a.py", 3, "f", "x = 1")),
         ("File a.py, line 3, in f, \n", Frame("", 0, "", "File a.py, line 3, in f,")),
-        ("File a.py, line 3, in f, \n call(a,\n  b)", Frame("a.py", 3, "f", "call(a,\n  b)")),
+        ("File a.py, line 3, in f, \n call(a,\n  b)", Frame("a.py", 3, "f", "call(a, b)")),
         ("File C:\\me\\a.py, line 3, in <lambda>, \n x", Frame("C:\\me\\a.py", 3, "<lambda>", "x")),
         ("no frame at all", Frame("", 0, "", "no frame at all")),
-        (f"File a.py, line {'9' * 5000}, in f, \n x", Frame("", 0, "", f"File a.py, line {'9' * 5000}, in f, \n x")),
+        (f"File a.py, line {'9' * 5000}, in f, \n x", Frame("", 0, "", f"File a.py, line {'9' * 5000}, in f, x")),
+        (
+            "File \x1b[2Ja.py, line 3, in f\x07, \n x = '\x1b]0;t\x07'\nFAILED forged",
+            Frame("\\x1b[2Ja.py", 3, "f\\x07", "x = '\\x1b]0;t\\x07' FAILED forged"),
+        ),
     ],
 )
 def test_frame_texts_are_cut_or_kept_whole(tmp_path: Path, text: str, frame: Frame) -> None:
@@ -133,3 +139,16 @@ def test_every_forward_record_of_a_real_dump_leads_to_the_users_line(dump: str) 
         assert frame is not None
         assert frame.file.startswith("/home/train/")
         assert frame.line > 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (Frame("/a b/net.py", 7, "construct", "y = f(x)"), "File /a b/net.py, line 7, in construct, \n y = f(x)"),
+        (Frame("", 0, "", "strange"), "strange"),
+    ],
+)
+def test_frames_are_written_as_they_are_read(tmp_path: Path, frame: Frame, text: str) -> None:
+    assert frame_text(frame) == text
+    (tmp_path / "stack.json").write_text(json.dumps({"0": [["Mint.x.0.forward"], [text]]}))
+    assert CallStacks.beside(tmp_path / "dump.json").frames("Mint.x.0.forward") == (frame,)

@@ -1,4 +1,4 @@
-"""Tensor files: exact values from good ones, one sentence and no harm from bad ones."""
+"""Tensor files: exact values from good ones, one line and no harm from bad ones."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def test_a_file_that_contradicts_the_record_is_refused(
     [
         (b"", "is not a NumPy .npy file: EOF"),
         (b"\x93NUMPY", "is not a NumPy .npy file: EOF"),
-        (b"\x93NUMPY\x01\x00\xff\xff{", "is not a NumPy .npy file: EOF"),
+        (b"\x93NUMPY\x01\x00\xff\x00{", "is not a NumPy .npy file: EOF"),
+        (b"\x93NUMPY\x01\x00\xff\xff{", "is not a NumPy .npy file: its header of 65535 bytes is longer than 2048"),
         (b"not an array at all", "is not a NumPy .npy file: the magic string is not correct"),
         (b"PK\x03\x04" + b"\0" * 100, "is not a NumPy .npy file: the magic string is not correct"),
         (npy("{'descr': '<f4', 'shape': (3,"), "is not a NumPy .npy file: "),
@@ -173,14 +174,17 @@ def test_a_file_that_contradicts_the_record_is_refused(
         (npy("[]"), "is not a NumPy .npy file: Header is not a dictionary"),
         (npy("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "is not a NumPy .npy file: shape is not valid"),
         (npy("{'descr': 'nonsense', 'fortran_order': False, 'shape': (3,)}"), "is not a NumPy .npy file: "),
-        (npy("x" * 20_000, version=b"\x02\x00"), "is not a NumPy .npy file: Header info length"),
+        (
+            npy("x" * 20_000, version=b"\x02\x00"),
+            "is not a NumPy .npy file: its header of 20000 bytes is longer than 2048",
+        ),
         (
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", b"\0" * 11),
-            "is cut off: it holds 11 of 12 bytes of values",
+            "is truncated: it holds 11 of 12 bytes of values",
         ),
         (
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}"),
-            "is cut off: it holds 0 of 12 bytes of values",
+            "is truncated: it holds 0 of 12 bytes of values",
         ),
     ],
 )
@@ -192,7 +196,7 @@ def test_a_file_that_is_no_whole_npy_is_refused(tmp_path: Path, content: bytes, 
 def test_an_absurd_shape_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
     shape = (2**47, 2**47)
     (tmp_path / "x.npy").write_bytes(npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}"))
-    assert refusal(tmp_path, shape=shape) == f"'x.npy' is cut off: it holds 0 of {4 * 2**94} bytes of values"
+    assert refusal(tmp_path, shape=shape) == f"'x.npy' is truncated: it holds 0 of {4 * 2**94} bytes of values"
 
 
 def test_an_npz_is_refused(tmp_path: Path) -> None:

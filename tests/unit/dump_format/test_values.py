@@ -15,12 +15,13 @@ from msprobe_collector.dump_format import (
     OpaqueValue,
     Place,
     PlainValue,
+    SizeValue,
     TensorValue,
     Value,
     find_dtype,
     tensors_in,
 )
-from msprobe_collector.dump_format.values import decode_value
+from msprobe_collector.dump_format.decoding import decode_value, refuse_malformed
 
 PLACE = Place("step0/dump.json", "Mint.add.0.forward", "input_args[0]")
 FLOAT32 = find_dtype("Float32")
@@ -29,7 +30,9 @@ TENSOR_WITH_NORM = TENSOR | {"Norm": 3.0}
 
 
 def decode(encoded: Any) -> Value:
-    return decode_value(encoded, PLACE)
+    value = decode_value(encoded)
+    refuse_malformed(value, PLACE)
+    return value
 
 
 def plain(kind: str, value: Any) -> dict[str, Any]:
@@ -50,6 +53,7 @@ def plain(kind: str, value: Any) -> dict[str, Any]:
         (plain("float", 2), PlainValue("float", 2.0)),
         (plain("float", "Infinity"), PlainValue("float", math.inf)),
         (plain("float", "-Infinity"), PlainValue("float", -math.inf)),
+        (plain("float", " inf\t"), PlainValue("float", math.inf)),  # a word of an older dump
         (plain("str", "mean"), PlainValue("str", "mean")),
         (plain("str", "NaN"), PlainValue("str", "NaN")),  # quoted or not in the file: a str stays a str
         (plain("float32", 1.5), PlainValue("float32", 1.5)),
@@ -63,8 +67,8 @@ def plain(kind: str, value: Any) -> dict[str, Any]:
         (plain("mindspore.dtype", "Float16"), DtypeValue(find_dtype("Float16"))),
         (plain("torch.dtype", "torch.float16"), DtypeValue(find_dtype("Float16"))),
         (plain("mindspore.dtype", "float32"), DtypeValue(FLOAT32)),
-        (plain("mindspore.dtype", "3"), OpaqueValue("dtype 3")),  # a keyword called dtype whose value was 3
-        (plain("torch.Size", [2, 3]), (PlainValue("int", 2), PlainValue("int", 3))),
+        (plain("mindspore.dtype", "3"), OpaqueValue("mindspore.dtype")),  # a keyword called dtype whose value was 3
+        (plain("torch.Size", [2, 3]), SizeValue([PlainValue("int", 2), PlainValue("int", 3)])),
         (plain("complex64", 1.0), OpaqueValue("complex64")),
         (
             {"type": "mindspore.ProcessGroup", "group_ranks": [0], "group_id": "1f"},
@@ -79,7 +83,10 @@ def plain(kind: str, value: Any) -> dict[str, Any]:
         (TENSOR, TensorValue(FLOAT32, (2, 3), 2.0, -1.0, 0.5, None, None)),
         (TENSOR_WITH_NORM | {"data_name": "a.npy"}, TensorValue(FLOAT32, (2, 3), 2.0, -1.0, 0.5, 3.0, "a.npy")),
         (TENSOR_WITH_NORM | {"data_name": -1}, TensorValue(FLOAT32, (2, 3), 2.0, -1.0, 0.5, 3.0, None)),
-        (TENSOR_WITH_NORM | {"md5": "0000abcd", "layout": {}}, TensorValue(FLOAT32, (2, 3), 2.0, -1.0, 0.5, 3.0, None)),
+        (
+            TENSOR_WITH_NORM | {"md5": "0000abcd", "layout": {}, "NaN_count": 2, "Inf_count": -1},
+            TensorValue(FLOAT32, (2, 3), 2.0, -1.0, 0.5, 3.0, None, md5="0000abcd", nan_count=2),
+        ),
         (
             {"type": "mindspore.Tensor", "dtype": "Bool", "shape": [], "Max": True, "Min": False, "Mean": None},
             TensorValue(find_dtype("Bool"), (), True, False, None, None, None),
@@ -93,10 +100,10 @@ def plain(kind: str, value: Any) -> dict[str, Any]:
                 "Min": None,
                 "requires_grad": False,
             },
-            TensorValue(find_dtype("Int64"), (0,), None, None, None, None, None),
+            TensorValue(find_dtype("Int64"), (0,), None, None, None, None, None, requires_grad="False"),
         ),
         (
-            TENSOR_WITH_NORM | {"Max": "Infinity", "Min": "-Infinity"},
+            TENSOR_WITH_NORM | {"Max": "Infinity", "Min": " -inf\t"},
             TensorValue(FLOAT32, (2, 3), math.inf, -math.inf, 0.5, 3.0, None),
         ),
         (

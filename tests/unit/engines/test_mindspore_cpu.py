@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from torch_map_samples import Sample, as_call, read_samples
 
-import pytest_msprobe.coverage
+from pytest_msprobe.apis import facts
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 from pytest_msprobe.engines.torch_map import Refusal, lookup
 
 SAMPLES = read_samples("mindspore_cpu_samples.txt")
-NAMES = Path(pytest_msprobe.coverage.__file__).with_name("mindspore_cpu.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +20,7 @@ def engine() -> MindSporeEngine:
 
 
 def test_every_name_has_a_sample() -> None:
-    named = [name for line in NAMES if not line.startswith("#") for name in line.split()]
-    assert named == [f"{sample.api_type}.{sample.name}" for sample in SAMPLES]
+    assert list(facts("mindspore_cpu").typed()) == [f"{sample.api_type}.{sample.name}" for sample in SAMPLES]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=[sample.text for sample in SAMPLES])

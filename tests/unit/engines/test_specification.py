@@ -45,7 +45,7 @@ def test_a_device_is_engine_target_and_id(text: str, parts: tuple[str, str | Non
     ],
 )
 def test_another_device_is_refused_with_the_allowed_forms(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no device; use auto, recorded, mindspore\[:cpu") as caught:
+    with pytest.raises(ValueError, match=r"is not a device; use auto, recorded, mindspore\[:cpu") as caught:
         parse_device(text)
     assert repr(text) in str(caught.value)
 
@@ -78,5 +78,5 @@ def test_a_benchmark_is_one_word(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "recorded", "torch:cpu", "numpy"])
 def test_another_benchmark_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no benchmark; use auto, torch or mindspore"):
+    with pytest.raises(ValueError, match="is not a benchmark; use auto, torch or mindspore"):
         parse_bench(text)

@@ -7,13 +7,14 @@ import inspect
 import re
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from torch_map_samples import attribute, mindspore_api
 
+from pytest_msprobe.apis import Fact, facts
+from pytest_msprobe.apis.fact_table import FOLDER
 from pytest_msprobe.engines.torch_map import Binding, MissingInTorch, Refusal, bindings, lookup, names
 
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
@@ -41,10 +42,10 @@ def roots(torch: ModuleType) -> dict[str, object]:
 
 class TestTables:
     @pytest.mark.parametrize("api_type", API_TYPES)
-    def test_every_line_belongs_to_an_entry(self, api_type: str) -> None:
-        text = Path(bindings.__file__).with_name(bindings._TABLE_OF_TYPE[api_type]).read_text(encoding="utf-8")
-        for line in text.splitlines():
-            assert not line or line[0] == "#" or bindings._LINE.match(line), line
+    def test_every_line_has_a_call_or_a_reason(self, api_type: str) -> None:
+        listed = facts(bindings._TABLE_OF_TYPE[api_type]).typed()
+        assert {name.partition(".")[0] for name in listed} == {api_type}
+        assert [name for name, fact in listed.items() if not fact.text] == []
 
     def test_every_entry_resolves_in_the_installed_torch(self, roots: dict[str, object]) -> None:
         for api_type, name in ENTRIES:
@@ -60,11 +61,10 @@ class TestTables:
                 assert used <= {*form.signature.parameters, "torch", "adapters"}, form.text
 
     def test_adapters_exist_and_are_used(self, roots: dict[str, Any]) -> None:
-        folder = Path(bindings.__file__).parent
         used = {
             name
             for table in bindings._TABLE_OF_TYPE.values()
-            for name in re.findall(r"adapters\.(\w+)", (folder / table).read_text(encoding="utf-8"))
+            for name in re.findall(r"adapters\.(\w+)", (FOLDER / f"{table}.txt").read_text(encoding="utf-8"))
         }
         assert used == set(roots["adapters"].__all__)
 
@@ -173,10 +173,13 @@ class TestLookup:
             ("NPU", "npu_gelu", "pytorch", "no API of type NPU"),
             ("Distributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type Distributed"),
             ("MintDistributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type"),
-            ("Functional", "no_such_op", "mindspore", "no PyTorch counterpart in the table"),
+            ("Functional", "no_such_op", "mindspore", "not a known operator of mindspore.ops"),
             ("Primitive", "Softmax", "mindspore", r"\(axis\) are not in the dump"),
-            ("Primitive", "NoSuchClass", "mindspore", "no PyTorch counterpart in the table"),
-            ("Functional", "eig", "mindspore", "no PyTorch counterpart in the table"),
+            ("Primitive", "NoSuchClass", "mindspore", "not a known operator of mindspore.ops"),
+            ("Primitive", "DynamicBlockQuant", "mindspore", "no PyTorch counterpart in the table"),
+            ("Functional", "eig", "mindspore", "not a known operator of mindspore.ops"),
+            ("Mint", "no_such_function", "mindspore", "not a known operator of mindspore.mint"),
+            ("Torch", "no_such_function", "pytorch", "not a known operator of torch"),
             ("Mint", "add", "jax", "framework jax"),
         ],
     )
@@ -208,19 +211,18 @@ class TestBinding:
             found.call(("text",), {}, roots)
 
     def test_a_name_that_torch_lacks(self, roots: dict[str, object]) -> None:
-        found = lookup("Mint", "no_such_function")
-        assert isinstance(found, Binding)
+        found = Binding("Mint.no_such_function", "torch.no_such_function")
         with pytest.raises(MissingInTorch, match=r"no torch\.no_such_function"):
             found.call((), {}, roots)
 
     def test_a_method_that_torch_lacks(self, torch: ModuleType, roots: dict[str, object]) -> None:
-        form = bindings._form("f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])")
+        form = bindings._form("f", Fact("Tensor.f", "(input, n=-1)", "input.no_such_method([n, *(n, 2)])"))
         with pytest.raises(MissingInTorch, match="no_such_method"):
             Binding("Tensor.f", "torch", (form,)).call((torch.zeros(1),), {}, roots)
 
     def test_tables_cannot_hold_other_code(self) -> None:
         with pytest.raises(ValueError, match="BinOp is not allowed"):
-            bindings._form("f", "(x)", "x + 1")
+            bindings._form("f", Fact("Tensor.f", "(x)", "x + 1"))
 
 
 def _mindspore_parameters(mindspore: ModuleType, api_type: str, name: str) -> list[str] | None:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_dumps import real_dumps
 
 from pytest_msprobe.reports import csv_pair
-from pytest_msprobe.reports.csv_pair import CsvPair, neutral
-from pytest_msprobe.reports.row import OutputRow, VerdictRow
+from pytest_msprobe.reports.csv_pair import CsvPair, neutral, original
+from pytest_msprobe.verdicts import OUTCOMES, OutputRow, VerdictRow
 
-PEER = sorted((Path(__file__).parents[2] / "dumps").glob("*/msprobe_26.2.0"))
+PEER = sorted(real_dumps().glob("*/msprobe_26.2.0"))
 BOM = b"\xef\xbb\xbf"
 NOW = datetime(2026, 11, 21, 5, 26, 59)
 
@@ -41,15 +42,15 @@ def pair(tmp_path: Path) -> Iterator[CsvPair]:
 
 
 def output(label: str = "output.0", *, status: Any = "pass", message: str = "", **fields: Any) -> OutputRow:
-    values = {"bench_dtype": "Float64", "tested_dtype": "Float32", "shape": (2, 3), "cosine": 1.0, "max_abs": 0.5}
-    return OutputRow(
-        **{"label": label, "max_rel": 0.25, "max_ulp": 1.0, **values, **fields}, status=status, message=message
-    )
+    figures = {"cosine": 1.0, "max_abs": 0.5, "max_rel": 0.25, "max_ulp": 1.0}
+    given = {name: fields.pop(name) for name in figures if name in fields}
+    values = {"label": label, "bench_dtype": "Float64", "tested_dtype": "Float32", "shape": (2, 3), **fields}
+    return OutputRow(**values, status=status, message=message, figures={**figures, **given})
 
 
-def row(direction: Any = "forward", status: Any = "pass", *outputs: OutputRow, **fields: Any) -> VerdictRow:
-    base = {"node_id": "n", "dump": "d", "call": "Mint.add.0", "recorded": (direction,), "selected": (direction,)}
-    return VerdictRow(**{**base, **fields}, direction=direction, status=status, outputs=outputs)
+def row(part: Any = "forward", status: Any = "pass", *outputs: OutputRow, **fields: Any) -> VerdictRow:
+    base = {"node_id": "n", "dump": "d", "call": "Mint.add.0", "recorded": (part,), "selected": (part,)}
+    return VerdictRow(**{**base, **fields}, part=part, status=status, outcome=OUTCOMES[status], outputs=outputs)
 
 
 def path_of(path: Path | None) -> Path:
@@ -146,7 +147,7 @@ def test_bytes_are_bom_once_and_crlf(pair: CsvPair) -> None:
             [row("forward", "skip", message="a"), row("backward", "skip", message="a")],
             ["SKIP", "SKIP", "forward: a\nbackward: a"],
         ),
-        ([row(None, "error", recorded=(), message="no name")], ["error", "", "no name"]),
+        ([row("record", "error", recorded=(), message="no name")], ["error", "", "no name"]),
         ([row("forward", recorded=("forward", "backward"))], ["pass", "", "backward: not selected in this run"]),
         (
             [row("forward", "error", output(status="error", message="m0"), output("output.1", message="m1"))],
@@ -168,7 +169,7 @@ def test_the_result_file_has_one_row_per_api_call(pair: CsvPair, rows: list[Verd
             [["Mint.add.0.forward", "", "", "", "", "", "", "SKIP", "random"]],
         ),
         ([row("backward", "error", message="bad")], [["Mint.add.0.backward", "", "", "", "", "", "", "error", "bad"]]),
-        ([row(None, "error", message="no name")], [["Mint.add.0", "", "", "", "", "", "", "error", "no name"]]),
+        ([row("record", "error", message="no name")], [["Mint.add.0", "", "", "", "", "", "", "error", "no name"]]),
         (
             [row("forward", "error", output(), output("output.1", status="error", message="x")), row("backward")],
             [
@@ -200,7 +201,7 @@ def test_figures_are_unrounded_numbers_never_text(pair: CsvPair, number: float) 
     assert found["MaxRelativeErr"] == "nan"
 
 
-AWKWARD = 'line 1\nline 2, with "quotes"; é 中文 🙂\r\n\n tail'
+AWKWARD = 'line 1\nline 2, with "quotes"; é 中文 🙂\n\n tail'
 
 
 def test_any_message_comes_back_whole(pair: CsvPair) -> None:
@@ -215,7 +216,7 @@ def test_bytes_that_are_no_text_do_not_cost_the_row(pair: CsvPair) -> None:
     assert read(pair.result)[0]["Message"] == "/data/\\udcff/dump.json: bad"
 
 
-FORMULAS = ["=cmd|' /C calc'!A0", "@SUM(A1)", "+1+1", "-1+1", "\t=1", "\r=1", "=", "-"]
+FORMULAS = ["=cmd|' /C calc'!A0", "@SUM(A1)", "+1+1", "-1+1", "\n=1", " =1", "\uff1d1", "=", "-"]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
@@ -224,7 +225,7 @@ def test_no_cell_is_a_formula_to_a_spreadsheet(pair: CsvPair, text: str) -> None
     pair.write(text, [row("forward", "error", harmful, message=text)])
     pair.write(text, [row("forward", "skip", message=text)])
     cells = [cell for line in results(pair) + details(pair) for cell in line]
-    assert not [cell for cell in cells if cell and cell[0] in "=+-@\t\r"]
+    assert not [cell for cell in cells if cell and cell[0] in "=+-@\uff1d \n"]
     assert [item["Message"] for item in read(pair.details)] == [f"'{text}"] * 2
     assert read(pair.result)[1] == {
         "API Name": f"'{text}",
@@ -232,6 +233,25 @@ def test_no_cell_is_a_formula_to_a_spreadsheet(pair: CsvPair, text: str) -> None
         "Backward Test Success": "",
         "Message": f"'{text}",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("\t=1", "\\t=1"),
+        ("\r=1", "\\r=1"),
+        ("\ufeff=1", "\\ufeff=1"),
+        ("\u3000=1", "\\u3000=1"),
+        ("a\x1b[31m\nb\u202e", "a\\x1b[31m\nb\\u202e"),
+    ],
+)
+def test_control_characters_are_escaped(text: str, written: str) -> None:
+    assert neutral(text) == written
+
+
+@pytest.mark.parametrize("name", ["=1", " a", "\n=", "a", "", "'", "\uff1d1"])
+def test_a_name_comes_back_from_its_cell(name: str) -> None:
+    assert original(neutral(name)) == name
 
 
 @pytest.mark.parametrize("cell", [-1.5, -3, 0.0, None, "", "a=1", "Mint.add.0", "1e-5", "(2, 3)", "'=1"])

@@ -1,30 +1,27 @@
 from __future__ import annotations
 
-import csv
 import json
 import math
 from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.__main__ import main
 from pytest_msprobe.reports.jsonl import JsonLines, read_json_lines
-from pytest_msprobe.reports.merge import merge_runs
-from pytest_msprobe.reports.row import OutputRow, Status, VerdictRow
+from pytest_msprobe.verdicts import OUTCOMES, OutputRow, Status, VerdictRow
 
 
-def row(
-    call: str, direction: str, status: Status = "pass", cosine: float | None = 1.0, message: str = ""
-) -> VerdictRow:
-    output = OutputRow("output.0", "Float64", "Float32", (2, 3), cosine, math.inf, 0.5, None, status, "")
+def row(call: str, part: str, status: Status = "pass", cosine: float | None = 1.0, message: str = "") -> VerdictRow:
+    figures = {"cosine": cosine, "max_abs": math.inf, "max_rel": 0.5, "max_ulp": None}
+    output = OutputRow("output.0", "Float64", "Float32", (2, 3), status, figures=figures)
     return VerdictRow(
-        node_id=f"dump.json::{call}::{direction}",
+        node_id=f"dump.json::{call}::{part}",
         dump="/d/dump.json",
         call=call,
-        direction=direction,  # type: ignore[arg-type]  # the two words of the parametrisation
+        part=part,
         recorded=("forward", "backward"),
         selected=("forward", "backward"),
         status=status,
+        outcome=OUTCOMES[status],
         message=message,
         outputs=(output,),
         seconds=0.25,
@@ -47,7 +44,7 @@ def test_rows_come_back_and_every_line_is_strict_json(tmp_path: Path) -> None:
     found = [item for _, item in read_json_lines(path)]
     assert str(found) == str(rows)  # NaN is equal to nothing, also not to itself
     for line in path.read_text().splitlines():
-        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert path.stat().st_mode & 0o777 == 0o640
 
 
@@ -60,45 +57,57 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 def test_a_line_of_something_else_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
     path.write_text(path.read_text() + '{"a": 1}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl: line 2 is no verdict row"):
+    with pytest.raises(ValueError, match=r"rows\.jsonl: line 2 is not a verdict row"):
         list(read_json_lines(path))
 
 
-def test_an_existing_file_is_never_written_over(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("mine")
-    with pytest.raises(FileExistsError):
+@pytest.mark.parametrize("content", ["mine", '{"names": 1}', " "])
+def test_a_file_of_someone_else_is_never_written_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(FileExistsError, match="holds something else than rows"):
         JsonLines(tmp_path / "rows.jsonl")
-    assert (tmp_path / "rows.jsonl").read_text() == "mine"
+    assert (tmp_path / "rows.jsonl").read_text() == content
 
 
-def test_two_runs_merge_into_one_pair(tmp_path: Path) -> None:
-    a = write(tmp_path / "a.jsonl", row("Mint.add.0", "forward"), row("Mint.mul.0", "backward", "error"))
-    (tmp_path / "b").mkdir()
-    write(tmp_path / "b" / "rows.jsonl", row("Mint.add.0", "backward", "skip"), row("Mint.mul.0", "backward"))
-    lines = merge_runs([a, tmp_path / "b"], tmp_path / "out")
-    assert lines[0].startswith("2 passed, 0 failed, 1 skipped")
-    (result,) = (tmp_path / "out").glob("*result*.csv")
-    with result.open(encoding="utf-8-sig", newline="") as file:
-        rows = {line["API Name"]: line for line in csv.DictReader(file)}
-    assert (rows["Mint.add.0"]["Forward Test Success"], rows["Mint.add.0"]["Backward Test Success"]) == ("pass", "SKIP")
-    assert rows["Mint.mul.0"]["Backward Test Success"] == "pass"
-    assert len(list(read_json_lines(tmp_path / "out" / "merged.jsonl"))) == 3
-    with pytest.raises(FileExistsError):
-        merge_runs([a], tmp_path / "out")
+@pytest.mark.parametrize("content", ["", '{"na', '{"name":"Mint.a'])
+def test_a_file_whose_first_row_was_cut_short_is_replaced(tmp_path: Path, content: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    assert [name for name, _ in read_json_lines(write(tmp_path / "rows.jsonl", row("Mint.a.0", "forward")))]
 
 
-def test_the_command_merges_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "a.jsonl", row("Mint.add.0", "forward"))
-    assert main(["merge", str(source), "-o", str(tmp_path / "out")]) == 0
-    assert "1 passed, 0 failed, 0 skipped" in capsys.readouterr().out
-    assert main(["merge", str(source), "-o", str(tmp_path / "out")]) == 2
-    assert "merged.jsonl: File exists" in capsys.readouterr().err
-    assert main(["merge", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 2
-    assert "there is no such file or folder" in capsys.readouterr().err
+@pytest.mark.parametrize("earlier", [3, 0])
+def test_a_file_of_an_earlier_run_is_replaced(tmp_path: Path, earlier: int) -> None:
+    path = write(tmp_path / "rows.jsonl", *(row(f"Mint.old.{number}", "forward") for number in range(earlier)))
+    write(path, row("Mint.add.0", "forward"))
+    assert [name for name, _ in read_json_lines(path)] == ["Mint.add.0"]
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("none.jsonl", "no such file"), ("empty", r"holds no \.jsonl file")])
-def test_what_is_no_source_is_said(tmp_path: Path, name: str, sentence: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=sentence):
-        merge_runs([tmp_path / name], tmp_path / "out")
+def test_rows_can_be_appended(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
+    lines = JsonLines(path, appends=True)
+    lines.write("Mint.add.1", row("Mint.add.1", "forward"))
+    lines.close()
+    assert [name for name, _ in read_json_lines(path)] == ["Mint.add.0", "Mint.add.1"]
+
+
+def test_a_row_of_version_0_1_is_read(tmp_path: Path) -> None:
+    """It has a direction, null for a record without one, and neither part, outcome nor suite."""
+    path = tmp_path / "rows.jsonl"
+    old = {
+        "node_id": "n",
+        "dump": "d",
+        "call": "c",
+        "direction": None,
+        "recorded": [],
+        "selected": [],
+        "status": "skip",
+    }
+    path.write_text(json.dumps({"name": "c", **old, "outputs": []}) + "\n")
+    ((_, found),) = read_json_lines(path)
+    assert (found.part, found.outcome, found.suite) == ("record", "skipped", "")
+
+
+def test_a_name_that_is_no_valid_text_costs_no_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", row("Mint.\udcff.0", "forward", message="\ud800"))
+    ((name, read),) = read_json_lines(path)
+    assert (name, read.message) == ("Mint.\\udcff.0", "\\ud800")

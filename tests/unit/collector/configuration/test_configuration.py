@@ -1,4 +1,4 @@
-"""config.json and constructor arguments: what becomes of right ones, and one sentence for each wrong one."""
+"""config.json and constructor arguments: what becomes of right ones, and one line for each wrong one."""
 
 from __future__ import annotations
 
@@ -184,13 +184,13 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"scope": ["Mint.add.0", "Mint.add.1.forward"]}}, ("statistics.scope", "'Mint.add.0'", "L1")),
     (
         {"level": "L0", "statistics": {"scope": ["Mint.add.0.forward", "Mint.add.1.forward"]}},
-        ("statistics.scope", "'Mint.add.0.forward'", "no Cell record", "L0"),
+        ("statistics.scope", "'Mint.add.0.forward'", "not a Cell record", "L0"),
     ),
     (
         {"statistics": {"scope": ["Cell.net.Dense.forward.0", "Cell.net.Dense.forward.1"]}},
-        ("statistics.scope", "no API record", "L1"),
+        ("statistics.scope", "not an API record", "L1"),
     ),
-    ({"level": "mix", "statistics": {"scope": ["add", "sub"]}}, ("statistics.scope", "'add'", "no record name")),
+    ({"level": "mix", "statistics": {"scope": ["add", "sub"]}}, ("statistics.scope", "'add'", "not a record name")),
     ({"statistics": {"data_mode": "all"}}, ("statistics.data_mode", "'all'")),
     ({"statistics": {"data_mode": ["sideways"]}}, ("statistics.data_mode", "sideways", "forward, backward")),
     ({"statistics": {"data_mode": ["all", "input"]}}, ("statistics.data_mode", "beside others")),
@@ -235,7 +235,7 @@ def test_a_mistake_is_one_sentence_with_file_field_and_value(
     [
         ({"task": "x"}, ("task", "'x'", "statistics")),
         ({"level": 1}, ("level", "1")),
-        ({"step": 5}, ("step", "5")),
+        ({"step": 5.5}, ("step", "5.5")),
         ({"dump_path": 5}, ("dump_path", "5")),
     ],
 )
@@ -249,7 +249,7 @@ def test_a_wrong_argument_is_blamed_on_the_constructor(read: Any, overrides: dic
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"absent\.json: cannot be read: No such file"):
         read_configuration(tmp_path / "absent.json", overrides=Overrides())
-    with pytest.raises(ConfigurationError, match="PrecisionDebugger: config_path: 3 is no path"):
+    with pytest.raises(ConfigurationError, match="PrecisionDebugger: config_path: 3 is not a path"):
         read_configuration(3, overrides=Overrides())  # type: ignore[arg-type]
 
 
@@ -270,7 +270,7 @@ def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None
         ("add: {mindspore.mint: [1]}", "[1] under 'mindspore.mint'"),
     ],
 )
-def test_a_wrong_api_list_is_one_sentence(read: Any, tmp_path: Path, text: str, named: str) -> None:
+def test_a_wrong_api_list_is_one_line(read: Any, tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "apis.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         read({"dump_path": "out", "api_list": "apis.yaml"})
@@ -300,3 +300,16 @@ DOCUMENTED = set(re.findall(r"`([a-z_{}.]+)`", README.partition("## Keys of conf
 def test_the_readme_has_every_key(key: str) -> None:
     section, _, name = key.rpartition(".")
     assert {key, f"{{task}}.{name}", f".{name}" if section == "statistics" else key} & DOCUMENTED
+
+
+def test_keys_of_other_versions_are_honoured_or_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "config.json"
+    content = {"dump_path": "out", "seed": 7, "is_deterministic": True, "step": 3, "enable_dataloader": False}
+    file.write_text(json.dumps(content))
+    configuration = read_configuration(str(file), overrides=Overrides())
+    assert (configuration.seed, configuration.is_deterministic) == (7, True)
+    assert configuration.steps.ranges == ((3, 3),)
+    assert "without effect here: enable_dataloader" in caplog.text
+    file.write_text(json.dumps({**content, "seed": -1}))
+    with pytest.raises(ConfigurationError, match="seed: -1 is not a whole number from 0"):
+        read_configuration(str(file), overrides=Overrides())

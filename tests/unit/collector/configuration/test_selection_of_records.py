@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from msprobe_collector.configuration import Level, Selection
+from msprobe_collector.configuration import Level, RecordSelection
 from msprobe_collector.configuration.selection import check_scope, parse_data_mode
 
 
 def test_a_list_admits_by_substring() -> None:
-    selection = Selection(names=("matmul", "relu.0"), tensor_names=("forward",))
+    selection = RecordSelection(names=("matmul", "relu.0"), tensor_names=("forward",))
     assert selection.lists("Mint.matmul.3.backward")
     assert selection.lists("Functional.relu.0.forward")
     assert not selection.lists("Functional.relu.1.forward")
@@ -18,8 +18,8 @@ def test_a_list_admits_by_substring() -> None:
 
 
 def test_an_empty_list_admits_all_and_asks_for_no_tensors() -> None:
-    assert Selection().lists("Mint.add.0.forward")
-    assert not Selection().lists_tensors("Mint.add.0.forward")
+    assert RecordSelection().lists("Mint.add.0.forward")
+    assert not RecordSelection().lists_tensors("Mint.add.0.forward")
 
 
 API = "MintDistributed.all_reduce.0.backward"

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from msprobe_collector.configuration import GradientSettings
+from msprobe_collector.configuration import GradientMonitorSettings
 from msprobe_collector.gradient_monitor.figures import _CHUNK_ELEMENTS, md5_of_gradient, measure_gradient
 from msprobe_collector.gradient_monitor.summary import columns, interval_labels, row
 
@@ -79,8 +79,8 @@ def test_chunks_add_up_to_the_whole() -> None:
     )
 
 
-def settings(level: str, bounds: tuple[float, ...] = (-1, 0, 1)) -> GradientSettings:
-    return GradientSettings(level=level, parameters=(), bounds=bounds)  # type: ignore[arg-type]
+def settings(level: str, bounds: tuple[float, ...] = (-1, 0, 1)) -> GradientMonitorSettings:
+    return GradientMonitorSettings(level=level, parameters=(), bounds=bounds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 
 from msprobe_collector.configuration import Configuration, Overrides, read_configuration
-from msprobe_collector.gradient_monitor import GradientMonitor
+from msprobe_collector.mindspore import GradientMonitor
 
 
 def configuration(folder: Path, **keys: Any) -> Configuration:
@@ -181,7 +181,7 @@ def test_a_full_disk_does_not_stop_training(tmp_path: Path, caplog: pytest.LogCa
 def test_what_is_no_optimizer_is_refused(tmp_path: Path) -> None:
     monitor = GradientMonitor(configuration(tmp_path))
     for wrong in (None, two_parameters(), nn.ReLU()):
-        with pytest.raises(TypeError, match="is no MindSpore optimizer"):
+        with pytest.raises(TypeError, match="is not a MindSpore optimizer"):
             monitor.monitor(wrong)
 
 
@@ -205,7 +205,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn
 from msprobe_collector.configuration import Overrides, read_configuration
-from msprobe_collector.gradient_monitor import GradientMonitor
+from msprobe_collector.mindspore import GradientMonitor
 
 network = nn.Dense(3, 2)
 optimizer = nn.SGD(network.trainable_params(), 0.1)
@@ -250,7 +250,8 @@ import os, signal, sys
 import mindspore
 from mindspore import Parameter, Tensor, nn
 from msprobe_collector.configuration import Overrides, read_configuration
-from msprobe_collector.gradient_monitor import GradientMonitor, rank_folder
+from msprobe_collector.gradient_monitor import rank_folder
+from msprobe_collector.mindspore import GradientMonitor
 optimizer = nn.SGD([Parameter(Tensor([1.0, 2]), name) for name in "abc"], 0.1)
 GradientMonitor(read_configuration(sys.argv[1], overrides=Overrides())).monitor(optimizer)
 gradients = tuple(Tensor([1.0, -1.0], mindspore.float32) for _ in "abc")

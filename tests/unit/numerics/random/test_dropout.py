@@ -142,5 +142,5 @@ def test_masks_follow_the_output() -> None:
 
 
 def test_no_probability() -> None:
-    with pytest.raises(ValueError, match="no probability"):
+    with pytest.raises(ValueError, match="not a probability"):
         Dropout.of(1.5)

@@ -1,0 +1,61 @@
+"""YAML files that may come from elsewhere: mapping files and settings that travel with a dump."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format.files import read_plain
+from msprobe_collector.dump_format.text import shown
+
+if TYPE_CHECKING:
+    import yaml
+
+_MOST_BYTES = 1 << 23
+#: Counted with every alias written out; a mapping file of 10,000 layers has 20,000.
+_MOST_VALUES = 1_000_000
+
+
+class YamlFileError(ValueError):
+    """Why a YAML file cannot be used, as the end of a line that begins with its name."""
+
+
+def read_yaml(path: Path) -> Any:
+    """The value in the YAML file at `path`: strings, numbers, lists and objects; nothing else is made.
+
+    Raises:
+        YamlFileError: it cannot be read, is larger than 8 MiB, is not valid YAML, or its aliases expand to more than a
+            million values or for themselves.
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(read_plain(path, most_bytes=_MOST_BYTES).decode("utf-8-sig"))
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _written_out(node, {})
+        return loader.construct_document(node)
+    except OSError as error:
+        raise YamlFileError(f"cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise YamlFileError("is nested too deeply") from None
+    except YamlFileError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # ValueError: dates such as 2024-99-99
+        raise YamlFileError(f"is not valid YAML: {shown(' '.join(str(error).split()))}") from None
+
+
+def _written_out(node: yaml.Node, counted: dict[int, int]) -> int:
+    """How many values `node` has when every alias is written out."""
+    if id(node) in counted:
+        if not counted[id(node)]:
+            raise YamlFileError("has an alias inside the value that it refers to")
+        return counted[id(node)]
+    counted[id(node)] = 0
+    children = [item for pair in node.value for item in (pair if isinstance(pair, tuple) else (pair,))]
+    count = 1 + sum(_written_out(child, counted) for child in children if not isinstance(child, str))
+    if count > _MOST_VALUES:
+        raise YamlFileError(f"has aliases that stand for more than {_MOST_VALUES} values")
+    counted[id(node)] = count
+    return count

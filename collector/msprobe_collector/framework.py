@@ -1,0 +1,189 @@
+"""What the framework-free part of the collector asks of a framework.
+
+`debugger`, `collection`, `recording`, `gradient_monitor` and `dump_format` know a framework by these protocols only;
+`mindspore/` implements them. To add another framework, implement
+
+- `Framework`: names, the rank of this process, what a layer is, and what cannot be collected;
+- `dump_format.writing.framework_values.FrameworkValues`: tensors to NumPy;
+- `CallWatch`: how calls, layers, gradients and communication are seen between `put_in` and `take_out`;
+- `OptimizerAccess`, for the gradient monitor;
+
+and derive a debugger from `debugger.Debugger` that gives the `Framework`. `mindspore/framework.py` is the example.
+
+None of these may load the framework before it is needed: a `Framework` is made together with the debugger, and its
+constructor imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msprobe_collector.configuration import Configuration
+from msprobe_collector.recording.activity import Activity
+from msprobe_collector.recording.faults import FaultLog
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
+    from msprobe_collector.recording.backward_call import BackwardCall
+    from msprobe_collector.recording.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a `CallWatch` works with.
+
+    How a call becomes a record (`Recorder` has the details)::
+
+        number = recorder.number("Mint.add")
+        record = recorder.begin(f"Mint.add.{number}.forward", "forward", activity.cell)
+        recorder.inputs(record, args, kwargs)       # before the call: it may change its arguments
+        result = original(*args, **kwargs)          # the caller's own exception passes through
+        recorder.outputs(record, result)
+        recorder.end(record)                        # also after a call that raised: `end_quietly`
+
+    Its gradients are collected in a `BackwardCall`, whose `on_complete` calls `recorder.backward` with the `step_mark`
+    of the forward: gradients that come after the step is over are dropped there.
+
+    Everything that is the collector's own and not the script's call stands in a `try` whose `except Exception` goes to
+    `faults`: nothing of ours raises into training. What the script's call raises is never caught for good.
+
+    Attributes:
+        configuration: what is collected (`collects_apis`, `collects_cells`, `api_list`, ...).
+        recorder: takes the records; record only while `recorder.is_collecting`.
+        activity: what runs in this thread: `is_inside` a recorded call or work of ours (then record nothing), and the
+            layers that are open, whose record names are pushed and popped by the `CallWatch`.
+        faults: the log of our own faults.
+        remember: call it with each backward of which several hooks must fire: it is completed at the end of the step
+            when some never do.
+        staging: a folder that the framework may use for files of its own while a step runs; not created.
+    """
+
+    configuration: Configuration
+    recorder: Recorder
+    activity: Activity
+    faults: FaultLog
+    remember: Callable[[BackwardCall], None]
+    staging: Path
+
+
+class CallWatch(Protocol):
+    """Sees the calls of a training and turns them into records; made at the first `start`.
+
+    Between `take_out` and `put_in` nothing of it may be left on the framework or on the script's objects but what takes
+    gradients of calls that were recorded before.
+    """
+
+    def prepare(self, models: Sequence[Any]) -> None:
+        """Before all else of each `start`, also in steps that are not collected (taps on graphs). Raises nothing."""
+
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
+        """A step is collected from now on: find what is to be seen. `put_in` follows.
+
+        Args:
+            models: the layers that were given to `start`; may be empty at level L1.
+            on_root_forward: to be called before each forward of the first model, before it is recorded; None when
+                nobody counts them.
+        """
+
+    def put_in(self) -> None:
+        """See calls from now on. May be called when it is in already."""
+
+    def take_out(self) -> None:
+        """See no more calls: every name holds what it held before. May be called when it is out already."""
+
+    def settle(self) -> None:
+        """Wait for what was started and has not been recorded yet (graphs)."""
+
+    def end_step(self) -> None:
+        """The step is over: write what waits (parameter gradients, calls nobody waited for), drop what is left."""
+
+    def remove(self) -> None:
+        """Collecting has ended for good: leave nothing behind."""
+
+    def add_api(self, owner: Any, name: str, call: str) -> None:
+        """Record calls of `owner.name` as `call` too, under this name also when it is recorded already."""
+
+    def remove_api(self, owner: Any, name: str) -> bool:
+        """Undo `add_api`. False when it was not added."""
+
+
+class OptimizerAccess(Protocol):
+    """How the gradient monitor sees an optimizer."""
+
+    def names(self, optimizer: Any) -> tuple[str, ...]:
+        """Names of its parameters, in the order in which `watch` shows their gradients.
+
+        Raises:
+            TypeError: it is not an optimizer of this framework; one line that begins with `monitor:`.
+        """
+
+    def warning(self) -> str:
+        """What cannot be seen in the present mode, or ""."""
+
+    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
+        """Call `show` with the list or tuple of gradients before each update; returns what ends that."""
+
+    def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
+        """The gradient as an array of a float dtype that NumPy has (bfloat16 as float32). Raises TypeError."""
+
+
+class KernelDump(Protocol):
+    """The framework's own dump of kernels (level L2)."""
+
+    def start(self) -> None:
+        """Dump from here on."""
+
+    def stop(self) -> None:
+        """Dump no more."""
+
+    def step(self) -> None:
+        """The next step begins."""
+
+
+class Framework(Protocol):
+    """One framework.
+
+    Attributes:
+        name: `framework` in dump.json.
+        layer: what it calls a layer, for messages: `Cell`.
+    """
+
+    name: str
+    layer: str
+
+    @property
+    def values(self) -> FrameworkValues:
+        """How its values are read."""
+
+    def rank(self) -> int | None:
+        """This process's rank in the framework's communication; None before that is initialised."""
+
+    def is_helper(self) -> bool:
+        """Whether this process runs the script but trains nothing (msrun's scheduler)."""
+
+    def is_layer(self, value: Any) -> bool:
+        """Whether `value` is a layer."""
+
+    def refusal(self, level: str, *, has_token_range: bool) -> str:
+        """Why nothing can be collected at `level` in the present mode, as one line; "" when it can."""
+
+    def register_gradient_hook(self, tensor: Any, hook: Callable[[Any], None]) -> Callable[[], None] | None:
+        """Call `hook` with the gradient of `tensor` when it comes; what ends that, None when `tensor` takes none."""
+
+    def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
+        """What the keys `seed` and `is_deterministic` of config.json ask for: as the framework's own `seed_all`."""
+
+    def watch_calls(self, session: Session) -> CallWatch:
+        """Prepare to see calls, for the whole run of the process."""
+
+    def kernel_dump(self, configuration: Configuration) -> KernelDump:
+        """Prepare level L2. Raises ConfigurationError where there is none."""
+
+    def optimizers(self) -> OptimizerAccess:
+        """How its optimizers are seen."""

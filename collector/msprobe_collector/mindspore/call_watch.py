@@ -1,0 +1,140 @@
+"""How calls of MindSpore are seen: hooks on APIs, Primitives, Cells and jit functions, and taps inside graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msprobe_collector.framework import Session
+from msprobe_collector.mindspore.framework import is_graph_mode
+from msprobe_collector.mindspore.hooking.api_calls import ApiCalls
+from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells
+from msprobe_collector.mindspore.hooking.communication import Waits
+from msprobe_collector.mindspore.hooking.discovery import ApiTarget, find_apis
+from msprobe_collector.mindspore.hooking.gradients import GradientTap
+from msprobe_collector.mindspore.hooking.installation import Installation, unreachable_names
+from msprobe_collector.mindspore.hooking.jit_calls import JitCalls
+from msprobe_collector.mindspore.hooking.parameter_gradients import ParameterGradients
+from msprobe_collector.mindspore.hooking.primitives import PrimitiveCalls
+from msprobe_collector.mindspore.static_graph.graph_taps import GraphTaps
+from msprobe_collector.recording.faults import guarded
+
+logger = logging.getLogger("msprobe_collector")
+
+
+class MindSporeCallWatch:
+    """See `msprobe_collector.framework.CallWatch`."""
+
+    def __init__(self, session: Session) -> None:
+        """Load what hooks MindSpore; nothing is hooked yet."""
+        self._session = session
+        recorder, activity, faults = session.recorder, session.activity, session.faults
+        self._tap = tap = GradientTap(activity, faults)
+        self._waits = Waits(activity, faults)
+        api_calls = ApiCalls(recorder, tap, activity, faults, remember=session.remember, waits=self._waits)
+        self._cells = CellCalls(recorder, tap, activity, faults, remember=session.remember)
+        self._parameters = ParameterGradients(recorder, activity, faults)
+        self._apis = Installation(api_calls.wrapped)
+        self._primitives = PrimitiveCalls(api_calls.wrapped, lambda: activity.is_inside)
+        self._jits = JitCalls(
+            api_calls.wrapped,
+            originals_in_place=self._originals_in_place,
+            records=session.configuration.collects_apis,
+        )
+        self._graphs = GraphTaps(recorder, faults, staging=session.staging)
+        self._are_apis_found = False
+
+    def prepare(self, models: Sequence[Any]) -> None:
+        """Tap the Cells that run in graphs, before the first compilation."""
+        if self._session.configuration.collects_cells and models:
+            self._graphs.put_in(models)
+
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
+        """See `CallWatch`."""
+        if is_graph_mode():
+            return
+        configuration = self._session.configuration
+        if configuration.collects_apis:
+            self._find_apis()
+            self._primitives.watch(models)
+        if models:
+            self._cells.watch(models, records=configuration.collects_cells)
+        if configuration.collects_cells and self._session.recorder.wants("backward"):
+            for _, cell in named_cells(models):
+                if (label := self._cells.label(cell)) is not None:
+                    self._parameters.watch(label, cell)
+        self._cells.on_root_forward = on_root_forward
+
+    def put_in(self) -> None:
+        """See `CallWatch`."""
+        if is_graph_mode():
+            return
+        if self._session.configuration.collects_apis:
+            self._apis.put_in()
+            self._waits.put_in()
+            self._primitives.put_in()
+        if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
+            self._cells.put_in()
+        self._jits.put_in()
+
+    def take_out(self) -> None:
+        """See `CallWatch`."""
+        self._apis.take_out()
+        self._waits.take_out()
+        self._primitives.take_out()
+        self._cells.take_out()
+        self._jits.take_out()
+
+    def settle(self) -> None:
+        """Wait for graphs."""
+        self._graphs.settle()
+
+    def end_step(self) -> None:
+        """See `CallWatch`."""
+        for end in (self._waits.give_up, self._parameters.flush, self._graphs.close_step):
+            guarded(self._session.faults, "ending the step", end)
+        self._parameters.remove()
+        self._tap.end_step()
+
+    def remove(self) -> None:
+        """Take the taps out of the Cells."""
+        self._graphs.remove()
+
+    def add_api(self, owner: Any, name: str, call: str) -> None:
+        """See `CallWatch`."""
+        self._apis.add([ApiTarget(owner, name, getattr(owner, name), call)])
+
+    def remove_api(self, owner: Any, name: str) -> bool:
+        """See `CallWatch`."""
+        return self._apis.remove(owner, name)
+
+    def _find_apis(self) -> None:
+        if self._are_apis_found:
+            return
+        self._are_apis_found = True
+        targets = find_apis(self._session.configuration.api_list)
+        self._apis.add(targets)
+        if hidden := unreachable_names(targets):
+            logger.warning(
+                "calls through class attributes or default arguments that were bound before start() are "
+                "not collected: %s",
+                ", ".join(hidden),
+            )
+
+    @contextmanager
+    def _originals_in_place(self) -> Iterator[None]:
+        """Nothing is hooked inside, where a compiler reads the functions that the names hold."""
+        self._apis.take_out()
+        self._primitives.take_out()
+        self._cells.take_out()
+        self._graphs.run_inside(self._session.activity.cell)
+        try:
+            yield
+            # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
+            self._graphs.settle()
+        finally:
+            # Not after a stop() inside.
+            if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
+                self.put_in()

@@ -1,0 +1,110 @@
+"""Callbacks for `Model.train`: `MsprobeStep(debugger)` and `MsprobeInitStep()`.
+
+The classes are made when first asked for, since their base is MindSpore's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Protocol
+
+
+class Debugger(Protocol):
+    """What the callbacks ask of a `PrecisionDebugger`."""
+
+    def start(self, model: Any = None) -> None:
+        """Begin to collect."""
+
+    def stop(self) -> None:
+        """End collecting and write."""
+
+    def step(self) -> None:
+        """Count a training step."""
+
+    def set_init_step(self, step: int) -> None:
+        """Number the first step."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("MsprobeStep", "MsprobeInitStep"):
+        return _classes()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _classes() -> dict[str, type]:
+    from mindspore.train import Callback
+
+    class MsprobeStep(Callback):  # type: ignore[misc]  # MindSpore has no types
+        """Collects each step of `Model.train` whose number the configuration names.
+
+        The network given to `Model` is the model that levels L0 and mix watch. Under data sinking one step of the dump
+        is what MindSpore runs between two calls back: train with `dataset_sink_mode=False` to see single steps.
+        """
+
+        def __init__(self, debugger: Debugger) -> None:
+            super().__init__()
+            self._debugger = debugger
+            self._is_in_step = False
+
+        def on_train_step_begin(self, run_context: Any) -> None:
+            """Start collecting."""
+            # What the script has chosen itself is kept: a part of the network, or several.
+            chosen = getattr(self._debugger, "model", None)
+            self._debugger.start(run_context.original_args().network if chosen is None else chosen)
+            self._is_in_step = True
+
+        def on_train_step_end(self, run_context: Any) -> None:
+            """Write what was collected, and count the step."""
+            self._stop()
+            self._debugger.step()
+
+        def __exit__(self, *error: object) -> None:
+            """Write what was collected when an exception ends training within a step."""
+            self._stop()
+
+        def _stop(self) -> None:
+            if self._is_in_step:
+                self._is_in_step = False
+                self._debugger.stop()
+
+    class MsprobeInitStep(Callback):  # type: ignore[misc]  # MindSpore has no types
+        """Has a training that is resumed number its steps on: `step1000` where it begins with step 1000.
+
+        Put it before `MsprobeStep` in the list of callbacks. The number is the step count with which training begins,
+        or, where that is 0, the steps of the epochs that `initial_epoch` passes over. MindSpore's own kernel dump
+        (level L2) gets it as well.
+        """
+
+        def __init__(self, debugger: Debugger | None = None) -> None:
+            """Number the steps of `debugger`, by default the one of this process."""
+            super().__init__()
+            self._debugger = debugger
+            self._is_set = False
+
+        def on_train_epoch_begin(self, run_context: Any) -> None:
+            """Set the number of the first step, before the first epoch."""
+            if self._is_set:
+                return
+            self._is_set = True
+            training = run_context.original_args()
+            steps_done = int(training.cur_step_num) or (training.cur_epoch_num - 1) * training.batch_num
+            (self._debugger or _debugger_of_process()).set_init_step(steps_done)
+            _number_kernel_dump_from(steps_done)
+
+    return {"MsprobeStep": MsprobeStep, "MsprobeInitStep": MsprobeInitStep}
+
+
+def _debugger_of_process() -> Debugger:
+    from msprobe_collector.mindspore.debugger import PrecisionDebugger
+
+    return PrecisionDebugger.the_one()
+
+
+def _number_kernel_dump_from(step: int) -> None:
+    # an attribute of the module, not a submodule: importing from it fails
+    import mindspore
+
+    set_first_step = getattr(mindspore._c_expression, "_set_init_iter", None)
+    if set_first_step is not None:
+        set_first_step(step)

@@ -1,0 +1,53 @@
+"""One call that makes a training run repeatable."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from msprobe_collector.mindspore.dropout_removal import remove_dropout, restore_dropout
+
+_MAX_SEED = 2**32 - 1
+
+
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
+    """Seed every generator that a MindSpore script draws from: Python, NumPy, operators, data sets and mint.
+
+    Call it first, before the network is built. Equal seeds give equal weights, data order and dropout masks; equal
+    values besides need `mode`.
+
+    Args:
+        seed: 0 to 4294967295. PYTHONHASHSEED is set for child processes; this one keeps the hashes it started with.
+        mode: have operators and communication compute in a fixed order (`mindspore.set_deterministic`, slower). Switch
+            it on once: MindSpore refuses to have it switched again.
+        rm_dropout: let dropout layers and functions pass their input on. False gives them back; see `remove_dropout`.
+
+    Raises:
+        TypeError: `seed` is not an int, or a flag is not a bool.
+        ValueError: `seed` is out of range.
+        RuntimeError: by MindSpore: deterministic computing was on and cannot be switched off.
+    """
+    _check(seed, mode=mode, rm_dropout=rm_dropout)
+    import mindspore
+
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    random.seed(seed)
+    mindspore.set_seed(seed)
+    # set_seed leaves out the generator of mint's random functions (seen on 2.10).
+    mindspore.manual_seed(seed)
+    if mode != (mindspore.get_context("deterministic") == "ON"):
+        mindspore.set_deterministic(mode)
+    if rm_dropout:
+        remove_dropout()
+    else:
+        restore_dropout()
+
+
+def _check(seed: object, **flags: object) -> None:
+    if type(seed) is not int:
+        raise TypeError(f"seed_all: seed: {seed!r} is not a whole number")
+    if not 0 <= seed <= _MAX_SEED:
+        raise ValueError(f"seed_all: seed: {seed} is not from 0 to {_MAX_SEED}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"seed_all: {name}: {flag!r} is neither True nor False")

@@ -1,0 +1,125 @@
+"""Values that a training script saves by hand (level debug)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
+from msprobe_collector.framework import Framework
+from msprobe_collector.recording.activity import Activity
+from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.recorder import Recorder
+
+logger = logging.getLogger("msprobe_collector")
+
+
+class _Gradients:
+    """The gradients of one saved value while they arrive.
+
+    Attributes:
+        name: of the entry.
+        holder: a list of one: the value's structure, with None where no gradient has come.
+        waits_for: tensors whose gradients have not come.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.holder: list[Any] = [None]
+        self.waits_for = 0
+
+
+class SavedValues:
+    """Writes `{name}.{n}.debug` and, when its gradients have come, `{name}_grad.{n}.debug`."""
+
+    def __init__(self, recorder: Recorder, framework: Framework, activity: Activity, faults: FaultLog) -> None:
+        self._framework = framework
+        self._values = framework.values
+        self._recorder = recorder
+        self._activity = activity
+        self._faults = faults
+        self._waiting: list[_Gradients] = []
+        self._removers: list[Callable[[], None]] = []
+
+    def save(self, variable: Any, name: str, *, save_backward: bool) -> None:
+        """Write `variable`; a value that cannot be saved is warned about and skipped."""
+        if problem := self._problem(variable, name, save_backward):
+            logger.warning("save(): %s; nothing is saved", problem)
+            return
+        with self._activity.own_work():
+            try:
+                self._save(variable, name, save_backward)
+            except ComputationFailed as failure:
+                raise failure.error from None
+            except Exception as error:  # the border between the collector and the user's training
+                self._faults.note(f"save({name!r})", error)
+
+    def flush(self) -> None:
+        """Write the gradients that have not all arrived."""
+        for gradients in self._waiting:
+            self._recorder.write_value(gradients.name, gradients.holder[0])
+        self._waiting.clear()
+        while self._removers:
+            self._removers.pop()()
+
+    def _save(self, variable: Any, name: str, save_backward: bool) -> None:
+        number = self._recorder.number(name)
+        self._recorder.write_value(f"{name}.{number}.debug", variable)
+        if not save_backward:
+            return
+        gradients = _Gradients(f"{name}_grad.{number}.debug")
+        self._watch(variable, gradients, gradients.holder, 0)
+        self._waiting.append(gradients)
+
+    def _watch(self, value: Any, gradients: _Gradients, holder: Any, place: str | int) -> None:
+        """Put the structure of `value` into `holder[place]`, and hooks on its tensors that fill it."""
+        holder[place] = None
+        if isinstance(value, dict):
+            holder[place] = {}
+            for key, item in value.items():
+                self._watch(item, gradients, holder[place], key)
+        elif isinstance(value, (list, tuple)):
+            holder[place] = [None] * len(value)
+            for index, item in enumerate(value):
+                self._watch(item, gradients, holder[place], index)
+        elif isinstance(value, self._values.tensor_types):
+
+            def arrived(gradient: Any) -> None:
+                self._arrived(gradients, holder, place, gradient)
+
+            if (remove := self._framework.register_gradient_hook(value, arrived)) is not None:
+                gradients.waits_for += 1
+                self._removers.append(remove)
+
+    def _arrived(self, gradients: _Gradients, holder: Any, place: str | int, gradient: Any) -> None:
+        if gradients in self._waiting:
+            with self._activity.own_work():
+                try:
+                    holder[place] = self._values.frozen(gradient)
+                    gradients.waits_for -= 1
+                    if gradients.waits_for == 0:
+                        self._waiting.remove(gradients)
+                        self._recorder.write_value(gradients.name, gradients.holder[0])
+                except ComputationFailed as failure:
+                    raise failure.error from None
+                except Exception as error:  # the border between the collector and the user's training
+                    self._faults.note(gradients.name, error)
+
+    def _problem(self, variable: Any, name: Any, save_backward: Any) -> str:
+        if not isinstance(name, str) or not name:
+            return f"the name {name!r} is not text"
+        if not isinstance(save_backward, bool):
+            return f"save_backward {save_backward!r} is neither True nor False"
+        return self._value_problem(variable)
+
+    def _value_problem(self, value: Any) -> str:
+        if isinstance(value, (list, tuple)):
+            return next((problem for item in value if (problem := self._value_problem(item))), "")
+        if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                return "a dict has a key that is not text"
+            return self._value_problem(list(value.values()))
+        if isinstance(value, (*self._values.tensor_types, int, float, str)):
+            return ""
+        return f"a {type(value).__name__} is not a tensor, number, text, list, tuple or dict"

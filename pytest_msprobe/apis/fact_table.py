@@ -1,0 +1,169 @@
+"""The one grammar of fact files and its parser.
+
+A file holds the facts of one topic, one line each::
+
+    # a comment
+    Type.name(signature) -> fact  # source of the fact
+    name name name -> fact
+    Type.* -> fact
+    [framework Type -> fact]
+
+* `Type` is the type of record names (`Mint`, `Functional`, ...); a Primitive is named by its class.
+* A name without a type applies to every type and spelling, see `spelling.plain_name`.
+* `Type.*` applies to all names of a type.
+* A heading in brackets applies to the lines below it, up to the next one: `mindspore` or `pytorch` limits them to dumps
+  of that framework (`pytorch` includes MSAdapter), a type stands before their names, a fact is that of lines
+  without an arrow. Each part may be missing.
+* `none: reason` as the fact says that there is none, and why.
+* What else a fact and a signature mean is the topic's own; its file says so at the top.
+
+The most particular line counts: `Type.name` before `Type.*` before `name`. A name has several lines only when each
+has a signature (overloads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from msprobe_collector.dump_format import API_TYPES, ApiName
+from pytest_msprobe.apis.spelling import plain_name
+
+#: The fact files, without `.txt`.
+Topic = Literal[
+    "benchmark_levels",
+    "communication",
+    "elementary",
+    "index_outputs",
+    "mindspore_cpu",
+    "msprobe_standards",
+    "not_judged",
+    "open_order",
+    "operation_names",
+    "output_sizes",
+    "parameter_names",
+    "quantising",
+    "random",
+    "references",
+    "torch_calls/functional",
+    "torch_calls/mint",
+    "torch_calls/mint_functional",
+    "torch_calls/primitive",
+    "torch_calls/tensor",
+    "unwritten",
+]
+FOLDER = Path(__file__).with_name("facts")
+FRAMEWORKS = ("mindspore", "pytorch")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What one line says of an API.
+
+    Attributes:
+        name: the API as the table knows it: `Mint.rand`, `addmm`, `Jit.*`.
+        parameters: signature in brackets, "" without one.
+        text: right of the arrow, or of that of the heading; "" when neither has one.
+        source: behind the line, "" without one.
+    """
+
+    name: str
+    parameters: str = ""
+    text: str = ""
+    source: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why there is no fact; "" when there is one."""
+        return self.text.removeprefix("none: ") if self.text.startswith("none: ") else ""
+
+
+class FactTable:
+    """The facts of one topic."""
+
+    def __init__(self, lines: Iterator[tuple[str, Fact]]) -> None:
+        """A table of (framework, fact); the framework is "" for a fact of all of them."""
+        tables: dict[str, dict[str, tuple[Fact, ...]]] = {framework: {} for framework in FRAMEWORKS}
+        for framework, fact in lines:
+            for one in (framework,) if framework else FRAMEWORKS:
+                others = tables[one].get(fact.name, ())
+                if others and not (fact.parameters and others[-1].parameters):
+                    raise ValueError(f"{fact.name} is listed twice")
+                tables[one][fact.name] = (*others, fact)
+        self._tables = tables
+
+    def of(self, api: ApiName, framework: str = "mindspore") -> Fact | None:
+        """The fact on `api` in a dump of `framework`, or None."""
+        return self.find(api.type, api.table_name, framework)
+
+    def find(self, api_type: str, name: str, framework: str = "mindspore") -> Fact | None:
+        """The same by record type and table name: `Mint` and `linalg.inv`, `Primitive` and `Conv2D`."""
+        table = self._of_framework(framework)
+        for key in (f"{api_type}.{name}", f"{api_type}.*", plain_name(name.rpartition(".")[2])):
+            if key in table:
+                return table[key][0]
+        return None
+
+    def word(self, name: str) -> Fact | None:
+        """The fact on the bare `name`, whatever its type."""
+        return next(iter(self._tables["mindspore"].get(plain_name(name), ())), None)
+
+    def overloads(self, api_type: str, name: str) -> tuple[Fact, ...]:
+        """Every line on the MindSpore API of this type and name, in order; () without any."""
+        return self._tables["mindspore"].get(f"{api_type}.{name}", ())
+
+    def typed(self, framework: str = "mindspore") -> Mapping[str, Fact]:
+        """The first line on each `Type.name`, in the order of the file."""
+        table = self._of_framework(framework)
+        return MappingProxyType({name: found[0] for name, found in table.items() if "." in name})
+
+    def _of_framework(self, framework: str) -> Mapping[str, tuple[Fact, ...]]:
+        return self._tables["mindspore" if framework == "mindspore" else "pytorch"]
+
+
+@cache
+def facts(topic: Topic) -> FactTable:
+    """The facts of `topic`, read when first asked for.
+
+    Raises:
+        ValueError: a line of the file is not one of the grammar.
+    """
+    return read(FOLDER / f"{topic}.txt")
+
+
+def read(path: Path) -> FactTable:
+    """The facts in the file at `path`. Raises ValueError, which names the file."""
+    try:
+        return FactTable(_facts(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _facts(text: str) -> Iterator[tuple[str, Fact]]:
+    framework = api_type = shared = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("["):
+            scope, _, shared = line.removeprefix("[").removesuffix("]").partition("-> ")
+            framework = next((word for word in scope.split() if word in FRAMEWORKS), "")
+            api_type = next((word for word in scope.split() if word in API_TYPES), "")
+            if not line.endswith("]") or len(scope.split()) != bool(framework) + bool(api_type):
+                raise ValueError(f"line {number}: not a heading [framework Type -> fact]: {line}")
+        elif line and not line.startswith("#"):
+            written, _, source = line.partition("  # ")
+            left, arrow, fact = written.rstrip().partition(" -> ")
+            name, bracket, parameters = left.partition("(")
+            if bracket and not (parameters.endswith(")") and arrow):
+                raise ValueError(f"line {number}: not name(signature) -> fact: {line}")
+            for one in name.split():
+                yield framework, Fact(_key(one, api_type), bracket + parameters, fact if arrow else shared, source)
+
+
+def _key(name: str, api_type: str) -> str:
+    """`Type.name`, or the plain spelling of a name without a type."""
+    if api_type:
+        return f"{api_type}.{name}"
+    return name if name.partition(".")[0] in API_TYPES and "." in name else plain_name(name)

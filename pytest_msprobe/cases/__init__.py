@@ -1,0 +1,1 @@
+"""One API call with the values that running it needs."""

@@ -1,0 +1,220 @@
+"""Random tensors in the recorded range, for dumps that hold statistics only.
+
+Each tensor has a generator of its own, seeded by the run's seed, the record's name and the tensor's place in it: the
+same data whatever runs before, beside or without it, and different data for every tensor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from msprobe_collector.dump_format import Dtype, Place, TensorValue, array_dtype
+from pytest_msprobe.cases.moments import Moments, draw
+
+#: Drawn from where the dump holds no range at all.
+DEFAULT_RANGE = {"float": (-1.0, 1.0), "complex": (0.0, 1.0), "int": (0, 1), "bool": (0, 1)}
+
+#: Rounding of the recorded mean, and of probabilities in half precision.
+_SUM_ONE = 2.0**-7
+_EXACT_IN_FLOAT64 = 2**53
+
+
+def generator_for(seed: int, place: Place) -> np.random.Generator:
+    """The random generator of one tensor, a function of `seed`, record name and field only."""
+    digest = hashlib.blake2b(f"{seed}|{place.record}|{place.field}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+def has_known_range(value: TensorValue) -> bool:
+    """Whether the dump tells from where to draw: it holds Min and Max, or the tensor is empty."""
+    return value.size == 0 or (value.maximum is not None and value.minimum is not None)
+
+
+def random_array(value: TensorValue, generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
+    """Random values in the dtype and shape of `value`, between its Min and Max, both of which occur.
+
+    Floats and integers have its Mean and Norm as well where the dump holds them (see `moments.py`), else they are
+    uniform. Rows of probabilities, whose mean is one over their length, sum to one. Integers include both ends. NaN and
+    infinities occur where the statistics show them. Without Min and Max the range is -1 to 1 for floats, 0 to 1 for
+    integers, both truth values for bools. Complex numbers get a uniform magnitude (their statistics are those of |z|)
+    and any phase.
+
+    Raises:
+        DumpError: there is no array type for the dtype.
+    """
+    dtype = value.dtype
+    target = None if dtype is None else array_dtype(dtype)
+    if dtype is None or target is None:
+        raise (place / "dtype").fault(f"there is no array type for {dtype.name if dtype else 'this array'}")
+    if value.size == 0:
+        return np.zeros(value.shape, dtype=target)
+    if dtype.kind == "bool":
+        flat = _bools(value, generator)
+    elif dtype.kind == "int":
+        flat = _integers(value, dtype, target, generator)
+    elif (moments := _moments(value, dtype)) is not None:
+        return _resembling(value, dtype, target, moments, generator)
+    elif dtype.kind == "complex":
+        magnitude = _floats(value, dtype, generator)
+        flat = magnitude * np.exp(2j * np.pi * generator.random(value.size))
+    else:
+        flat = _floats(value, dtype, generator)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return flat.astype(target).reshape(value.shape)
+
+
+def _moments(value: TensorValue, dtype: Dtype) -> Moments | None:
+    """What Mean and Norm say of a float or integer tensor; None where they say nothing."""
+    if value.mean is None or value.norm is None or dtype.kind not in ("float", "int"):
+        return None
+    bounds = _float_range(value, dtype)
+    return Moments.without(
+        bounds.occurring, value.size, (bounds.low, bounds.high), float(value.mean), float(value.norm)
+    )
+
+
+def _resembling(
+    value: TensorValue, dtype: Dtype, target: np.dtype[Any], moments: Moments, generator: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """Floats with the recorded mean and norm."""
+    flat = np.empty(value.size, target)
+    with np.errstate(over="ignore", invalid="ignore"):
+        draw(moments, value.size, generator, flat)
+        if _holds_probabilities(value):
+            return _with_sum_one(flat.reshape(value.shape), generator)
+        _pin(flat, _float_range(value, dtype).occurring, generator)
+    return flat.reshape(value.shape)
+
+
+def _holds_probabilities(value: TensorValue) -> bool:
+    """Whether the mean of a tensor in [0, 1] is one over the length of its rows."""
+    if not value.shape or value.shape[-1] < 2 or value.mean is None or value.minimum is None or value.maximum is None:
+        return False
+    is_share = value.minimum >= 0 and 0 < value.maximum <= 1
+    return bool(is_share and math.isclose(float(value.mean) * value.shape[-1], 1, rel_tol=_SUM_ONE))
+
+
+def _with_sum_one(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    rows = array.reshape(-1, array.shape[-1]).astype(np.float64)
+    sums = rows.sum(axis=1)
+    empty = np.flatnonzero(sums == 0)
+    rows[empty, generator.integers(0, rows.shape[1], empty.size)] = 1
+    sums[empty] = 1
+    found: np.ndarray[Any, Any] = (rows / sums[:, None]).astype(array.dtype).reshape(array.shape)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _FloatRange:
+    """What the statistics of a float tensor say: finite ends, and values that occur, the surest first."""
+
+    low: float
+    high: float
+    occurring: tuple[float, ...]
+
+
+def _bools(value: TensorValue, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    low, high = sorted(int(bool(end)) for end in _ends(value, "bool"))
+    flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=np.int8)
+    return _pin(flat, (high, low), generator).astype(np.bool_)
+
+
+def _integers(
+    value: TensorValue, dtype: Dtype, target: np.dtype[Any], generator: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    drawn_as = np.dtype(np.int8) if dtype.name == "Int4" else target
+    least, most = (-8, 7) if dtype.name == "Int4" else (int(np.iinfo(drawn_as).min), int(np.iinfo(drawn_as).max))
+    ends = [_whole(end, least, most) for end in _ends(value, "int")]
+    low, high = min(ends), max(ends)
+    moments = Moments.without((high, low), value.size, (low, high), *_mean_and_norm(value))
+    if moments is None or high - low > _EXACT_IN_FLOAT64:
+        flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
+    else:
+        wide = np.empty(value.size, np.float64)
+        draw(moments, value.size, generator, wide)
+        flat = np.rint(wide).astype(drawn_as)
+    return _pin(flat, (high, low), generator)
+
+
+def _mean_and_norm(value: TensorValue) -> tuple[float, float]:
+    """NaN for what the dump does not hold."""
+    return tuple(math.nan if figure is None else float(figure) for figure in (value.mean, value.norm))  # type: ignore[return-value]
+
+
+def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    bounds = _float_range(value, dtype)
+    flat = generator.random(value.size)
+    # In place: a tensor may be as large as memory allows. Halves, as the difference of two large ends would overflow.
+    half_width = bounds.high / 2 - bounds.low / 2
+    flat *= half_width
+    flat += bounds.low / 2
+    flat *= 2
+    np.clip(flat, bounds.low, bounds.high, out=flat)
+    return _pin(flat, bounds.occurring, generator)
+
+
+def _float_range(value: TensorValue, dtype: Dtype) -> _FloatRange:
+    largest = _largest(dtype)
+    low, high = (float(end) for end in _ends(value, dtype.kind))
+    occurring = []
+    norm = math.nan if value.norm is None else float(value.norm)
+    # inf - inf makes the mean NaN, so only a NaN norm proves a NaN; some kernels lose it in Max and Min.
+    if math.isnan(low) or math.isnan(high) or (value.norm is not None and math.isnan(norm)):
+        occurring.append(math.nan)
+    occurring += sorted({end for end in (low, high) if math.isinf(end)})
+    low, high = (min(max(end, -largest), largest) if math.isfinite(end) else end for end in (low, high))
+    # Ends that stand in for an infinite or unknown one below are made up, so they need not occur.
+    occurring += [end for end in (high, low) if math.isfinite(end)]
+    if not math.isfinite(low):
+        low = min(-1.0, high - 1.0) if math.isfinite(high) else -1.0
+    if not math.isfinite(high):
+        high = max(1.0, low + 1.0)
+    return _FloatRange(min(low, high), max(low, high), tuple(occurring))
+
+
+def _ends(value: TensorValue, kind: str) -> tuple[float, float]:
+    if value.minimum is None or value.maximum is None:
+        return DEFAULT_RANGE[kind]
+    return value.minimum, value.maximum
+
+
+def _whole(end: float, least: int, most: int) -> int:
+    if isinstance(end, float) and not math.isfinite(end):
+        return 0
+    return min(max(round(end), least), most)
+
+
+def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Put `values` at distinct random places; the last ones are given up first when there are too few elements."""
+    kept = values[: flat.size]
+    for place, pinned in zip(_distinct_places(flat.size, len(kept), generator), kept):
+        flat[place] = pinned
+    return flat
+
+
+def _distinct_places(size: int, count: int, generator: np.random.Generator) -> list[int]:
+    """`count` different indices below `size`, by drawing until they differ: a permutation would cost more."""
+    found: list[int] = []
+    while len(found) < count:
+        place = int(generator.integers(size))
+        if place not in found:
+            found.append(place)
+    return found
+
+
+def _largest(dtype: Dtype) -> float:
+    array_type = array_dtype(dtype)
+    if dtype.kind == "complex":
+        array_type = np.dtype(np.float32 if dtype.item_bytes == 8 else np.float64)
+    assert array_type is not None  # random_array has seen to it
+    if array_type.kind == "f":
+        # Not finfo, which warns once MindSpore has set the processor to flush subnormal numbers to zero.
+        return float(np.nextafter(array_type.type(math.inf), array_type.type(0)))
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(array_type).max)  # type: ignore[no-untyped-call]  # ml_dtypes is half typed

@@ -1,0 +1,193 @@
+"""Monte Carlo arithmetic: PyTorch computes in float64, and each arithmetic result is moved by a rounding of float32.
+
+What an operation loses by rounding its own intermediate results can be far more than rounding its inputs explains:
+``0.5 x (1 + erf(x / sqrt 2))`` loses all digits for x = -5, ``dO * O`` summed is not exactly ``dP * P`` summed. Kernels
+of PyTorch compute such formulas in one step, so that they are first decomposed into arithmetic, with PyTorch's own
+decompositions (Parker, *Monte Carlo Arithmetic*, UCLA CSD-970002, 1997; here with a uniform error, as float64 is wide
+enough for the virtual precision).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Elementary functions are polynomials on a device, and may lose a few roundings.
+_ELEMENTARY_FACTOR = 4.0
+#: Uniform errors of this width have the standard deviation 1.
+_WIDTH = math.sqrt(3.0)
+#: Standard deviation of the error of adding n terms one by one, in roundings of their norm over sqrt(n).
+_SUMMATION = 0.3
+#: Random factors that are drawn once and used again; a prime, so that no row of a tensor meets the same ones twice.
+_POOL = 65_521
+#: Decompositions may use what is decomposed itself.
+_DEEPEST = 8
+
+_ELEMENTARY = frozenset(
+    """
+    exp exp2 expm1 log log2 log10 log1p erf erfc erfinv tanh sigmoid sin cos tan asin acos atan sinh cosh asinh acosh
+    atanh pow lgamma digamma atan2 logaddexp logaddexp2 polygamma special_entr xlogy
+    """.split()
+)
+_ARITHMETIC = frozenset(
+    """
+    add sub rsub mul div reciprocal rsqrt sqrt square prod cumprod addcmul addcdiv lerp var var_mean std
+    linalg_vector_norm norm logsumexp upsample_bilinear2d
+    avg_pool2d _adaptive_avg_pool2d _cdist_forward native_batch_norm native_layer_norm native_group_norm
+    """.split()
+)
+#: Sums, by the operand whose terms are added up: each term is rounded, and so is each partial sum.
+_SUMS = {
+    "sum": 0,
+    "mean": 0,
+    "cumsum": 0,
+    "mm": 0,
+    "bmm": 0,
+    "mv": 0,
+    "dot": 0,
+    "addmm": 1,
+    "baddbmm": 1,
+    "addmv": 1,
+    "convolution": 0,
+    "convolution_backward": 0,
+    "embedding_dense_backward": 0,
+    "index_add": 3,
+    "scatter_add": 3,
+}
+#: Kernels that are decomposed: those that cancel or saturate inside. All others are one arithmetic operation, or
+#: move and select values only.
+_DECOMPOSED = """
+    _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data gelu gelu_backward silu silu_backward
+    softplus softplus_backward mish mish_backward elu elu_backward native_layer_norm native_layer_norm_backward
+    native_group_norm
+    native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+    _native_batch_norm_legit_functional binary_cross_entropy binary_cross_entropy_backward
+    binary_cross_entropy_with_logits mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
+    huber_loss_backward log_sigmoid_forward log_sigmoid_backward tanh_backward sigmoid_backward soft_margin_loss
+    soft_margin_loss_backward nll_loss_forward nll_loss_backward hardswish hardswish_backward hardsigmoid
+    hardsigmoid_backward var std std_mean var_mean norm linalg_vector_norm logsumexp addmm addmv addr addcmul addcdiv
+    logit logit_backward glu glu_backward lerp _fused_rms_norm _fused_rms_norm_backward grid_sampler_2d celu
+""".split()
+
+
+class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
+    """While entered, float64 results of arithmetic are off by `roundoff` (one standard deviation), by a fixed seed.
+
+    It may be entered again for the gradients, which PyTorch computes in the thread that asks for them.
+    """
+
+    def __init__(self, roundoff: float, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._roundoff = roundoff
+        self._generator = torch.Generator().manual_seed(seed)
+        self._depth = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation of ATen, decomposed where that shows more of its arithmetic."""
+        kwargs = kwargs or {}
+        decomposed = self._decomposed(func, args, kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        name = func._schema.name.partition("::")[2]
+        kind = name.rstrip("_")
+        if kind in _SUMS:
+            return self._sum(func, _SUMS[kind], args, kwargs)
+        returned = func(*args, **kwargs)
+        if kind in _ELEMENTARY and not (kind == "pow" and _is_whole(args[1])):
+            return self._moved(returned, _ELEMENTARY_FACTOR * self._roundoff)
+        return self._moved(returned, self._roundoff) if kind in _ARITHMETIC | _ELEMENTARY else returned
+
+    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        rule = _decompositions().get(func)
+        if rule is None or self._depth >= _DEEPEST:
+            return NotImplemented
+        self._depth += 1
+        try:
+            with self:
+                return rule(*args, **kwargs)
+        except (NotImplementedError, RuntimeError, TypeError, AssertionError):
+            # Not for these arguments: the kernel itself says what is wrong with them, if anything is.
+            return NotImplemented
+        finally:
+            self._depth -= 1
+
+    def _sum(self, func: Any, position: int, args: Any, kwargs: Any) -> Any:
+        """A sum whose terms are off by as much as adding them one by one leaves."""
+        operand = args[position]
+        if _is_float64(operand):
+            spread = self._roundoff * max(1.0, _SUMMATION * math.sqrt(_terms(func, args, operand)))
+            args = (*args[:position], self._moved(operand.clone(), spread), *args[position + 1 :])
+        return self._moved(func(*args, **kwargs), self._roundoff)
+
+    def _moved(self, returned: Any, spread: float) -> Any:
+        """`returned` with every float64 tensor in it moved in place: nobody else holds a fresh result yet."""
+        if isinstance(returned, (tuple, list)):
+            return type(returned)(self._moved(item, spread) for item in returned)
+        if _is_float64(returned) and returned.numel():
+            _multiply(returned, 1 + spread * _WIDTH * self._pool(returned.numel()))
+        return returned
+
+    def _pool(self, count: int) -> Tensor:
+        """Numbers between -1 and 1: at most `_POOL` different ones, never the same in two operations."""
+        drawn = torch.rand(min(count, _POOL), generator=self._generator, dtype=torch.float64)
+        return drawn.mul_(2).sub_(1)
+
+
+def _multiply(tensor: Tensor, factors: Tensor) -> None:
+    """Multiply in place by `factors`, repeated to the size of `tensor`."""
+    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+        repeated = factors.repeat(-(-tensor.numel() // factors.numel()))[: tensor.numel()]
+        tensor.mul_(repeated.view(tensor.shape))
+        return
+    flat = tensor.as_strided((tensor.numel(),), (1,), 0)  # in the order of memory, whatever the layout
+    whole = flat.numel() // factors.numel() * factors.numel()
+    flat[:whole].view(-1, factors.numel()).mul_(factors)
+    flat[whole:].mul_(factors[: flat.numel() - whole])
+
+
+def _terms(func: Any, args: Any, operand: Tensor) -> int:
+    """How many terms one element of a sum has."""
+    kind = func._schema.name.partition("::")[2]
+    if kind.startswith("convolution"):
+        # A gradient of the weight adds up positions, one of the input what the weight connects it to.
+        shape = args[1].shape if kind == "convolution" else operand.shape
+        return math.prod(shape) // max(1, shape[0 if kind == "convolution" else 1])
+    if kind in ("sum", "mean"):
+        given = args[1] if len(args) > 1 and args[1] is not None else ()
+        axes = given if isinstance(given, (tuple, list)) else (given,)
+        return math.prod(operand.shape[axis] for axis in axes) if axes and operand.dim() else operand.numel()
+    if kind in ("embedding_dense_backward", "index_add", "scatter_add"):
+        return 1  # few rows meet in one place, and which is not worth counting
+    if kind == "cumsum":
+        return operand.shape[args[1]] if operand.dim() else 1
+    return operand.shape[-1] if operand.dim() else 1
+
+
+def _is_whole(exponent: Any) -> bool:
+    """Whether a power is a product: PyTorch's square is one of exponent 2."""
+    return isinstance(exponent, (int, float)) and float(exponent).is_integer()
+
+
+def _is_float64(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.float64
+
+
+@cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decomposition of each overload of what is to be decomposed."""
+    from torch._decomp import decomposition_table
+
+    found = {}
+    for name in _DECOMPOSED:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            function = getattr(packet, overload)
+            if function in decomposition_table:
+                found[function] = decomposition_table[function]
+    return found

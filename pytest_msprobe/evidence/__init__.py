@@ -1,0 +1,1 @@
+"""What a failing API call leaves on disk: error data, reproducers, plots."""

@@ -1,0 +1,226 @@
+"""The files of a run as pytest nodes: file, group of records, record. The same nodes for every suite."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from socket import gethostname
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.text import shown, shown_lines
+from pytest_msprobe.engines.time_limit import ending_after, time_limit_seconds
+from pytest_msprobe.run import keys
+from pytest_msprobe.suites.contract import Group, Problem, Record, SuiteError
+from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.verdicts import OUTCOMES, Status, Verdict, VerdictRow
+
+
+class CheckFailure(AssertionError):
+    """An `error` verdict on its way to pytest; the text is all that the report shows."""
+
+
+class RecordFolder(pytest.Directory):
+    """A folder that the suite reads by rules of its own."""
+
+    children: Sequence[Path | Problem]
+
+    @classmethod
+    def of(cls, parent: pytest.Collector, path: Path, children: Sequence[Path | Problem]) -> RecordFolder:
+        """The node for the folder at `path`."""
+        node: RecordFolder = cls.from_parent(parent, path=path, nodeid=file_id(path, parent.config.rootpath))
+        node.children = children
+        return node
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """One node per child: a folder, a file, or an error."""
+        suite = self.config.stash[keys.SUITE]
+        for child in self.children:
+            if isinstance(child, Problem):
+                yield ProblemNode.of(self, child)
+            elif (below := suite.folder(child)) is not None:
+                yield RecordFolder.of(self, child, below)
+            else:
+                yield RecordFile.of(self, child)
+
+
+class ProblemNode(pytest.Collector):
+    """What cannot be judged: an error of the collection."""
+
+    problem: Problem
+
+    @classmethod
+    def of(cls, parent: pytest.Collector, problem: Problem) -> ProblemNode:
+        """The node for `problem`."""
+        node: ProblemNode = cls.from_parent(parent, name=problem.name)
+        node.problem = problem
+        return node
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Nothing. Raises CollectError."""
+        raise self.CollectError(self.problem.message)
+
+
+class RecordFile(pytest.File):
+    """A dump.json, or another file that the suite judges; its children are its groups of records."""
+
+    @classmethod
+    def of(cls, parent: pytest.Collector, path: Path) -> RecordFile:
+        """The node for the file at `path`, with an id that is the same in every process and never empty."""
+        node: RecordFile = cls.from_parent(parent, path=path, nodeid=file_id(path, parent.config.rootpath))
+        return node
+
+    def collect(self) -> Iterator[GroupNode | RecordItem]:
+        """One node per group; the records themselves where they form none."""
+        try:
+            for group in self.config.stash[keys.SUITE].groups(self.path):
+                if group.scope:
+                    yield GroupNode.of(self, group)
+                else:
+                    yield from (RecordItem.of(self, group, part) for part in group.parts)
+        except (DumpError, SuiteError) as error:
+            raise self.CollectError(str(error)) from None
+
+
+class GroupNode(pytest.Collector):
+    """Records that belong together; what the suite keeps of them is released before the next group.
+
+    Attributes:
+        group: the records.
+        selected: parts of it that this run judges.
+    """
+
+    group: Group
+    selected: tuple[str, ...]
+
+    @classmethod
+    def of(cls, parent: RecordFile, group: Group) -> GroupNode:
+        """The node for `group`."""
+        node: GroupNode = cls.from_parent(parent, name=group.scope)
+        node.group, node.selected = group, ()
+        return node
+
+    def collect(self) -> list[RecordItem]:
+        """Its records, in order."""
+        return [RecordItem.of(self, self.group, part) for part in self.group.parts]
+
+    def teardown(self) -> None:
+        """Free what the suite keeps of the group."""
+        self.config.stash[keys.SUITE].release(self.group)
+
+
+class RecordItem(pytest.Item):
+    """One record.
+
+    Attributes:
+        group: that it belongs to.
+    """
+
+    group: Group
+
+    @classmethod
+    def of(cls, parent: GroupNode | RecordFile, group: Group, part: str) -> RecordItem:
+        """The item for the record `part` of `group`."""
+        item: RecordItem = cls.from_parent(parent, name=part)
+        item.group = group
+        run = item.config.stash[keys.RUN]
+        item.own_markers += [run.mark(name) for name in run.suite.marks(item.record)]
+        return item
+
+    @property
+    def record(self) -> Record:
+        """What the suite judges."""
+        selected = self.parent.selected if isinstance(self.parent, GroupNode) else (self.name,)
+        return Record(self.path, self.group, self.name, selected)
+
+    def runtest(self) -> None:
+        """Judge, keep the row for the report, and raise or skip as the verdict says."""
+        suite, record = self.config.stash[keys.SUITE], self.record
+        started = perf_counter()
+        try:
+            with warnings.catch_warnings(), ending_after(self._time_limit(record)):
+                # A framework's deprecation warning must not fail a record where a project turns warnings into errors.
+                warnings.simplefilter("ignore")
+                verdict = suite.judge(record)
+        except Exception as error:
+            message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
+            self._keep(self.unrun("error", message, seconds=perf_counter() - started))
+            raise
+        self._keep(self._row(record, verdict, seconds=perf_counter() - started), verdict.plot)
+        if verdict.status == "skip":
+            pytest.skip(shown(verdict.message))
+        if verdict.status == "error":
+            raise CheckFailure(shown_lines(verdict.explanation or verdict.message))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
+        """The explanation instead of a traceback through our own code."""
+        if isinstance(excinfo.value, (CheckFailure, DumpError)):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Headline of a failure; not a suffix of the node id, or pytest would print it twice."""
+        return self.path, 0, shown(self.config.stash[keys.SUITE].headline(self.record))
+
+    def unrun(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
+        """The row of this item when it could not be judged."""
+        attachment = self.config.stash[keys.SUITE].unrun(self.record, status, message)
+        return self._row(self.record, Verdict(status, message, attachment=attachment), seconds=seconds)
+
+    def _time_limit(self, record: Record) -> float | None:
+        if not hasattr(self.config, "workerinput"):
+            return None  # the only process of a run cannot be replaced
+        run = self.config.stash[keys.RUN]
+        return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
+
+    def _keep(self, row: VerdictRow, plot: str = "") -> None:
+        self.stash[keys.ROW] = row
+        if plot:
+            self.stash[keys.PLOT] = plot
+
+    def _row(self, record: Record, verdict: Verdict, *, seconds: float) -> VerdictRow:
+        settings = self.config.stash[keys.RUN].settings
+        return row_of(
+            self.nodeid,
+            record,
+            verdict,
+            suite=settings.suite,
+            seed=settings.values["seed"],
+            seconds=seconds,
+            host=gethostname(),
+        )
+
+
+def row_of(
+    node_id: str, record: Record, verdict: Verdict, *, suite: str, seed: int, host: str, seconds: float = 0.0
+) -> VerdictRow:
+    """The row for `verdict` on `record`; its outcome is that of an item without marks."""
+    return VerdictRow(
+        node_id=node_id,
+        dump=str(record.file),
+        call=record.call,
+        part=record.part,
+        recorded=record.group.parts,
+        selected=record.selected,
+        status=verdict.status,
+        outcome=OUTCOMES[verdict.status],
+        message=verdict.message,
+        device=verdict.device,
+        bench=verdict.bench,
+        outputs=verdict.outputs,
+        seconds=seconds,
+        seed=seed,
+        host=host,
+        suite=suite,
+        properties=verdict.properties,
+        attachment=verdict.attachment,
+    )
+
+
+def records_among(items: Iterable[pytest.Item]) -> Iterator[RecordItem]:
+    """The items that are ours."""
+    return (item for item in items if isinstance(item, RecordItem))

@@ -1,0 +1,259 @@
+"""The reporting side of a run, on the one process that writes: alone, or the controller under xdist."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from msprobe_collector.dump_format.text import shown
+from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
+from pytest_msprobe.reports.resume import EarlierRun
+from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.run.observers import VerdictObservers
+from pytest_msprobe.run.selection import names_of
+from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
+from pytest_msprobe.verdicts import VerdictRow
+
+
+class ReportPlugin:
+    """Receives every verdict row: writes machine rows, hands them to the suite's report, and sums up.
+
+    Attributes:
+        names: how reports call the groups of the run.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        suite: Suite,
+        header: Callable[[], list[str]],
+        *,
+        out: Path,
+        jsonl: Path | None,
+        earlier: EarlierRun | None,
+        allows_empty: bool,
+    ) -> None:
+        """A writer of results into the folder `out`, and of machine rows into `jsonl`.
+
+        `header` gives the lines above the run; `earlier` is the run that is continued; `allows_empty` tells whether a
+        run that judged nothing is a success.
+
+        Raises:
+            pytest.UsageError: the folder or the file cannot be written.
+        """
+        self._suite = suite
+        self._header = header
+        self._out = out
+        self._earlier = earlier
+        self._allows_empty = allows_empty
+        self._observers = VerdictObservers(config)
+        self.names = names_of(suite)
+        self._tally = VerdictCounts(suite.noun, suite.kinds, suite.figures)
+        self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
+        self._open_groups: dict[tuple[str, str], list[VerdictRow]] = {}
+        self._problems: dict[str, str] = {}
+        self._unwritten: dict[str, None] = {}
+        self._lines: JsonLines | None = None
+        self._jsonl_path = jsonl or (earlier.jsonl if earlier else None)
+        self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
+        _check_writable("--msprobe-out", out)
+        if jsonl is not None and not self._appends:
+            _check_writable("--msprobe-jsonl", jsonl.parent)
+            try:
+                check_replaceable(jsonl)
+            except OSError as error:
+                raise pytest.UsageError(f"--msprobe-jsonl={jsonl}: {error.strerror or error}") from None
+
+    @property
+    def report(self) -> SuiteReport:
+        """The suite's own report."""
+        return self._report
+
+    @pytest.hookimpl
+    def pytest_report_header(self) -> list[str]:
+        """What is judged, on what, against what."""
+        return self._header()
+
+    @pytest.hookimpl
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Warn of what the user may have meant otherwise; take the rows of the run that is continued."""
+        for text in self._suite.warnings():
+            try:
+                session.config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=1)
+            except pytest.PytestWarning:
+                raise pytest.UsageError(text) from None
+        for name, row in self._earlier.rows if self._earlier else ():
+            self._tally.add(name, row)
+            if self._lines_are_new:
+                self._stream(name, row)
+            if self._earlier and self._earlier.jsonl:
+                self._hand_over(name, row)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the row off the report, so that it is not kept for the whole run."""
+        wire = report.__dict__.pop("msprobe_row", None)
+        if wire is not None and report.outcome != "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
+            row = VerdictRow.from_wire(wire)
+            name = self.names.of(row.dump, row.call)
+            self._tally.add(name, row)
+            self._stream(name, row)
+            self._hand_over(name, row)
+            self._observers.tell(_without_attachment(row))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success."""
+        for group in list(self._open_groups):
+            self._write(*group)
+        try:
+            self._report.finish()
+        except (OSError, SuiteError) as error:
+            self._fail(f"--msprobe-out={self._out}", "", error)
+        if self._lines is not None:
+            try:
+                self._lines.close()
+            except OSError as error:
+                self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        session.exitstatus = self._exit_code(int(session.exitstatus))
+
+    @pytest.hookimpl
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        """Findings, verdicts, worst records, reasons of skips and the paths of the files."""
+        # pytest has ended the line of its progress; as long as it thinks otherwise, its next line is an empty one.
+        terminalreporter.currentfspath = None
+        findings = list(self._report.findings())
+        if not (self._tally.total or findings or self._problems):
+            is_filtered = terminalreporter.stats.get("deselected") or terminalreporter.stats.get("error")
+            is_empty = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_filtered
+            if is_empty and (advice := self._suite.advice_when_empty()):
+                terminalreporter.write_line(f"msprobe: {advice}", red=True)
+            return
+        if findings:
+            terminalreporter.section(f"msprobe {self._suite.name}")
+            for line in findings:
+                terminalreporter.write_line(shown(line))
+        terminalreporter.section("msprobe")
+        for line in self._summary():
+            terminalreporter.write_line(shown(line))
+        for line in self._faults():
+            terminalreporter.write_line(shown(line), red=True)
+
+    def _summary(self) -> Iterator[str]:
+        if self._earlier is not None:
+            yield f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run"
+        yield from self._tally.lines()
+        files = [*self._report.files()]
+        if self._lines is not None:
+            files.append(("rows", self._lines.path))
+        if files:
+            yield ""
+        yield from (f"{what}: {path}" for what, path in files)
+
+    def _faults(self) -> Iterator[str]:
+        yield from self._problems.values()
+        if self._unwritten:
+            first = next(iter(self._unwritten))
+            more = f" and {len(self._unwritten) - 1} more" if len(self._unwritten) > 1 else ""
+            yield (
+                f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
+                f"rows are to be completed"
+            )
+        if fault := self._report.fault():
+            yield fault
+        if self._is_empty:
+            yield (
+                "nothing was judged, so this run is not a success; see the reasons above, or accept it with "
+                "--msprobe-allow-empty"
+            )
+        if self._observers.problem:
+            yield self._observers.problem
+
+    @property
+    def _is_empty(self) -> bool:
+        return bool(self._tally.total) and not self._tally.judged and not self._allows_empty
+
+    @property
+    def _lines_are_new(self) -> bool:
+        return self._jsonl_path is not None and not self._appends
+
+    def _exit_code(self, code: int) -> int:
+        """The exit code of the whole run, in which a missing row or an earlier failure counts."""
+        if self._observers.problem:
+            return pytest.ExitCode.INTERNAL_ERROR
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+        if self._problems or self._tally.failed or self._report.fault():
+            return pytest.ExitCode.TESTS_FAILED
+        if self._is_empty:
+            return pytest.ExitCode.NO_TESTS_COLLECTED
+        is_complete = self._earlier is not None and self._tally.total
+        return pytest.ExitCode.OK if is_complete else code
+
+    def _stream(self, name: str, row: VerdictRow) -> None:
+        option = f"--msprobe-jsonl={self._jsonl_path}"
+        if self._jsonl_path is None:
+            return
+        try:
+            if option in self._problems:
+                self._unwritten[f"{name} {row.label}".rstrip()] = None
+                return
+            self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
+            self._lines.write(name, row)
+        except OSError as error:
+            self._fail(option, f"{name} {row.label}".rstrip(), error)
+
+    def _hand_over(self, name: str, row: VerdictRow) -> None:
+        """Give a row to the suite's report, and its group once it is complete."""
+        try:
+            self._report.receive(name, row)
+        except OSError as error:
+            self._fail(f"--msprobe-out={self._out}", f"{name} {row.label}".rstrip(), error)
+        rows = self._open_groups.setdefault((row.dump, row.call), [])
+        rows.append(_without_attachment(row))
+        if len(rows) >= len(row.selected):
+            self._write(row.dump, row.call)
+
+    def _write(self, dump: str, call: str) -> None:
+        rows = self._open_groups.pop((dump, call))
+        rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
+        name = self.names.of(dump, call)
+        option = f"--msprobe-out={self._out}"
+        try:
+            if option in self._problems:
+                self._unwritten[name] = None
+                return
+            self._report.receive_call(name, rows)
+        except OSError as error:
+            self._fail(option, name, error)
+
+    def _fail(self, option: str, name: str, error: Exception) -> None:
+        """Writing ends at `name`, for good: what stands in the file before it is whole."""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._problems.setdefault(
+            option, f"{option}: writing stopped{f' at {name}' if name else ''}: {reason}; the rows before it are intact"
+        )
+        if name:
+            self._unwritten[name] = None
+
+
+def _without_attachment(row: VerdictRow) -> VerdictRow:
+    """What is kept and shown of a row: its attachment is for the suite's report only."""
+    return row if row.attachment is None else replace(row, attachment=None)
+
+
+def _check_writable(option: str, folder: Path) -> None:
+    existing = folder
+    try:
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+    except OSError as error:
+        raise pytest.UsageError(f"{option}={folder}: {error.strerror}") from None
+    if not existing.is_dir():
+        raise pytest.UsageError(f"{option}={folder}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written")

@@ -1,0 +1,1 @@
+"""The suites: each is one way to judge the records of dumps."""

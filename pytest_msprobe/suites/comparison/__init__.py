@@ -1,0 +1,22 @@
+"""Dump against dump: matched, measured, judged, as items, tables and words.
+
+`compare` and `compare_distributed` do it from a script, without pytest. They load when they are first asked for, since
+every pytest run imports this package for its options.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.entry_points import compare, compare_distributed
+
+__all__ = ["compare", "compare_distributed"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pytest_msprobe.suites.comparison import entry_points
+
+    return getattr(entry_points, name)

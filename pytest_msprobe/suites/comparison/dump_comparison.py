@@ -1,0 +1,191 @@
+"""A dump against its golden dump: every operation matched, measured and judged, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.apis.unwritten import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.layers import layer_naming
+from pytest_msprobe.suites.comparison.mapping_files import (
+    ApiRule,
+    api_naming,
+    cell_naming,
+    read_api_mapping,
+    read_cell_mapping,
+    read_data_mapping,
+    read_layer_mapping,
+)
+from pytest_msprobe.suites.comparison.matching import Matching, match
+from pytest_msprobe.suites.comparison.naming import ACROSS_FRAMEWORKS, SAME_NAMES, Naming
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.side import Side
+from pytest_msprobe.suites.comparison.tensor_verdict import judge_tensors
+from pytest_msprobe.suites.comparison.value_comparison import FUZZY_NOTE, ValueComparison, judge_plain
+from pytest_msprobe.suites.comparison.value_pairing import ValuePairing
+
+_UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
+_UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
+
+
+class DumpComparison:
+    """Two dumps and how they are compared.
+
+    Attributes:
+        target, golden: the dumps.
+        mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
+    """
+
+    def __init__(
+        self, target: Path, golden: Path, settings: ComparisonSettings, data_dirs: Sequence[Path] = ()
+    ) -> None:
+        """Read both dumps and the mapping files; `data_dirs` as for `Dump`.
+
+        Raises:
+            DumpError: a dump cannot be read, or they cannot be compared.
+            MappingError: a mapping file is not what it should be.
+        """
+        self.target = Side(target, data_dirs)
+        self.golden = Side(golden, data_dirs)
+        self._settings = settings
+        self._agreement = DistanceLimits.with_changes(settings.distances)
+        self._rules = _api_rules(settings)
+        self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
+        self._naming = self._choose_naming()
+        self._values = ValuePairing(is_translated=self._naming.is_translated, rules=self._rules, names=self._names)
+
+    @property
+    def mode(self) -> str:
+        """See the class."""
+        if self.target.task == self.golden.task == "tensor":
+            return "real"
+        return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
+
+    @cached_property
+    def matching(self) -> Matching:
+        """Which operation is which."""
+        return match(
+            self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=self._fixed_by_data_mapping()
+        )
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All operations in the order of verdicts: the target's, then those that only the golden dump has."""
+        return [*self.target.operations, *self.matching.golden_only]
+
+    def verdicts(self) -> Iterator[OperationComparison]:
+        """The verdict on every operation, in order."""
+        for operation in self.target.operations:
+            yield self.verdict(operation)
+        for operation in self.matching.golden_only:
+            yield self.golden_only(operation)
+
+    def verdict(self, operation: Operation) -> OperationComparison:
+        """The verdict on one operation of the target. Holds the tensors of one value at a time."""
+        partner = self.matching.partners.get(operation.record)
+        try:
+            target = self.target.leaves(operation.record)
+            golden = self.golden.leaves(partner.record) if partner is not None else []
+        except DumpError as error:
+            held = "both" if partner is not None else "target"
+            return OperationComparison(operation, partner, held, operation.index, fault=str(error))  # type: ignore[arg-type]
+        if partner is None:
+            lone = tuple(_lone(leaf, None) for leaf in target)
+            return OperationComparison(operation, None, "target", operation.index, lone)
+        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
+        values = tuple(
+            self._value(operation, left, right, unwritten)
+            for left, right in self._values.pairs(operation, target, golden)
+        )
+        return OperationComparison(operation, partner, "both", operation.index, values)
+
+    def golden_only(self, operation: Operation) -> OperationComparison:
+        """The verdict on an operation that only the golden dump has."""
+        order = len(self.target.operations) + operation.index
+        try:
+            values = tuple(_lone(None, leaf) for leaf in self.golden.leaves(operation.record))
+        except DumpError as error:
+            return OperationComparison(operation, None, "golden", order, fault=str(error))
+        return OperationComparison(operation, None, "golden", order, values)
+
+    def _value(
+        self,
+        operation: Operation,
+        target: Leaf | None,
+        golden: Leaf | None,
+        unwritten: tuple[UnwrittenMemory, UnwrittenMemory],
+    ) -> ValueComparison:
+        if target is None or golden is None:
+            return _lone(target, golden)
+        if unwritten[0].covers(target.path) or unwritten[1].covers(golden.path):
+            return ValueComparison(
+                target, golden, "skip", (_UNWRITTEN_OUTPUT if target.is_output else _UNWRITTEN_INPUT,)
+            )
+        if target.is_tensor or golden.is_tensor:
+            folders = self.target.tensors, self.golden.tensors
+            found = judge_tensors(target, golden, folders, self._agreement, accept=self._settings.accept)
+        else:
+            found = judge_plain(target, golden, self._agreement)
+        if operation.record in self.matching.by_bare_name:
+            status = "warning" if found.status == "pass" else found.status
+            return ValueComparison(
+                target, golden, status, (*found.reasons, FUZZY_NOTE), found.distance, found.figures, found.explanation
+            )
+        return found
+
+    def _choose_naming(self) -> Naming:
+        settings = self._settings
+        if settings.layer_mapping is not None:
+            for side in (self.target, self.golden):
+                if not side.parents:
+                    raise DumpError(
+                        "the layer mapping needs a construct.json with parents; dump at level L0 or mix",
+                        file=str(side.path.parent),
+                    )
+            return layer_naming(self.target, self.golden, read_layer_mapping(settings.layer_mapping))
+        if settings.cell_mapping:
+            rules = read_cell_mapping(settings.cell_mapping) if isinstance(settings.cell_mapping, Path) else {}
+            return cell_naming(rules)
+        if settings.api_mapping:
+            return api_naming(self._rules)
+        is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
+        return ACROSS_FRAMEWORKS if len(is_pytorch) > 1 else SAME_NAMES
+
+    def _fixed_by_data_mapping(self) -> dict[str, str]:
+        fixed: dict[str, str] = {}
+        for target_name, golden_name in self._names.items():
+            left, right = _record_of(target_name, self.target), _record_of(golden_name, self.golden)
+            if left is not None and right is not None:
+                fixed.setdefault(left, right)
+        return fixed
+
+
+def _record_of(value_name: str, side: Side) -> str | None:
+    """The record that a full value name belongs to, or None when the dump has none."""
+    name = value_name
+    while name:
+        if name in side:
+            return name
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _lone(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
+    missing = "golden dump" if golden is None else "target"
+    return ValueComparison(target, golden, "unmatched", (f"The {missing} has no such value.",))
+
+
+def _unwritten(operation: Operation, side: Side) -> UnwrittenMemory:
+    """Which values of a forward mean nothing; the inputs of a backward are gradients, which count."""
+    is_forward = operation.phase == "forward"
+    return unwritten_memory(operation.name, side.framework, "mixed") if is_forward else UnwrittenMemory()
+
+
+def _api_rules(settings: ComparisonSettings) -> dict[str, ApiRule]:
+    return read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}

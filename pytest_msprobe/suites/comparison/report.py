@@ -1,0 +1,81 @@
+"""Tables, advice and findings of a comparison, on the one process that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_msprobe.suites.comparison.divergence import NOTHING_MATCHED, RecordSummary
+from pytest_msprobe.suites.comparison.output import ComparisonOutput
+from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
+from pytest_msprobe.suites.contract import SuiteError, SuiteReport
+from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.verdicts import VerdictRow
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.suite import ComparisonSuite
+
+
+class ComparisonReport(SuiteReport):
+    """Collects table rows, and writes and says at the end what they amount to."""
+
+    def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
+        """A report into the folder `out`; `root` is pytest's rootdir."""
+        self._suite = suite
+        self._out = out
+        self._root = root
+        self._outputs: dict[Path, ComparisonOutput] = {}
+        self._files: list[Path] = []
+
+    def receive(self, name: str, row: VerdictRow) -> None:
+        """Take the table rows."""
+        if row.attachment is not None:
+            target = Path(row.dump)
+            if target not in self._outputs:
+                self._outputs[target] = ComparisonOutput(target)
+            summary = RecordSummary.from_wire(row.attachment["summary"])
+            self._outputs[target].add(summary, row.attachment["rows"])
+
+    def finish(self) -> None:
+        """Write the files."""
+        settings, tables = self._suite.settings, []
+        try:
+            for target, output in self._outputs.items():
+                comparison = self._suite.comparison(target)
+                written = output.write(self._out, comparison, settings, targets=self._suite.files)
+                tables.append(written[0])
+                self._files += written
+            self._files += merge_steps(tables, self._out)
+        except (ImportError, MergeError) as error:
+            raise SuiteError(str(error)) from None
+        finally:
+            for output in self._outputs.values():
+                output.close()
+
+    def findings(self) -> Iterator[str]:
+        """The first divergence of each dump, and what was not compared."""
+        several = len(self._outputs) > 1
+        for target, output in self._outputs.items():
+            if several:
+                yield f"{file_id(target, self._root)}:"
+            yield from (f"  {line}" if several else line for line in output.divergence.lines())
+        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Tables and advice."""
+        yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
+
+    def fault(self) -> str:
+        """A run that did not compare everything is not a success."""
+        divergences = [output.divergence for output in self._outputs.values()]
+        if any(divergence.is_unmatched for divergence in divergences):
+            return NOTHING_MATCHED
+        if self._suite.pairs.lone():
+            return "not every dump has a partner, so this run is not a success"
+        if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):
+            return ""
+        return (
+            "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
+            "operations and values that only one side has"
+        )

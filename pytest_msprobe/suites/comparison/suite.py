@@ -1,0 +1,193 @@
+"""The comparison as a suite: every operation of the target dump against its partner in the golden dump."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.comparison.divergence import RecordSummary
+from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
+from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
+from pytest_msprobe.suites.comparison.mapping_files import MappingError
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison, Side
+from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
+from pytest_msprobe.suites.comparison.report import ComparisonReport
+from pytest_msprobe.suites.comparison.table import rows
+from pytest_msprobe.suites.comparison.verdict_row import output_rows
+from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
+from pytest_msprobe.verdicts import Figure, Status, Verdict
+
+#: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
+GOLDEN = "golden"
+
+
+class ComparisonSuite(Suite):
+    """The dumps of a run and their partners.
+
+    Attributes:
+        settings: what the run was asked to do.
+        pairs: which dump is compared with which.
+    """
+
+    name = "comparison"
+    title = "Comparison of dumps"
+    noun = "operations"
+    kinds = "operations"
+    options = OPTIONS
+    figures = (
+        Figure("distance", "Distance", ".3g"),
+        Figure("cosine", "Cosine", ".9f", is_low_bad=True),
+        Figure("max_abs", "Max abs", ".3g"),
+        Figure("max_rel", "Max rel", ".3g"),
+    )
+
+    def __init__(self, context: Context, golden: Path) -> None:
+        self._context = context
+        self.settings = ComparisonSettings.of(context.values)
+        self.pairs = pair_dumps(context.dumps, golden)
+        self._comparisons: dict[Path, DumpComparison] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The target dumps."""
+        return tuple(self.pairs.golden)
+
+    def comparison(self, target: Path) -> DumpComparison:
+        """The comparison of the dump at `target`, read once.
+
+        Raises:
+            DumpError: a dump cannot be read.
+            SuiteError: it has no partner, or a mapping file is not what it should be.
+        """
+        if target not in self._comparisons:
+            golden = self.pairs.golden.get(target)
+            if golden is None:
+                raise SuiteError(self.pairs.problems.get(target, f"{target}: is not a dump of this run"))
+            try:
+                self._comparisons[target] = DumpComparison(
+                    target, golden, self.settings, self._context.values["data_dir"]
+                )
+            except MappingError as error:
+                raise SuiteError(str(error)) from None
+        return self._comparisons[target]
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """Its calls, then those that only the golden dump has."""
+        comparison = self.comparison(file)
+        if not comparison.operations:
+            raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")
+        yield from group_operations(comparison.target.operations)
+        yield from group_operations(comparison.matching.golden_only, f"{GOLDEN}.")
+
+    def judge(self, record: Record) -> Verdict:
+        """The verdict on one operation."""
+        comparison = self.comparison(record.file)
+        found = _found(comparison, record)
+        # The reason of an error stands with its value, where there is one.
+        has_value = any(value.status in ("error", "unreadable") for value in found.values)
+        frame = (
+            comparison.target.stacks.user_frame(f"{found.operation.call}.forward") if found.status == "error" else None
+        )
+        return Verdict(
+            found.status,
+            message=found.message if found.status != "error" or not has_value else "",
+            outputs=output_rows(found),
+            explanation=_explanation(found, comparison, frame) if found.status == "error" else "",
+            bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
+            attachment=self._attachment(comparison, found),
+            properties=(("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else (),
+        )
+
+    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+        """The rows of its tables all the same."""
+        comparison = self.comparison(record.file)
+        operation = _operation(record)
+        partner = comparison.matching.partners.get(operation.record)
+        held_by: Side = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
+        order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
+        found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
+        return self._attachment(comparison, found)
+
+    def headline(self, record: Record) -> str:
+        """`Mint.matmul.2, forward`."""
+        return f"{_payload(record).call}, {record.part}"
+
+    def api(self, record: Record) -> ApiName:
+        """The name that hooks get."""
+        return api_of(_operation(record))
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        """Direction and API type."""
+        return record.part, _payload(record).call.partition(".")[0]
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        """Call stack of the forward in the target."""
+        return self.comparison(record.file).target.stacks.frames(f"{_payload(record).call}.forward")
+
+    def header(self) -> list[str]:
+        """What is compared with what."""
+        root = self._context.config.rootpath
+        pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
+        lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
+        return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        """Tables, advice and findings."""
+        return ComparisonReport(self, self._context.out, self._context.config.rootpath)
+
+    def _attachment(self, comparison: DumpComparison, found: OperationComparison) -> Mapping[str, Any]:
+        table = rows(found, comparison.mode, self.settings.result_column)
+        return {"summary": RecordSummary.of(found).to_wire(), "rows": table}
+
+
+SUITE = ComparisonSuite
+
+
+def make(context: Context) -> ComparisonSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is nothing to compare, or nothing to compare with.
+    """
+    golden = context.values["golden"]
+    if golden is None:
+        raise SuiteError("--msprobe-suite=comparison needs --msprobe-golden=PATH, the dump to compare with")
+    if not context.dumps:
+        raise SuiteError(f"--msprobe-golden={golden}: name the dumps to compare with it by --msprobe-dump=PATH")
+    if not golden.exists():
+        raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
+    if not find_files(golden):
+        raise SuiteError(f"--msprobe-golden={golden}: holds no dump.json; give a dump, step or rank folder")
+    return ComparisonSuite(context, golden)
+
+
+def _payload(record: Record) -> Operations:
+    payload: Operations = record.payload
+    return payload
+
+
+def _operation(record: Record) -> Operation:
+    return _payload(record).by_part[record.part]
+
+
+def _found(comparison: DumpComparison, record: Record) -> OperationComparison:
+    operation = _operation(record)
+    return comparison.golden_only(operation) if _payload(record).is_golden_only else comparison.verdict(operation)
+
+
+def _explanation(found: OperationComparison, comparison: DumpComparison, frame: Frame | None) -> str:
+    wrong = [value for value in found.values if value.status in ("error", "unreadable")]
+    lines = [found.fault] if found.fault else []
+    lines += [value.explanation or f"{value.name} {value.status}: {value.message}" for value in wrong]
+    partner = found.partner.record if found.partner is not None else "nothing"
+    lines.append(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}")
+    if found.is_origin:
+        lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
+    if frame is not None:
+        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+    return "\n\n".join(lines)

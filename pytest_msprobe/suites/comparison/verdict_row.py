@@ -1,0 +1,44 @@
+"""Values of an operation as rows of the reports."""
+
+from __future__ import annotations
+
+from msprobe_collector.dump_format.leaves import canonical_dtype
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+from pytest_msprobe.verdicts import OutputRow, Status
+
+_STATUS: dict[str, Status] = {
+    "pass": "pass",
+    "warning": "pass",
+    "error": "error",
+    "unreadable": "error",
+    "unmatched": "skip",
+    "skip": "skip",
+}
+
+
+def output_rows(found: OperationComparison) -> tuple[OutputRow, ...]:
+    """One row per tensor, and per plain value that differs."""
+    return tuple(_output(value) for value in found.values if _is_shown(value))
+
+
+def _is_shown(value: ValueComparison) -> bool:
+    return value.is_tensor or value.status in ("error", "warning")
+
+
+def _output(value: ValueComparison) -> OutputRow:
+    target, golden, figures = value.target, value.golden, value.figures
+    leaf = target or golden
+    assert leaf is not None
+    return OutputRow(
+        label=value.path,
+        bench_dtype=canonical_dtype(golden.dtype) if golden is not None else "",
+        tested_dtype=canonical_dtype(target.dtype) if target is not None else "",
+        shape=leaf.shape,
+        status=_STATUS[value.status],
+        message=value.message,
+        figures={
+            "distance": value.distance,
+            **{name: getattr(figures, name, None) for name in ("cosine", "max_abs", "max_rel")},
+        },
+    )

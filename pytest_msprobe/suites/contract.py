@@ -1,0 +1,252 @@
+"""What a suite is: one way to judge records. `run` does the rest, for every suite alike.
+
+A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
+pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pytest_msprobe.suites.option import Option
+from pytest_msprobe.verdicts import Figure, Status, Verdict, VerdictRow
+
+if TYPE_CHECKING:
+    import pytest
+
+    from msprobe_collector.dump_format import ApiName, Frame
+
+
+class SuiteError(Exception):
+    """Why a file cannot be read or a run cannot begin, as one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Records of one file that belong together: the directions of an API call, which share inputs and forward.
+
+    Attributes:
+        scope: name of the group's node; "" where the records stand directly below the file.
+        call: name in reports: of the API call, or what the suite uses instead.
+        parts: last components of the node ids of its records, in order.
+        payload: what the suite keeps of it.
+    """
+
+    scope: str
+    call: str
+    parts: tuple[str, ...]
+    payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item of a run, as a suite sees it.
+
+    Attributes:
+        file: the dump.json, or another file that the suite judges.
+        group: that it belongs to.
+        part: which of the group's records.
+        selected: parts of the group that this run judges; of a lost item, those that are known.
+    """
+
+    file: Path
+    group: Group
+    part: str
+    selected: tuple[str, ...] = ()
+
+    @property
+    def call(self) -> str:
+        """Name of the API call in reports."""
+        return self.group.call
+
+    @property
+    def payload(self) -> Any:
+        """What the suite keeps of the group."""
+        return self.group.payload
+
+
+class Problem(NamedTuple):
+    """Something in a folder that cannot be judged: an error of the collection."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a suite wants of the workers of a run.
+
+    Attributes:
+        target: what they run on: `ascend`, `cuda` or `cpu`.
+        device_index: number of the device that a single process names; None for none.
+        devices: ids to assign; empty for all that are visible.
+        workers_per_device: how many workers may share one.
+        remote_root: folder for rootdir on other hosts; None when the suite runs on this machine only.
+        evidence: folders for what failing records leave behind, by what they hold.
+        open_engine: the engine whose target was left open, so that all hosts must have the same; "" where it was not.
+    """
+
+    target: str = "cpu"
+    device_index: int | None = None
+    devices: tuple[str, ...] = ()
+    workers_per_device: int = 1
+    remote_root: str | None = None
+    evidence: Mapping[str, Path] = field(default_factory=dict)
+    open_engine: str = ""
+
+
+class SuiteReport:
+    """What a suite makes of its rows on the process that writes; the defaults say nothing."""
+
+    def receive(self, name: str, row: VerdictRow) -> None:
+        """Take one row, with its attachment. Raises OSError when a file cannot be written."""
+
+    def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
+        """Take all rows of one group, once they are in. Raises OSError when a file cannot be written."""
+
+    def finish(self) -> None:
+        """Complete the files. Raises OSError or SuiteError when one cannot be written."""
+
+    def findings(self) -> Iterable[str]:
+        """What the run amounts to, most important first."""
+        return ()
+
+    def files(self) -> Iterable[tuple[str, Path]]:
+        """(what it is, path) of each file."""
+        return ()
+
+    def fault(self) -> str:
+        """Why the run is not a success although no item failed, as one line; "" when it is none."""
+        return ""
+
+    def markup(self) -> str:
+        """Pictures for the HTML page, between its summary and its table."""
+        return ""
+
+
+class Suite(ABC):
+    """One way to judge records; one object per process of a run.
+
+    Attributes:
+        name: on the command line.
+        title: of the HTML page.
+        noun: what an item is about, in the plural.
+        kinds: plural word for items without their number.
+        options: its own options, beside those of every run.
+        calls_tell_files: whether the calls of files in one folder have different names.
+        figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    noun: ClassVar[str]
+    kinds: ClassVar[str] = "APIs"
+    calls_tell_files: ClassVar[bool] = False
+    options: ClassVar[tuple[Option, ...]]
+    figures: ClassVar[tuple[Figure, ...]] = ()
+
+    @property
+    @abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """The files of the run, absolute, in the order in which they are judged."""
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """What pytest is to collect for them: the files, or folders that `folder` knows."""
+        return self.files
+
+    @abstractmethod
+    def groups(self, file: Path) -> Iterable[Group]:
+        """The groups of records of `file`. Raises SuiteError or DumpError when it cannot be read."""
+
+    @abstractmethod
+    def judge(self, record: Record) -> Verdict:
+        """The verdict on `record`."""
+
+    @abstractmethod
+    def headline(self, record: Record) -> str:
+        """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
+
+    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+        """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
+        return None
+
+    def api(self, record: Record) -> ApiName | None:
+        """The record's name as hooks get it; None for what no hook chooses, which is always judged."""
+        from msprobe_collector.dump_format import parse_api_name
+
+        return parse_api_name(record.call)
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        """Markers of its item: direction and API type."""
+        return (record.part, record.call.partition(".")[0])
+
+    def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
+        """Free what was kept for the group."""
+
+    def cost(self, file: Path, group: Group) -> float:
+        """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
+        return 1.0
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        """Call stack of the record, innermost first, for the HTML page."""
+        return ()
+
+    def folder(self, path: Path) -> Sequence[Path | Problem] | None:
+        """Children of a folder that is collected by the suite's own rules; None for any other."""
+        return None
+
+    def header(self) -> list[str]:
+        """Lines above a run: what is judged, on what, against what."""
+        return []
+
+    def warnings(self) -> Iterator[str]:
+        """What the user may have meant otherwise; asked once, on the process that writes."""
+        return iter(())
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        """Who sums up; asked once, on the process that writes. `continued` is a CSV pair to append to, precheck's."""
+        return SuiteReport()
+
+    def advice_when_empty(self) -> str:
+        """What to do when nothing was judged; "" where the reasons say it."""
+        return ""
+
+    def plugins(self) -> Iterable[tuple[str, object]]:
+        """(name, pytest plugin) to register on the process that writes."""
+        return ()
+
+    def placement(self) -> Placement:
+        """What the suite wants of workers."""
+        return Placement()
+
+    def close(self) -> None:  # noqa: B027  # most suites start nothing
+        """End what outlives the records, such as child processes."""
+
+
+class Context(NamedTuple):
+    """What a suite is made from.
+
+    Attributes:
+        config: pytest's, for the hooks of conftest.py files only.
+        values: parsed values of all options by name; a suite reads its own.
+        dumps: dump.json files that were named, absolute.
+        out: folder of the results.
+        is_writer: whether this process writes the reports.
+        has_other_hosts: whether workers run on other machines, which may have what this one lacks.
+        sharers: how many processes share this machine's memory.
+        evidence: folders that the writing process has reserved, by what they hold, in a worker.
+    """
+
+    config: pytest.Config
+    values: Mapping[str, Any]
+    dumps: tuple[Path, ...]
+    out: Path
+    is_writer: bool
+    has_other_hosts: bool
+    sharers: int
+    evidence: Mapping[str, str]

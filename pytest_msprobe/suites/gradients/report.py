@@ -1,0 +1,125 @@
+"""Similarities, pictures and findings of a run over gradients, on the one process that writes."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_msprobe.installing import how_to_install, is_installed
+from pytest_msprobe.reports.html_cells import text
+from pytest_msprobe.suites.contract import SuiteReport
+from pytest_msprobe.suites.gradients.findings import Findings
+from pytest_msprobe.suites.gradients.pictures import MOST_PARAMETERS, Picture, SimilarityPictures
+from pytest_msprobe.suites.gradients.result import GradientResult
+from pytest_msprobe.suites.gradients.run import RunPair, number_ranges
+from pytest_msprobe.suites.gradients.similarity_files import reserve_folder, write_similarities
+from pytest_msprobe.suites.node_names import escape
+from pytest_msprobe.verdicts import VerdictRow
+
+_LONGEST_STEM = 200
+
+
+class GradientReport(SuiteReport):
+    """Collects verdicts, and writes and says at the end what they amount to."""
+
+    def __init__(self, pair: RunPair, out: Path, *, has_page: bool) -> None:
+        """A report on `pair` into a new folder in `out`; with `has_page` the pictures are kept for the HTML page."""
+        self._pair = pair
+        self._out = out
+        self._has_page = has_page
+        self._findings = Findings()
+        self._files: list[Path] = []
+        self._heat_maps: list[Picture] = []
+        self._lines: list[Picture] = []
+        self._notes: list[str] = []
+
+    def header(self) -> list[str]:
+        """The lines above the run."""
+        target, golden = self._pair.target, self._pair.golden
+        steps = sum(len(self._pair.steps(rank)) for rank in target.ranks)
+        size = f"ranks {number_ranges(target.ranks)}, {steps} steps in all"
+        against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
+        lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
+        return [*lines, *(f"msprobe: not compared: {line}" for line in self._pair.all_unpaired())]
+
+    def receive(self, name: str, row: VerdictRow) -> None:
+        """Take the verdicts behind a row."""
+        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
+            self._findings.add(GradientResult.from_wire(wire))
+
+    def finish(self) -> None:
+        """Write similarities and pictures."""
+        self._write()
+
+    def findings(self) -> Iterator[str]:
+        """The first problem step, and what was not compared."""
+        yield from self._findings.lines()
+        yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
+        yield from self._notes
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Similarities and pictures."""
+        yield from (("pictures" if path.is_dir() else "similarities", path) for path in self._files)
+
+    def fault(self) -> str:
+        """A run of which a part has no partner is not a success."""
+        return "not every step has a partner, so this run is not a success" if self._pair.all_unpaired() else ""
+
+    def markup(self) -> str:
+        """The heat maps, and the curves folded below them."""
+        heat_maps = "".join(map(_image, self._heat_maps))
+        curves = "".join(map(_image, self._lines))
+        parts = [f'<div class="msprobe-summary">{heat_maps}</div>'] if heat_maps else []
+        if curves:
+            summary = "<summary>Similarity over steps, by parameter</summary>"
+            parts.append(f'<div class="msprobe-summary"><details>{summary}<div>{curves}</div></details></div>')
+        return "".join(parts)
+
+    def _write(self) -> None:
+        if not self._findings.agreements:
+            return
+        folder = reserve_folder(self._out)
+        for rank in sorted(self._findings.agreements):
+            own = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
+            self._files.append(write_similarities(own, self._findings, rank))
+            self._draw(own / "similarities_picture", rank)
+
+    def _draw(self, folder: Path, rank: int) -> None:
+        if not is_installed("matplotlib"):
+            self._note(f"no pictures: {how_to_install('matplotlib')}")
+            return
+        pictures = SimilarityPictures(self._findings, rank)
+        folder.mkdir(mode=0o750)
+        try:
+            for picture in self._drawn(pictures):
+                path = folder / f"{escape(picture.stem)[:_LONGEST_STEM]}.png"
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o640), "wb") as file:
+                    file.write(picture.png)
+        except (ValueError, TypeError, ImportError, AttributeError) as error:
+            self._note(f"not all pictures could be drawn: {type(error).__name__}: {error}")
+        self._files.append(folder)
+        if (left := len(self._findings.parameters(rank)) - len(pictures.shown)) > 0:
+            self._note(
+                f"pictures of {MOST_PARAMETERS} parameters per rank, those with a problem first; {left} have none"
+            )
+
+    def _drawn(self, pictures: SimilarityPictures) -> Iterator[Picture]:
+        heat_map = pictures.heat_map()
+        yield heat_map
+        if self._has_page:
+            self._heat_maps.append(heat_map)
+        for picture in pictures.lines():
+            yield picture
+            if self._has_page:
+                self._lines.append(picture)
+
+    def _note(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
+
+
+def _image(picture: Picture) -> str:
+    content = base64.b64encode(picture.png).decode("ascii")
+    return f'<img alt="{text(picture.title)}" src="data:image/png;base64,{content}">'

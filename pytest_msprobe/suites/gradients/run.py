@@ -1,0 +1,139 @@
+"""Where a run's gradients are, and which step is compared with which."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+_RANK = re.compile(r"rank(\d+)", re.ASCII)
+_SUMMARY = re.compile(r"grad_summary_(\d+)\.csv", re.ASCII)
+
+
+class RunError(Exception):
+    """A folder that holds no gradients; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRun:
+    """The files of one run.
+
+    Attributes:
+        root: the folder that was named.
+        ranks: folder by rank, in order.
+        steps: summary file by step, in order, by rank.
+        is_one_rank: whether `root` is itself the folder of a rank.
+    """
+
+    root: Path
+    ranks: dict[int, Path]
+    steps: dict[int, dict[int, Path]]
+    is_one_rank: bool = False
+
+    @classmethod
+    def of(cls, root: Path) -> GradientRun:
+        """The run in the folder `root`, which holds `rank<N>` folders or is one. Raises RunError."""
+        try:
+            own = _numbered(root, _SUMMARY)
+            folders = _numbered(root, _RANK)
+            if own and not folders:
+                name = _RANK.fullmatch(root.name)
+                rank = int(name[1]) if name is not None else 0
+                return cls(root, {rank: root}, {rank: own}, is_one_rank=True)
+            steps = {rank: _numbered(folder, _SUMMARY) for rank, folder in folders.items() if folder.is_dir()}
+        except OSError as error:
+            raise RunError(f"cannot be read: {error.strerror}") from None
+        if not any(steps.values()):
+            raise RunError(
+                "holds no rank<N>/grad_summary_<step>.csv; give the dump_path of a task grad_probe or one of its ranks"
+            )
+        return cls(root, {rank: folders[rank] for rank in steps}, steps)
+
+    def numbered(self, rank: int) -> GradientRun:
+        """The same run, which is one rank, under the number `rank`."""
+        ((folder, files),) = zip(self.ranks.values(), self.steps.values())
+        return GradientRun(self.root, {rank: folder}, {rank: files}, is_one_rank=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPair:
+    """A run, and the run that it is compared with, if any."""
+
+    target: GradientRun
+    golden: GradientRun | None
+
+    @classmethod
+    def of(cls, root: Path, golden_root: Path | None) -> RunPair:
+        """The runs in two folders; ranks and steps are paired by number, two folders of one rank whatever theirs is.
+
+        Raises:
+            RunError: one of them holds no gradients; the text names it.
+        """
+        runs = []
+        for option, path in (("--msprobe-gradients", root), ("--msprobe-golden", golden_root)):
+            try:
+                runs.append(GradientRun.of(path) if path is not None else None)
+            except RunError as error:
+                raise RunError(f"{option}: {path}: {error}") from None
+        target, golden = runs
+        assert target is not None
+        if golden is not None and golden.is_one_rank and target.is_one_rank:
+            golden = golden.numbered(next(iter(target.ranks)))
+        return cls(target, golden)
+
+    def steps(self, rank: int) -> list[int]:
+        """The steps of `rank` that can be judged, in order."""
+        golden = self.golden.steps.get(rank, {}) if self.golden is not None else self.target.steps[rank]
+        return [step for step in self.target.steps[rank] if step in golden]
+
+    def find(self, path: Path) -> tuple[int, int] | None:
+        """(rank, step) of the summary file at `path` of the target that can be judged, or None."""
+        folders = {folder: rank for rank, folder in self.target.ranks.items()}
+        found = _SUMMARY.fullmatch(path.name)
+        if found is None or path.parent not in folders:
+            return None
+        rank, step = folders[path.parent], int(found[1])
+        return (rank, step) if step in self.steps(rank) and self.target.steps[rank][step] == path else None
+
+    def unpaired(self, rank: int) -> str:
+        """One line on the steps of `rank` that only one run has; "" when there are none."""
+        target, golden = self.target.steps.get(rank), self.golden.steps.get(rank) if self.golden is not None else None
+        if self.golden is None:
+            return "" if target else f"rank {rank}: {self.target.ranks[rank]} holds no grad_summary_<step>.csv"
+        parts = [
+            f"{other.root} has no {_text(set(mine or ()) - set(others))}"
+            if others is not None
+            else f"{other.root} has no such rank"
+            for mine, others, other in ((golden, target, self.target), (target, golden, self.golden))
+            if others is None or set(mine or ()) - set(others)
+        ]
+        return f"rank {rank}: {', and '.join(parts)}, which the other run has" if parts else ""
+
+    def all_unpaired(self) -> list[str]:
+        """The sentences of all ranks of both runs."""
+        return [sentence for rank in self.all_ranks() if (sentence := self.unpaired(rank))]
+
+    def all_ranks(self) -> list[int]:
+        """The ranks that either run has, in order."""
+        return sorted({*self.target.ranks, *(self.golden.ranks if self.golden is not None else ())})
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 7` for 0, 1, 2, 3, 7."""
+    groups = groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
+    ends = [[number for _, number in group] for _, group in groups]
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in ends)
+
+
+def _text(steps: set[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {number_ranges(steps)}"
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """Paths in `folder` by the number in their names, in the order of the numbers."""
+    with os.scandir(folder) as entries:
+        found = {int(match[1]): folder / entry.name for entry in entries if (match := pattern.fullmatch(entry.name))}
+    return dict(sorted(found.items()))

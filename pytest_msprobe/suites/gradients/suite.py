@@ -1,0 +1,171 @@
+"""Gradients as a suite: one item per rank, step and parameter, or per rank and step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
+from pytest_msprobe.suites.gradients.report import GradientReport
+from pytest_msprobe.suites.gradients.result import GradientResult, Kind
+from pytest_msprobe.suites.gradients.run import RunError, RunPair
+from pytest_msprobe.suites.gradients.verdict_row import explanation, verdict_of
+from pytest_msprobe.suites.node_names import escape
+from pytest_msprobe.verdicts import Figure, Status, Verdict
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.gradients.check import GradientCheck
+
+#: Name of the item for all gradients of a step.
+WHOLE_STEP = "gradients"
+#: The value of --msprobe-gradient-items for one item per step.
+STEP = "step"
+
+
+class StepGradients(NamedTuple):
+    """The payload of a group: which gradients an item judges."""
+
+    rank: int
+    step: int
+    parameters: tuple[str, ...]
+
+
+class GradientSuite(Suite):
+    """The gradients of one run, alone or against those of another.
+
+    Attributes:
+        pair: the files of both.
+        settings: how they are judged.
+    """
+
+    name = "gradients"
+    title = "Gradients"
+    noun = "gradients"
+    kinds = "parameters"
+    calls_tell_files = True
+    options = OPTIONS
+    figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True),)
+
+    def __init__(self, context: Context, pair: RunPair, settings: GradientSettings) -> None:
+        self._context = context
+        self.pair = pair
+        self.settings = settings
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The summary files of all steps."""
+        return tuple(path for steps in self.pair.target.steps.values() for path in steps.values())
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folder of the run."""
+        return (self.pair.target.root,)
+
+    def folder(self, path: Path) -> Sequence[Path | Problem] | None:
+        """A run and its ranks: steps in order, and no look at the files of signs."""
+        target = self.pair.target
+        rank = next((rank for rank, folder in target.ranks.items() if folder == path), None)
+        if rank is not None:
+            unpaired = self.pair.unpaired(rank)
+            steps: list[Path | Problem] = [target.steps[rank][step] for step in self.pair.steps(rank)]
+            return [*steps, Problem("unpaired", unpaired)] if unpaired else steps
+        if path != target.root:
+            return None
+        ranks = self.pair.all_ranks()
+        return [target.ranks.get(rank) or Problem(f"rank{rank}", self.pair.unpaired(rank)) for rank in ranks]
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """One record per parameter, or one for all."""
+        place = self.pair.find(file)
+        if place is None:
+            return
+        parameters = self._check.parameters(*place)
+        if not parameters:
+            raise SuiteError(f"{file}: holds no gradient; record this step again")
+        if self.settings.items == STEP:
+            yield Group("", f"{WHOLE_STEP}.step{place[1]}", (WHOLE_STEP,), StepGradients(*place, tuple(parameters)))
+            return
+        for parameter in parameters:
+            payload = StepGradients(*place, (parameter,))
+            yield Group("", f"{parameter}.step{place[1]}", (escape(parameter),), payload)
+
+    def judge(self, record: Record) -> Verdict:
+        """The verdict on one gradient, or on all of a step."""
+        payload: StepGradients = record.payload
+        found = [self._check.verdict(payload.rank, payload.step, name) for name in payload.parameters]
+        golden = self.pair.golden
+        against = f"golden run {golden.root}" if golden is not None else ""
+        benchmark = str(golden.steps.get(payload.rank, {}).get(payload.step, "")) if golden is not None else ""
+        return verdict_of(found, bench=against, text=explanation(found, str(record.file), benchmark))
+
+    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+        """Gradients that were not judged, for the findings."""
+        payload: StepGradients = record.payload
+        kind: Kind = "unjudged" if status == "skip" else "unreadable"
+        verdicts = (
+            GradientResult(payload.rank, payload.step, name, order, status, kind, message)
+            for order, name in enumerate(payload.parameters)
+        )
+        return {"verdicts": [verdict.to_wire() for verdict in verdicts]}
+
+    def headline(self, record: Record) -> str:
+        """`embed.weight, rank 0, step 3`."""
+        payload: StepGradients = record.payload
+        what = WHOLE_STEP if len(payload.parameters) > 1 else payload.parameters[0]
+        return f"{what}, rank {payload.rank}, step {payload.step}"
+
+    def api(self, record: Record) -> ApiName:
+        """The name that hooks get: type Gradient, the parameter, and the step in place of the call's number."""
+        payload: StepGradients = record.payload
+        what = WHOLE_STEP if self.settings.items == STEP else payload.parameters[0]
+        return ApiName("Gradient", what, payload.step)
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        """All are gradients."""
+        return ("Gradient",)
+
+    def header(self) -> list[str]:
+        """Which run is judged, against which."""
+        return self._report.header()
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        """Similarities, pictures and findings."""
+        return self._report
+
+    @cached_property
+    def _report(self) -> GradientReport:
+        has_page = bool(self._context.config.getoption("htmlpath", None))
+        return GradientReport(self.pair, self._context.out, has_page=has_page)
+
+    @cached_property
+    def _check(self) -> GradientCheck:
+        from pytest_msprobe.suites.gradients.check import GradientCheck
+
+        return GradientCheck(self.pair, self.settings)
+
+
+SUITE = GradientSuite
+
+
+def make(context: Context) -> GradientSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there are no gradients, or dumps are to be judged as well.
+    """
+    settings = GradientSettings.of(context.values)
+    if settings.run is None:
+        raise SuiteError("--msprobe-suite=gradients needs --msprobe-gradients=DIR, the dump_path of a grad_probe")
+    if context.dumps:
+        raise SuiteError(
+            f"--msprobe-gradients={settings.run}: gradients and dumps are judged in separate runs; "
+            f"{context.dumps[0]} is a dump"
+        )
+    try:
+        return GradientSuite(context, RunPair.of(settings.run, settings.golden), settings)
+    except RunError as error:
+        raise SuiteError(str(error)) from None

@@ -1,0 +1,193 @@
+"""What a setting may be: each function gives the value of a text, or a ValueError that says why not."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msprobe_collector.dump_format.text import shortened
+
+if TYPE_CHECKING:
+    from pytest_msprobe.engines.specification import DeviceSpecification
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DEFAULT_MEMORY_SHARE = 0.8
+
+
+def size(text: str) -> int:
+    """Bytes, from a number with a unit."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match["number"]) == 0:
+        raise ValueError(f"{text!r} is not a size; use a number with KB, MB, GB or TB, such as 16GB")
+    return int(float(match["number"]) * _UNITS[match["unit"].upper()])
+
+
+def memory(text: str) -> int:
+    """Bytes; `auto` is a share of this machine's memory."""
+    if text == "auto":
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _DEFAULT_MEMORY_SHARE)
+    return size(text)
+
+
+def timeout(text: str) -> float | None:
+    """Seconds, 0 for no limit, None for `auto`."""
+    if text == "auto":
+        return None
+    value = number(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text!r} is neither a number of seconds (0 or more) nor auto")
+    return value
+
+
+def shard(text: str) -> tuple[int, int] | None:
+    """(number, count) of `2/8`; None for `all`."""
+    if text == "all":
+        return None
+    first, _, last = text.partition("/")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 10_000):
+        raise ValueError(f"{text!r} is not a shard; write 2/8 for the second of eight")
+    return int(first), int(last)
+
+
+def path(text: str) -> Path:
+    """An absolute path that the file system can hold, whether something is there or not."""
+    try:
+        os.lstat(text)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # who reads or writes there says so
+    except OSError as error:
+        raise ValueError(f"{shortened(text)} cannot be a path: {error.strerror}") from None
+    return Path(os.path.abspath(text))
+
+
+def optional_path(text: str) -> Path | None:
+    """An absolute path, or None for none."""
+    return path(text) if text else None
+
+
+def absolute_folder(text: str) -> Path:
+    """A folder that exists, written as an absolute path, so that it is the same one in every process of a run."""
+    if not os.path.isabs(text):
+        raise ValueError(f"{shortened(text)} is not an absolute path; write the folder in full")
+    if not path(text).is_dir():
+        raise ValueError(f"{shortened(text)} is not a folder")
+    return Path(text)
+
+
+def new_file(text: str) -> Path | None:
+    """An absolute path that is not a folder, or None for none."""
+    found = optional_path(text)
+    if found is not None and found.is_dir():
+        raise ValueError(f"{text!r} is a folder; name a file")
+    return found
+
+
+def switch(text: str) -> bool:
+    """Whether something is on."""
+    if text.lower() in ("true", "yes", "on", "1"):
+        return True
+    if text.lower() in ("", "false", "no", "off", "0"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def devices(text: str) -> tuple[str, ...]:
+    """Ids of devices, of a list such as `4,5,6,7` or `0-3`; empty for all that are visible."""
+    if text == "all visible":
+        return ()
+    found: dict[str, None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+            raise ValueError(f"{text!r} is not a list of device ids; write 4,5,6,7 or 0-3")
+        for number in range(int(match[1]), int(match[2] or match[1]) + 1):
+            if str(number) in found:
+                raise ValueError(f"{text!r} names device {number} twice; several workers per device: see --help")
+            found[str(number)] = None
+    return tuple(found)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def cosine(text: str) -> float:
+    """A bound from -1 up to, but not, 1."""
+    value = number(text)
+    if not -1 <= value < 1:
+        raise ValueError(f"{text!r} is not a cosine limit; use a number x with -1 <= x < 1")
+    return value
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    value = number(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{text!r} is not above 0")
+    return value
+
+
+def number(text: str) -> float:
+    """Any number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """The parser of an option that is one of `words`."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def device(text: str) -> DeviceSpecification:
+    """The device under test."""
+    from pytest_msprobe.engines.specification import parse_device
+
+    return parse_device(text)
+
+
+def bench(text: str) -> str:
+    """The engine of the benchmark."""
+    from pytest_msprobe.engines.specification import parse_bench
+
+    return parse_bench(text)
+
+
+def existing_file(wanted: str) -> Callable[[str], Path | None]:
+    """The parser of an option that names an existing file, which is `wanted`; None for none."""
+
+    def parse(text: str) -> Path | None:
+        path = optional_path(text)
+        if path is not None and not path.is_file():
+            raise ValueError(f"{text!r} is not a file; give {wanted}")
+        return path
+
+    return parse
+
+
+def interpreter(text: str) -> str | None:
+    """An executable file, or None for none."""
+    if text and not os.access(text, os.X_OK):
+        raise ValueError(f"{text!r} is not an executable file; give the path of a Python interpreter")
+    return text or None

@@ -1,0 +1,124 @@
+"""The overflow suite: one item per record, and one per training step for its first anomaly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.suites.operation_groups import api_of, group_operations
+from pytest_msprobe.suites.overflow.buffer_rules import RuleError
+from pytest_msprobe.suites.overflow.finding import OverflowRecord
+from pytest_msprobe.suites.overflow.judgement import judge_record, judge_step
+from pytest_msprobe.suites.overflow.options import OPTIONS
+from pytest_msprobe.suites.overflow.report import OverflowReport
+from pytest_msprobe.suites.overflow.session import OverflowSession
+from pytest_msprobe.verdicts import Figure, Status, Verdict
+
+FIRST_ANOMALY = "first_anomaly"
+STEP = "step"
+
+
+class OverflowSuite(Suite):
+    """Looks for NaN and Inf in every record, and computes their origins again."""
+
+    name = "overflow"
+    title = "Overflow: where NaN and Inf begin"
+    noun = "records"
+    options = OPTIONS
+    figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
+
+    def __init__(self, context: Context, session: OverflowSession) -> None:
+        self._context = context
+        self._session = session
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The dumps."""
+        return self._context.dumps
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """Its calls; after the first dump of a step the step itself."""
+        names = self._session.dump(file).record_names
+        yield from group_operations(Operation.of(name, order) for order, name in enumerate(names))
+        if self._session.is_leader(file):
+            yield Group(FIRST_ANOMALY, f"{FIRST_ANOMALY}.{STEP}", (STEP,))
+
+    def judge(self, record: Record) -> Verdict:
+        """The verdict on a record, or on the step."""
+        operation = _operation(record)
+        if operation is None:
+            return judge_step(self._session, record.file)
+        return judge_record(self._session, record.file, operation)
+
+    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+        """A line of the CSV file all the same."""
+        operation = _operation(record)
+        if operation is None:
+            return None
+        finding = OverflowRecord(
+            str(record.file), operation.index, operation.record, status, "unknown", "unknown", message=message
+        )
+        return {"finding": finding.to_wire()}
+
+    def headline(self, record: Record) -> str:
+        """`Mint.matmul.2, forward`."""
+        return f"{record.group.scope if record.payload is None else record.call}, {record.part}"
+
+    def api(self, record: Record) -> ApiName | None:
+        """The name that hooks get; the step is not an API call."""
+        operation = _operation(record)
+        return None if operation is None else api_of(operation)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        """Call stack of the forward."""
+        operation = _operation(record)
+        if operation is None:
+            return ()
+        stacks = self._session.dump(record.file).stacks
+        return stacks.frames(f"{operation.call}.forward") or stacks.frames(operation.record)
+
+    def header(self) -> list[str]:
+        """What is looked through, and who computes origins again."""
+        files = self.files
+        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
+        benches = ", ".join(engine.name for engine in self._session.engines.benchmarks)
+        return [f"msprobe: {shown}: looking for where NaN and Inf begin; origins are recomputed by {benches}"]
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        """Files and findings."""
+        return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)
+
+    def close(self) -> None:
+        """End child processes."""
+        self._session.close()
+
+
+SUITE = OverflowSuite
+
+
+def make(context: Context) -> OverflowSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is no dump, or the rule file is not what it should be.
+    """
+    if not context.dumps:
+        raise SuiteError("--msprobe-suite=overflow needs --msprobe-dump=PATH, the dumps to look through")
+    try:
+        session = OverflowSession(context)
+    except RuleError as error:
+        raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
+    return OverflowSuite(context, session)
+
+
+def _operation(record: Record) -> Operation | None:
+    """The record's; None for the step."""
+    if record.payload is None:
+        return None
+    operation: Operation = record.payload.by_part[record.part]
+    return operation

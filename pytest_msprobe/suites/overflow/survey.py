@@ -1,0 +1,154 @@
+"""A whole dump, classified in the order of execution: which record made what the others pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.overflow.buffer_rules import BufferRules
+from pytest_msprobe.suites.overflow.levels import Conduct, Observation, observe
+from pytest_msprobe.suites.overflow.record_values import ObservedValue, OverflowDump
+
+Level = Literal["clean", "absorbed", "propagated", "origin", "ignored", "unknown"]
+UNINITIALISED = "uninitialised buffer: its content means nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedRecord:
+    """One record among all of its dump.
+
+    Attributes:
+        operation: its name, taken apart, and its place in the order of execution.
+        level: `origin` makes NaN or Inf, `propagated` passes them on, `absorbed` swallows them; `ignored` when they
+            stand only in buffers; `unknown` when the dump does not tell.
+        observation: the record on its own; None for one that cannot be read.
+        source: record that they come from, "" for an origin and where none is known.
+        is_intended: whether they begin with a number that the script passed, such as -inf for a mask.
+        fault: why the record cannot be read.
+    """
+
+    operation: Operation
+    level: Level
+    observation: Observation | None = None
+    source: str = ""
+    is_intended: bool = False
+    fault: str = ""
+
+    @property
+    def is_uncollected(self) -> bool:
+        """Whether what it passes on comes from something that the dump does not hold."""
+        return self.level == "propagated" and not self.source and not self.is_intended
+
+
+@dataclass(slots=True)
+class _Sources:
+    """What may explain a bad value so far, the first of each kind."""
+
+    origin: str = ""
+    entry: str = ""
+    stated: str = ""
+
+
+class Survey:
+    """The records of one dump by name.
+
+    Attributes:
+        records: all of them, in the order of the file.
+        first: the first origin; where there is none, the first record that passes on what no record made; or None.
+    """
+
+    def __init__(self, dump: OverflowDump, rules: BufferRules) -> None:
+        """Read every record of `dump`, and its data where there is some."""
+        self._dump = dump
+        self._rules = rules
+        self._sources = _Sources()
+        self._inner: dict[str, str] = {}
+        self._bad: dict[str, tuple[ObservedValue, ...]] = {}
+        operations = [Operation.of(name, order) for order, name in enumerate(dump.record_names)]
+        seen = {operation.record: self._observed(operation) for operation in operations}
+        self._note_inner(operations, seen)
+        # What a Cell does is explained by the calls inside it, and dumps list these before or after it.
+        ordered = sorted(operations, key=lambda operation: operation.is_cell)
+        found = {operation.record: self._placed(operation, seen[operation.record]) for operation in ordered}
+        self.records = {operation.record: found[operation.record] for operation in operations}
+        self.first = self._first("origin") or next((one for one in self.records.values() if one.is_uncollected), None)
+
+    @property
+    def unjudged(self) -> int:
+        """How many records cannot be read, or tell nothing."""
+        return sum(record.level == "unknown" for record in self.records.values())
+
+    def _first(self, level: Level) -> SurveyedRecord | None:
+        return next((record for record in self.records.values() if record.level == level), None)
+
+    def _observed(self, operation: Operation) -> Observation | str:
+        """The record on its own, or why it cannot be read."""
+        try:
+            values = self._dump.values(operation.record)
+        except DumpError as error:
+            return str(error)
+        self._bad[operation.record] = values.bad
+        if values.fault:
+            return values.fault
+        return observe(values, self._saved(operation), self._rules.of(operation.name, self._dump.framework))
+
+    def _saved(self, operation: Operation) -> tuple[ObservedValue, ...]:
+        """What a backward uses of its forward."""
+        if operation.phase != "backward":
+            return ()
+        is_cell = operation.is_cell
+        forward = f"{operation.name}.forward.{operation.number}" if is_cell else f"{operation.call}.forward"
+        rule = self._rules.of(operation.name, self._dump.framework)
+        return tuple(value for value in self._bad.get(forward, ()) if not rule.covers(value.path))
+
+    def _note_inner(self, operations: list[Operation], seen: dict[str, Observation | str]) -> None:
+        """Remember for every Cell the first record inside it that makes something."""
+        for operation in operations:
+            found = seen[operation.record]
+            if isinstance(found, str) or found.conduct not in (Conduct.MAKES, Conduct.MAKES_NAN):
+                continue
+            for cell in self.ancestors(operation.record):
+                self._inner.setdefault(cell, operation.record)
+
+    def ancestors(self, record: str) -> Iterator[str]:
+        """The Cells that a record ran in, innermost first."""
+        passed = {record}
+        parent = self._dump.parents.get(record)
+        while parent is not None and parent not in passed:
+            passed.add(parent)
+            yield parent
+            parent = self._dump.parents.get(parent)
+
+    def _placed(self, operation: Operation, found: Observation | str) -> SurveyedRecord:
+        """The record among those before it."""
+        if isinstance(found, str):
+            return SurveyedRecord(operation, "unknown", fault=found)
+        conduct, sources, record = found.conduct, self._sources, operation.record
+        if conduct in _FIXED:
+            return SurveyedRecord(operation, _FIXED[conduct], found)
+        inner = self._inner.get(record, "")
+        if inner:
+            return SurveyedRecord(operation, "propagated", found, inner)
+        earlier = sources.origin or sources.entry
+        if conduct is Conduct.IS_TOLD:
+            sources.stated = sources.stated or record
+            return SurveyedRecord(operation, "propagated", found, is_intended=True)
+        if conduct is Conduct.MAKES or (conduct is Conduct.MAKES_NAN and not earlier):
+            sources.origin = sources.origin or record
+            return SurveyedRecord(operation, "origin", found)
+        if not earlier and sources.stated and not found.outputs.has_nan:
+            return SurveyedRecord(operation, "propagated", found, sources.stated, is_intended=True)
+        sources.entry = sources.entry or ("" if earlier else record)
+        return SurveyedRecord(operation, "propagated", found, earlier)
+
+
+#: Levels that the records around do not change.
+_FIXED: dict[Conduct, Level] = {
+    Conduct.CLEAN: "clean",
+    Conduct.ABSORBS: "absorbed",
+    Conduct.HOLDS_BUFFERS: "ignored",
+    Conduct.IS_UNKNOWN: "unknown",
+}

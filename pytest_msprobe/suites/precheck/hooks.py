@@ -1,0 +1,157 @@
+"""The hooks of conftest.py files, asked only where somebody implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from msprobe_collector.dump_format import ApiName, Direction, dtype_of_array
+from pytest_msprobe.cases.not_judged import Ending, NotJudged
+from pytest_msprobe.engines.protocol import Array, Engine, Output
+from pytest_msprobe.engines.reference import Reference, ReferenceEngine
+from pytest_msprobe.faults import place_of, text_of
+
+if TYPE_CHECKING:
+    from pytest_msprobe.numerics import Standard
+
+_SKIP: Ending = "skip"
+_ERROR: Ending = "error"
+_ALTERED = ", altered by pytest_msprobe_outputs"
+
+
+class Hooks:
+    """Asks the hooks of `pytest_msprobe.hookspecs` and holds their answers to the contract.
+
+    Every method raises NotJudged when a hook raises or answers what it may not.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def reference(self, api: ApiName) -> ReferenceEngine | None:
+        """The user's own benchmark of `api`."""
+        found = self._ask("pytest_msprobe_reference", api=api)
+        if found is None:
+            return None
+        if isinstance(found, Reference):
+            return ReferenceEngine(found)
+        if not callable(found) or isinstance(found, type):
+            raise _wrong("pytest_msprobe_reference", str(api), found, "a Reference, a function or None")
+        return ReferenceEngine(Reference(found))
+
+    def standard(self, api: ApiName, direction: Direction, tested: Sequence[Any], default: Standard) -> Standard:
+        """The standard for the `tested` values."""
+        if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
+            return default
+        dtypes = tuple(_dtype_name(value) for value in tested if _is_array(value))
+        found = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
+        if found is None:
+            return default
+        if isinstance(found, type) or not all(hasattr(found, name) for name in ("name", "off_bound", "judge")):
+            wanted = "a Standard, such as CosineMaxAbs(0.99, 1e-3), or None"
+            raise _wrong("pytest_msprobe_standard", f"{api} {direction}", found, wanted)
+        standard: Standard = found
+        return standard
+
+    def outputs(self, api: ApiName, tested: tuple[Output, ...]) -> tuple[tuple[Output, ...], str]:
+        """(tested outputs, what the label of the device must add because they were altered)."""
+        values = self._replacement(api, "forward", [output.value for output in tested])
+        if values is None:
+            return tested, ""
+        return tuple(replace(output, value=value) for output, value in zip(tested, values)), _ALTERED
+
+    def gradients(self, api: ApiName, tested: tuple[Array | None, ...]) -> tuple[tuple[Array | None, ...], str]:
+        """The same for gradients."""
+        values = self._replacement(api, "backward", list(tested))
+        return (tested, "") if values is None else (tuple(values), _ALTERED)
+
+    def _replacement(self, api: ApiName, direction: Direction, values: list[Any]) -> list[Any] | None:
+        name = "pytest_msprobe_outputs"
+        if not getattr(self._config.hook, name).get_hookimpls():
+            return None
+        shown = [_read_only(value) for value in values]
+        found = self._ask(name, api=api, direction=direction, outputs=shown)
+        if found is None:
+            return None
+        where = f"{api} {direction}"
+        if not isinstance(found, (list, tuple)) or len(found) != len(values):
+            raise _wrong(name, where, found, f"a list of {len(values)}, or None")
+        for index, (old, new) in enumerate(zip(values, found)):
+            is_allowed = _is_array(new) if _is_array(old) and direction == "backward" else _is_value(new)
+            if (new is None) != (old is None) or not (new is None or is_allowed):
+                raise _wrong(
+                    name, f"entry {index} of {where}", new, "an array" if old is not None else "None, as given"
+                )
+        return [_as_array(value) for value in found]
+
+    def _ask(self, name: str, **arguments: Any) -> Any:
+        caller = getattr(self._config.hook, name)
+        if not caller.get_hookimpls():
+            return None
+        try:
+            return caller(config=self._config, **arguments)
+        except pytest.skip.Exception as skip:
+            status, text = _SKIP, f"{name}: {skip.msg}"
+            skip.__traceback__ = None
+        except Exception as error:
+            status, text = _ERROR, f"{name} failed: {text_of(error)} ({place_of(error)})"
+            # pluggy keeps the exception in a frame of this traceback: a cycle that would keep the arrays alive.
+            error.__traceback__ = None
+        raise NotJudged(status, text)
+
+
+def reference_fault(bench: Engine, tested: Sequence[Output], reference: Sequence[Output]) -> str:
+    """One line on outputs of the user's reference that cannot be those of the tested side, or ""."""
+    if not isinstance(bench, ReferenceEngine):
+        return ""
+    left = [output for output in tested if output.value is not None]
+    right = [output for output in reference if output.value is not None]
+    if len(left) != len(right):
+        return f"{bench.label} returned {_count(right)}, the tested side has {_count(left)}"
+    for actual, expected in zip(left, right):
+        shapes = [getattr(output.value, "shape", None) for output in (expected, actual)]
+        if shapes[0] != shapes[1]:
+            texts = ["a plain Python value" if shape is None else f"shape {shape}" for shape in shapes]
+            place = ".".join(map(str, actual.path))
+            return f"{bench.label} returned {texts[0]} for output {place}, the tested side has {texts[1]}"
+    return ""
+
+
+def _count(outputs: Sequence[Output]) -> str:
+    return f"{len(outputs)} output{'' if len(outputs) == 1 else 's'}"
+
+
+def _wrong(name: str, where: str, found: object, wanted: str) -> NotJudged:
+    shown = f"a {type(found).__name__} of {len(found)}" if isinstance(found, (list, tuple)) else f"{found!r:.80}"
+    return NotJudged("error", f"{name} returned {shown} for {where}; expected {wanted}")
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "__array_interface__")
+
+
+def _is_value(value: object) -> bool:
+    return _is_array(value) or isinstance(value, (bool, int, float, str))
+
+
+def _read_only(value: Any) -> Any:
+    if not _is_array(value):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_array(value: Any) -> Any:
+    """A NumPy scalar as an array of no dimension."""
+    import numpy as np
+
+    return np.asarray(value) if _is_array(value) else value
+
+
+def _dtype_name(array: Any) -> str:
+    dtype = dtype_of_array(array.dtype)
+    return dtype.name if dtype is not None else str(array.dtype)

@@ -1,0 +1,180 @@
+"""Inputs that are off by about one rounding error of their dtype each, up or down at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
+from pytest_msprobe.numerics import kind_of, unit_roundoff
+
+#: Number of an incoming gradient among the tensors of a call: behind all its arguments.
+_FIRST_INCOMING = 10_000
+#: Elements move by different distances, 1 on average: the effects of two equal ones then do not cancel to nothing.
+_SMALL = 2.0**-12
+_FLOAT64_LIKE = 2.0**-40
+_FLOAT32 = 2.0**-24
+#: Nothing continuous moves so far when its input moves by 2**-12 of a rounding.
+_JUMP = 2.0**-4
+_MAGNITUDES = np.linspace(0.5, 1.5, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbation:
+    """One way to move every element of the inputs by a rounding error; equal ones move them alike.
+
+    Attributes:
+        number: 1 or 2. In the second, tensors as large as the first one move against it where they moved with it in the
+            first, so that the effects of two factors never cancel in both; and all move by far less than a rounding
+            error, to which only jumps answer as if they had moved more.
+        operands: what stands for the rounding of float32, on devices that round float32 operands further.
+        held: numbers of arguments that stay as they are, counted among the tensors of floats.
+        is_clipped: no element leaves its tensor's own range, for APIs that refuse what lies beyond (probabilities).
+    """
+
+    number: int
+    is_clipped: bool = False
+    held: frozenset[int] = frozenset()
+    operands: float | None = None
+
+    def size(self, dtype: np.dtype[Any]) -> float:
+        """Relative distance by which elements move on average."""
+        roundoff = unit_roundoff(dtype)
+        if self.operands is not None and roundoff == _FLOAT32:
+            roundoff = self.operands
+        return roundoff * self.relative_size if roundoff > _FLOAT64_LIKE else roundoff
+
+    @property
+    def relative_size(self) -> float:
+        """The same in rounding errors, for all dtypes but float64, whose neighbours are the smallest visible change."""
+        return 1.0 if self.number == 1 else _SMALL
+
+    def call(self, call: Call) -> Call:
+        """`call` with its float and complex tensors moved; what its gradients use again is to be moved as well."""
+        first_shape = _first_shape(call)
+        roundoffs: list[float] = []
+
+        def change(path: LeafPath, value: Any) -> Any:
+            if not _is_inexact(value):
+                return value
+            roundoffs.append(self.size(value.dtype))
+            number = len(roundoffs) - 1
+            return value if number in self.held else self._moved(value, number, first_shape)
+
+        arguments, keywords = map_leaves(call, change)
+        saved_roundoff = max(roundoffs, default=0.0)
+        return replace(
+            call,
+            arguments=tuple(arguments),
+            keywords=keywords,
+            saved_roundoff=saved_roundoff,
+            saved_seed=self.number,
+        )
+
+    def inside(self, call: Call) -> Call:
+        """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them."""
+        largest = max((unit_roundoff(array.dtype) for array in _inexact(call)), default=0.0)
+        arithmetic = min(largest, _FLOAT32)
+        if largest > _FLOAT64_LIKE:
+            largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
+        return replace(call, saved_roundoff=largest, saved_seed=self.number, arithmetic_roundoff=arithmetic)
+
+    def incoming(self, call: Call, incoming: Sequence[Array | None]) -> tuple[Array | None, ...]:
+        """The same for the incoming gradients of `call`."""
+        first_shape = _first_shape(call)
+        return tuple(
+            self._moved(array, _FIRST_INCOMING + number, first_shape) if _is_inexact(array) else array
+            for number, array in enumerate(incoming)
+        )
+
+    def _moved(self, array: Any, number: int, first_shape: tuple[int, ...]) -> Array:
+        wide = array.astype(np.complex128 if kind_of(array.dtype) == "complex" else np.float64)
+        distance = self.size(array.dtype) * _MAGNITUDES[_random_bytes(number, wide.shape)]
+        is_down = self._is_down(number, wide.shape, first_shape)
+        moved: Array = wide * np.where(is_down, 1 - distance, 1 + distance)
+        if self.is_clipped and wide.size and kind_of(array.dtype) == "float":
+            moved = np.clip(moved, wide.min(), wide.max())
+        return moved
+
+    def _is_down(self, number: int, shape: tuple[int, ...], first_shape: tuple[int, ...]) -> Array:
+        """Where elements move towards zero."""
+        if self.number == 1 or number == 0 or shape != first_shape:
+            return _random_bits(self.number, number, shape)
+        same_before = _random_bits(1, 0, shape) ^ _random_bits(1, number, shape)
+        return ~(_random_bits(2, 0, shape) ^ same_before)
+
+
+def accumulated_terms(call: Call, incoming: Sequence[Array | None], output_sizes: Sequence[int]) -> int:
+    """How many terms one element of the outputs, or of the gradients for `incoming`, may sum up; at least 1.
+
+    A reduction sums input size / output size terms, a product of matrices, (m, k) by (k, n), k = sqrt(mk * kn / mn),
+    and a normalisation as many as a dimension is long. The largest of all such figures.
+    """
+    arrays = [*_inexact(call), *(array for array in incoming if array is not None and _is_inexact(array))]
+    sizes = [array.size for array in arrays]
+    longest = max((length for array in arrays for length in array.shape), default=1)
+    smallest = max(1, min(output_sizes, default=1))
+    reduced = max(sizes, default=1) / smallest
+    contracted = max((math.sqrt(a * b / smallest) for a, b in combinations(sizes, 2)), default=1.0)
+    return max(1, longest, math.ceil(reduced), math.ceil(contracted))
+
+
+def float_tensors(call: Call) -> int:
+    """How many tensors of floats or complex numbers `call` has among its arguments."""
+    return len(_inexact(call))
+
+
+def label_tensors(call: Call) -> list[int]:
+    """Numbers of the tensors that hold nothing but 1, 0 and -1, some not 0: they may be labels or truth values."""
+    return [
+        number
+        for number, array in enumerate(_inexact(call))
+        if array.size and array.any() and bool(np.isin(array.astype(np.complex128).reshape(-1), (-1, 0, 1)).all())
+    ]
+
+
+def has_jumped(exact: Array, moved: Array) -> bool:
+    """Whether most elements of an output that are not 0 before or after changed by more than a sixteenth."""
+    if exact.shape != moved.shape:
+        return True
+    with np.errstate(invalid="ignore"):
+        is_near = np.abs(moved - exact) <= _JUMP * np.abs(exact)
+    present = (exact != 0) | (moved != 0)
+    return bool(2 * np.count_nonzero(present & ~is_near) > np.count_nonzero(present))
+
+
+def _first_shape(call: Call) -> tuple[int, ...]:
+    return next((array.shape for array in _inexact(call)), ())
+
+
+def _inexact(call: Call) -> list[Array]:
+    found: list[Array] = []
+
+    def note(path: LeafPath, value: Any) -> None:
+        if _is_inexact(value):
+            found.append(value)
+
+    map_leaves(call, note)
+    return found
+
+
+def _random_bits(run: int, number: int, shape: tuple[int, ...]) -> Array:
+    size = math.prod(shape)
+    packed = np.frombuffer(np.random.default_rng((run, number)).bytes((size + 7) // 8), np.uint8)
+    bits: Array = np.unpackbits(packed, count=size).reshape(shape).view(np.bool_)
+    return bits
+
+
+def _random_bytes(number: int, shape: tuple[int, ...]) -> Array:
+    """The same in both runs."""
+    found: Array = np.frombuffer(np.random.default_rng((0, number)).bytes(math.prod(shape)), np.uint8)
+    return found.reshape(shape)
+
+
+def _is_inexact(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") and kind_of(value.dtype) in ("float", "complex")

@@ -1,0 +1,139 @@
+"""Standards by the names that users know them by, and which of them judges what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from msprobe_collector.dump_format import ApiName, dtype_of_array
+from pytest_msprobe.apis import facts
+from pytest_msprobe.numerics import (
+    LEVELS,
+    AbsoluteBounds,
+    AbsoluteThreshold,
+    AccumulativeBounds,
+    AccumulativeError,
+    AgainstSecondOpinion,
+    BackwardError,
+    Binary,
+    CosineMaxAbs,
+    Fused,
+    Judgement,
+    Levels,
+    Metrics,
+    OutputPair,
+    Standard,
+    Thousandth,
+    Ulp,
+    UlpBounds,
+    judge_pair,
+)
+from pytest_msprobe.suites.precheck.standard_choice import BY_API, NamedStandard, StandardChoice
+
+#: By name, each from all of its bounds or from none.
+MAKERS: Mapping[str, Callable[..., Standard]] = {
+    CosineMaxAbs.name: CosineMaxAbs,
+    BackwardError.name: BackwardError,
+    Fused.name: Fused,
+    AbsoluteThreshold.name: lambda **bounds: AbsoluteThreshold(AbsoluteBounds(**bounds) if bounds else None),
+    AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(Levels(**bounds) if bounds else LEVELS[0]),
+    Ulp.name: lambda **bounds: Ulp(UlpBounds(**bounds) if bounds else None),
+    Binary.name: Binary,
+    Thousandth.name: Thousandth,
+    AccumulativeError.name: lambda **bounds: AccumulativeError(AccumulativeBounds(**bounds) if bounds else None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ByDtype:
+    """A standard that asks others, by the dtype of the tested output.
+
+    Attributes:
+        default: for dtypes without one of their own, and for what is not an array.
+        dtypes: by the names of dumps.
+    """
+
+    default: Standard
+    dtypes: Mapping[str, Standard]
+
+    @property
+    def name(self) -> str:
+        """That of the default one."""
+        return self.default.name
+
+    @property
+    def off_bound(self) -> float:
+        """That of the default one."""
+        return self.default.off_bound
+
+    def of(self, dtype: np.dtype[Any]) -> Standard:
+        """The standard for outputs of `dtype`."""
+        known = dtype_of_array(dtype)
+        return self.dtypes.get(known.name, self.default) if known is not None else self.default
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return self.default.judge(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output."""
+        return judge_pair(self.of(pair.tested.dtype), pair)
+
+
+class Standards:
+    """Which standard judges an API call."""
+
+    def __init__(
+        self,
+        default: NamedStandard,
+        choice: StandardChoice,
+        *,
+        cosine: float,
+        max_abs: float,
+        strict: frozenset[str] = frozenset(),
+    ) -> None:
+        """`default` where `choice` says nothing; `cosine` and `max_abs` are the bounds of cosine-maxabs.
+
+        `strict` is what `backward-error` and `fused` do not tolerate.
+        """
+        self._strict = strict
+        self._default = default
+        self._choice = choice
+        self._bounds = {**choice.bounds, CosineMaxAbs.name: (("cosine", cosine), ("max_abs", max_abs))}
+
+    def of_call(self, api: ApiName) -> Standard:
+        """The standard for one API call; a `ByDtype` where it hangs on the dtype of each output."""
+        chosen = self._choice.of_api(api)
+        if chosen is not None:
+            return self._made(chosen, api)
+        default = self._made(self._default, api)
+        if not self._choice.dtypes:
+            return default
+        return ByDtype(default, {dtype: self._made(named, api) for dtype, named in self._choice.dtypes.items()})
+
+    def _made(self, named: NamedStandard, api: ApiName) -> Standard:
+        if named.name == BY_API:
+            own = facts("msprobe_standards").of(api)
+            named = NamedStandard(own.text if own else AgainstSecondOpinion.name)
+        bounds = named.bounds or self._bounds.get(named.name, ())
+        made = MAKERS[named.name](**dict(bounds))
+        if isinstance(made, AgainstSecondOpinion) and not bounds:
+            level = facts("benchmark_levels").of(api)
+            return replace(made, levels=LEVELS[int(level.text.removeprefix("level ")) if level else 0])
+        return replace(made, strict=self._strict) if isinstance(made, BackwardError) else made
+
+
+def for_outputs(standard: Standard, tested: list[np.dtype[Any]]) -> Standard:
+    """`standard`, or the one that it has for all outputs of these dtypes, where that is the same for all."""
+    if not isinstance(standard, ByDtype) or not tested:
+        return standard
+    found = [standard.of(dtype) for dtype in tested]
+    return found[0] if all(one == found[0] for one in found) else standard
+
+
+def for_dtype(standard: Standard, dtype: np.dtype[Any]) -> Standard:
+    """The standard that judges outputs of `dtype`."""
+    return standard.of(dtype) if isinstance(standard, ByDtype) else standard

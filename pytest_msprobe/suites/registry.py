@@ -1,0 +1,54 @@
+"""Which suites there are. Listing a suite here, with its options, is all that a new one needs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from pytest_msprobe.suites.comparison.options import OPTIONS as COMPARISON_OPTIONS
+from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
+from pytest_msprobe.suites.option import Option
+from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
+from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.contract import Context, Suite
+
+#: Options of each suite by its name. Its module `suite`, loaded when chosen, has its class as `SUITE`, and `make`.
+SUITES: dict[str, tuple[Option, ...]] = {
+    "precheck": PRECHECK_OPTIONS,
+    "comparison": COMPARISON_OPTIONS,
+    "overflow": OVERFLOW_OPTIONS,
+    "gradients": GRADIENT_OPTIONS,
+}
+
+
+def suite_options() -> tuple[Option, ...]:
+    """The options of all suites, each once."""
+    return tuple({option.name: option for options in SUITES.values() for option in options}.values())
+
+
+def suites_with(name: str) -> list[str]:
+    """Suites that have the option called `name`."""
+    return [suite for suite, options in SUITES.items() if any(option.name == name for option in options)]
+
+
+def suite_class(name: str) -> type[Suite]:
+    """The class of the suite called `name`."""
+    found: type[Suite] = _module(name).SUITE
+    return found
+
+
+def make_suite(name: str, context: Context) -> Suite:
+    """The suite called `name` for one process of a run.
+
+    Raises:
+        SuiteError: the run cannot begin.
+    """
+    suite: Suite = _module(name).make(context)
+    return suite
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(f"pytest_msprobe.suites.{name}.suite")

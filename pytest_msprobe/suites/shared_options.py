@@ -1,0 +1,51 @@
+"""Options of more than one suite."""
+
+from __future__ import annotations
+
+from pytest_msprobe.suites import option_values
+from pytest_msprobe.suites.option import Option
+
+GOLDEN = Option(
+    "golden",
+    "PATH",
+    "comparison, gradients: dump.json, folder of dumps or gradient run to compare with",
+    "",
+    option_values.optional_path,
+    is_path=True,
+)
+
+DATA_DIR = Option(
+    "data_dir",
+    "DIR",
+    "precheck, comparison, overflow: absolute folder outside the dump whose tensor files may be read (dump_data_dir "
+    "or the target of a link); may be repeated",
+    "",
+    option_values.absolute_folder,
+    is_list=True,
+)
+
+#: Of suites that compute API calls on the CPU.
+BENCHMARK_OPTIONS = (
+    Option(
+        "bench",
+        "BENCH",
+        "precheck, overflow: float64 CPU benchmark: auto, torch or mindspore",
+        "auto",
+        option_values.bench,
+    ),
+    Option(
+        "bench_python",
+        "FILE",
+        "precheck, overflow: Python interpreter that runs the benchmark in a process of its own",
+        "",
+        option_values.interpreter,
+    ),
+    Option("seed", "N", "precheck, overflow: seed of random inputs for dumps without tensors", "0", option_values.seed),
+    Option(
+        "max_memory",
+        "SIZE",
+        "precheck, overflow: skip API calls that may need more memory, e.g. 16GB; auto is 80 %% of this machine",
+        "auto",
+        option_values.memory,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Worker processes of xdist: devices, scheduling, other hosts, time limits."""

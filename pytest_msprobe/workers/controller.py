@@ -1,0 +1,300 @@
+"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from socket import gethostname
+from time import monotonic
+from typing import Any
+
+import pytest
+from xdist.workermanage import parse_tx_spec_config
+
+from pytest_msprobe.engines.time_limit import EXIT_CODE
+from pytest_msprobe.reports.properties import are_read, properties
+from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
+from pytest_msprobe.suites.contract import Placement
+from pytest_msprobe.workers.devices import WorkerPlace, place_workers
+from pytest_msprobe.workers.hosts import (
+    check_devices,
+    host_of,
+    last_line,
+    naming_lost_hosts,
+    refuse_arguments,
+    send_ahead,
+    specs_of,
+    starts_in_default_folder,
+)
+from pytest_msprobe.workers.process_end import cause_of_death, exit_code
+from pytest_msprobe.workers.records import Records
+from pytest_msprobe.workers.remote_start import StartReport, StartRequest
+from pytest_msprobe.workers.scheduler import CallScheduler
+
+#: Ways of xdist to distribute that cost results, and why.
+_REFUSED_MODES = {
+    **dict.fromkeys(
+        ("loadfile", "loadscope", "loadgroup"), "a crashing API call would take the rest of its dump with it"
+    ),
+    "each": "every worker would judge every record, and one check would have several verdicts",
+}
+#: xdist gives up after four deaths per worker; a dump may well crash more often, and each death costs one item only.
+_MOST_RESTARTS = "1000"
+#: The word that a check has begun may come late from another host.
+_NEARLY = 0.8
+
+
+class WorkersPlugin:
+    """Registered only where xdist distributes.
+
+    Attributes:
+        places: what each worker gets, in the order of their ids.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        dumps: Sequence[Path],
+        placement: Placement,
+        index: Records,
+        *,
+        earlier: EarlierRun | None,
+    ) -> None:
+        """Plan for the workers of `config`, which judge `dumps`, as `placement` wants it; `earlier` is to be resumed.
+
+        Raises:
+            pytest.UsageError: they do not fit on the devices, or the way of distribution would cost results.
+        """
+        if config.option.dist in _REFUSED_MODES:
+            raise pytest.UsageError(
+                f"--dist {config.option.dist}: {_REFUSED_MODES[config.option.dist]}; use --dist load"
+            )
+        number = placement.device_index
+        if number is not None:
+            raise pytest.UsageError(
+                f"--msprobe-device: one device, {number}, for all workers; "
+                f"leave its number out, and give each worker its own with --msprobe-devices={number}"
+            )
+        proxies = {spec.id: spec for spec in specs_of(config.getoption("px") or ())}
+        specs = specs_of(parse_tx_spec_config(config))
+        hosts = [host_of(spec, proxies) for spec in specs]
+        if any(hosts):
+            if placement.remote_root is None:
+                raise pytest.UsageError("--tx: this suite has workers on this machine only; use -n")
+            refuse_arguments(config)
+        self.places = place_workers(
+            hosts, target=placement.target, wanted=placement.devices, per_device=placement.workers_per_device
+        )
+        numbers = count()
+        self._names = [spec.id or f"gw{next(numbers)}" for spec in specs]
+        self._target = placement.target
+        self._placement = placement
+        self._dumps = dumps
+        self._index = index
+        self._earlier = earlier
+        self._scheduler: CallScheduler | None = None
+        self._config = config
+        self._place_of: dict[int, WorkerPlace] = {}
+        self._started: dict[Any, StartReport] = {}
+        self._collected: set[Any] = set()
+        self._lost: list[str] = []
+        #: The last item of each worker whose row is here.
+        self._judged: dict[Any, str] = {}
+        self._begun: dict[str, float] = {}
+        if config.option.maxworkerrestart is None:
+            config.option.maxworkerrestart = _MOST_RESTARTS
+
+    def header(self) -> list[str]:
+        """The map of workers to devices and hosts."""
+        others = {place.host: place.sharers for place in self.places if place.host}
+        if any(place.device for place in self.places):
+            pairs = ", ".join(f"{name}: {_where(place)}" for name, place in zip(self._names, self.places))
+            lines = [f"msprobe: devices of the workers: {pairs}"]
+        else:
+            shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
+            lines = [f"msprobe: {len(self.places)} workers on the CPU{f' ({shown})' if shown else ''}"]
+        if others and self._evidence:
+            lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
+        return lines
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self) -> Generator[None, None, None]:
+        """Start the workers; one line for a host that cannot be reached."""
+        with naming_lost_hosts():
+            yield
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Run; the same sentence for a host that is gone when a worker is to be replaced."""
+        with naming_lost_hosts():
+            return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
+        """Put each worker's device into its environment, where a worker that replaces it finds it again."""
+        for spec, place in zip(specs, self.places):
+            self._place_of[id(spec)] = place  # xdist keeps the specs, and gives them to replacements
+            if not place.host:
+                spec.env = {**place.environment, **(spec.env or {})}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker what it needs to know; each gets the same, also one that replaces another."""
+        worker_input = node.workerinput
+        worker_input["msprobe_done"] = sorted(self._earlier.done) if self._earlier else []
+        place = self._place(node)
+        worker_input["msprobe_sharers"] = place.sharers
+        worker_input["msprobe_dumps"] = [str(path) for path in self._dumps]
+        worker_input["msprobe_evidence"] = self._evidence
+        if place.host:
+            started = send_ahead(node.gateway, self._request(node, place), host=place.host)
+            self._check(node, place, started)
+            worker_input["msprobe_dumps"] = started.dumps
+            worker_input["msprobe_evidence"] = started.evidence
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+        """Remember which workers could begin."""
+        self._collected.add(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """End the run when a worker cannot even collect: the next one could not, either.
+
+        Raises:
+            pytest.UsageError: with what it said.
+        """
+        if error is None or error == "keyboard-interrupt" or node in self._collected:
+            return
+        where = f" on {self._place(node).host}" if self._place(node).host else ""
+        raise pytest.UsageError(f"the worker {node.gateway.id}{where} could not start: {last_line(error)}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> CallScheduler | None:
+        """Our own schedule for the modes that assign items one by one."""
+        if config.option.dist not in ("load", "worksteal"):
+            return None
+        self._scheduler = CallScheduler(config, len(self.places), self._index)
+        return self._scheduler
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """A dead worker's item becomes an error row with what is known, in every report."""
+        node = report.node
+        place = self._place(node)
+        if self._judged.get(node) == crashitem:
+            # Its verdict is here already: one check has one verdict, and the others of this worker go to the next one.
+            report.when, report.outcome, report.longrepr = "teardown", "passed", None
+            return
+        # On another host, only the connection has an exit code.
+        code = None if place.host else exit_code(node)
+        how = self._hang(crashitem, code) or cause_of_death(code)
+        device = f"device {place.device}" if place.device else ""
+        where = "".join((f" on {device}" if device else "", f" on {place.host}" if place.host else ""))
+        lost_before = self._earlier.lost if self._earlier else ()
+        again = f", {LOST_AGAIN}" if self._index.is_among(crashitem, lost_before) else ""
+        message = f"the worker process {node.gateway.id}{where} {LOST}{how}{again}; nothing more is known of it"
+        report.longrepr = message
+        # xdist's own "???" is a phase that pytest-html drops and JUnit calls setup.
+        report.when = "call"
+        row = self._index.row_of_lost_item(
+            crashitem, self._selected(crashitem), message, device=device, host=place.host or gethostname()
+        )
+        if row is not None:
+            report.msprobe_row = row.to_wire()
+            if are_read(self._config):
+                report.user_properties = list(properties(row))
+        self._lost.append(report.nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        """Name dumps and hosts as they are called here; end a lost item with the teardown that its process owes.
+
+        pytest-html waits for that one.
+        """
+        node = getattr(report, "node", None)
+        started = self._started.get(node)
+        wire = report.__dict__.get("msprobe_row")
+        if wire is not None and report.nodeid not in self._lost:
+            self._judged[node] = report.nodeid
+        if started is not None and wire is not None:
+            here = dict(zip(started.dumps, map(str, self._dumps)))
+            wire["dump"] = here.get(wire["dump"], wire["dump"])
+            wire["host"] = self._place(report.node).host
+        yield
+        if report.when == "call" and report.nodeid in self._lost:
+            self._lost.remove(report.nodeid)
+            teardown = pytest.TestReport(
+                report.nodeid,
+                report.location,
+                {},
+                "passed",
+                None,
+                "teardown",
+                user_properties=report.user_properties,  # JUnit reads them off this one
+            )
+            teardown.node = report.node  # type: ignore[attr-defined]  # to JUnit, another worker's is another test
+            self._config.hook.pytest_runtest_logreport(report=teardown)
+
+    @pytest.hookimpl
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Remember when a worker said that it begins an item."""
+        self._begun[nodeid] = monotonic()
+
+    @pytest.hookimpl
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Forget it when the item ends."""
+        self._begun.pop(nodeid, None)
+
+    def _hang(self, node_id: str, code: int | None) -> str:
+        """`: it did not end within 60 s` for an item that met its time limit, else ""."""
+        limit = self._index.time_limit_seconds(node_id)
+        begun = self._begun.pop(node_id, None)
+        if limit is None or begun is None or monotonic() - begun < _NEARLY * limit or code not in (None, EXIT_CODE):
+            return ""
+        return f": it did not end within {limit:.3g} s (--msprobe-timeout)"
+
+    def _place(self, node: Any) -> WorkerPlace:
+        return self._place_of[id(node.gateway.spec)]
+
+    @property
+    def _evidence(self) -> Mapping[str, str]:
+        return {kind: str(folder) for kind, folder in self._placement.evidence.items()}
+
+    def _request(self, node: Any, place: WorkerPlace) -> StartRequest:
+        return StartRequest(
+            root=str(self._config.rootpath),
+            mirror=self._placement.remote_root or "",
+            folder=str(self._config.invocation_params.dir),
+            moves=starts_in_default_folder(node.gateway.spec),
+            dumps=[str(path) for path in self._dumps],
+            evidence=dict(self._evidence),
+            target=self._target,
+            environment=dict(place.environment),
+            sharers=place.sharers,
+        )
+
+    def _check(self, node: Any, place: WorkerPlace, started: StartReport) -> None:
+        self._started[node] = started
+        has_begun = self._scheduler is not None and self._scheduler.collection is not None
+        if started.occupied and not has_begun:
+            raise pytest.UsageError(f"{place.host}: {started.occupied[0]} there holds something; remove it there first")
+        engine = self._placement.open_engine
+        if engine and started.has_ascend and self._target != "ascend":
+            raise pytest.UsageError(
+                f"--msprobe-device={engine}: {place.host} has Ascend NPUs and this machine has none; "
+                f"say which is meant, for example --msprobe-device=mindspore:ascend"
+            )
+        met = [(self._place(other), found) for other, found in self._started.items()]
+        check_devices([(its_place.host, its_place.device, its) for its_place, its in met], self._target)
+
+    def _selected(self, node_id: str) -> list[str]:
+        """Items of this run that belong to the same group."""
+        scope = self._index.scope_of(node_id)
+        collected = (self._scheduler.collection if self._scheduler is not None else None) or ()
+        return [other for other in collected if other == scope or other.startswith(f"{scope}::")]
+
+
+def _where(place: WorkerPlace) -> str:
+    return f"{place.device} on {place.host}" if place.host else str(place.device)

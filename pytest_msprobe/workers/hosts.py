@@ -1,0 +1,145 @@
+"""The machines of a run: which one each worker of `--tx` belongs to, and how a worker on another one is prepared."""
+
+from __future__ import annotations
+
+import getopt
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import execnet
+import pytest
+from execnet.gateway_bootstrap import HostNotFound
+
+from pytest_msprobe.workers import remote_start
+from pytest_msprobe.workers.remote_start import StartReport, StartRequest
+
+#: ssh's flags; those with a colon take a value.
+_SSH_FLAGS = "1246AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
+#: Where xdist lets a worker on another machine start when the user does not say where.
+_DEFAULT_FOLDER = "pyexecnetcache"
+
+
+def host_of(spec: Any, proxies: Mapping[str, Any]) -> str:
+    """Name of the machine of an execnet spec as the user wrote it, without the user; "" for this machine.
+
+    `proxies` are the specs of `--px` by their ids, which `via=` names.
+    """
+    if spec.via in proxies:
+        return host_of(proxies[spec.via], {})
+    if spec.ssh:
+        return _ssh_destination(spec.ssh)
+    return str(spec.vagrant_ssh or spec.socket or spec.via or "")
+
+
+def refuse_arguments(config: pytest.Config) -> None:
+    """Refuse what means something else on another machine.
+
+    Raises:
+        pytest.UsageError: a dump is an argument of its own, which xdist would copy or refuse, or rootdir is named.
+    """
+    is_copied = bool(config.getoption("rsyncdir") or config.getini("rsyncdirs"))
+    for argument in map(str, config.invocation_params.args):
+        path = config.invocation_params.dir / argument.partition("::")[0]
+        if argument and path.exists() and (path.name == "dump.json" or not is_copied):
+            raise pytest.UsageError(
+                f"{argument}: with workers on other hosts a path is part of its option, as in --msprobe-dump={argument}"
+            )
+    if config.getoption("msprobe_remote_root") and config.getoption("rootdir"):
+        raise pytest.UsageError(
+            "--msprobe-remote-root replaces rootdir on other hosts, where --rootdir means the same path as here; "
+            "start pytest in its rootdir and leave --rootdir out"
+        )
+
+
+def send_ahead(gateway: Any, request: StartRequest, *, host: str) -> StartReport:
+    """Prepare the process behind `gateway`, which will be a worker on `host`.
+
+    Raises:
+        pytest.UsageError: it cannot be prepared, or a dump is not there.
+    """
+    channel = gateway.remote_exec(remote_start)
+    try:
+        channel.send(request._asdict())
+        started = StartReport(**channel.receive())
+    except (channel.RemoteError, EOFError) as error:
+        raise pytest.UsageError(f"{host}: no worker can start there: {last_line(error)}") from None
+    if started.missing:
+        raise pytest.UsageError(f"{host}: {started.missing[0]} does not exist there; {_remedy(request, started)}")
+    return started
+
+
+def check_devices(all_started: Sequence[tuple[str, str | None, StartReport]], target: str) -> None:
+    """Refuse a device that the last of (host, device, started) does not have, or shares with another name of its host.
+
+    Raises:
+        pytest.UsageError: one line on it.
+    """
+    host, device, started = all_started[-1]
+    if device is None or target not in remote_start.VISIBLE:
+        return
+    if started.devices is not None and device not in started.devices:
+        shown = ", ".join(started.devices) or "none"
+        raise pytest.UsageError(f"--msprobe-devices: device {device} does not exist on {host}; visible are: {shown}")
+    for other, taken, earlier in all_started[:-1]:
+        if other != host and taken == device and earlier.machine == started.machine:
+            raise pytest.UsageError(
+                f"--tx: {other} and {host} are one machine, whose device {device} would get a worker from each; "
+                f"call the machine by one name"
+            )
+
+
+@contextmanager
+def naming_lost_hosts() -> Iterator[None]:
+    """Turn what execnet says of a host that is not there into one line.
+
+    Raises:
+        pytest.UsageError: with it.
+    """
+    try:
+        yield
+    except HostNotFound as error:
+        raise pytest.UsageError(f"--tx: ssh={error} cannot be reached; what ssh says stands above") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # execnet's own: the process at the other end is gone.
+        raise pytest.UsageError(f"--tx: a worker's Python did not start; what it says stands above ({error})") from None
+
+
+def starts_in_default_folder(spec: Any) -> bool:
+    """Whether the user left it to us in which folder the worker of `spec` starts."""
+    return spec.chdir in (None, _DEFAULT_FOLDER)
+
+
+def last_line(error: object) -> str:
+    """What an exception of another process says in the end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return re.sub(r"^[\w.]*UsageError: ", "", lines[-1])
+
+
+def _remedy(request: StartRequest, started: StartReport) -> str:
+    if not request.mirror:
+        return "copy the dump there, or say with --msprobe-remote-root=DIR which folder there corresponds to rootdir"
+    if started.root == request.root:
+        return f"--msprobe-remote-root={request.mirror} is not a folder there"
+    return f"--msprobe-remote-root={request.mirror} corresponds to rootdir {request.root}"
+
+
+def _ssh_destination(text: str) -> str:
+    """`hosta` of `-F config me@hosta`; with its port, if that is named, since another port may be another container."""
+    try:
+        flags, words = getopt.gnu_getopt(text.split(), _SSH_FLAGS)
+    except getopt.GetoptError:
+        return text
+    if not words:
+        return text
+    port = dict(flags).get("-p")
+    name = words[0].rpartition("@")[2]
+    return f"{name}:{port}" if port else name
+
+
+def specs_of(texts: Sequence[str]) -> list[Any]:
+    """Specs of execnet for texts such as `ssh=hosta//python=python3`."""
+    return [execnet.XSpec(text) for text in texts]

@@ -1,0 +1,148 @@
+"""Who judges what, and when: groups of records to workers, the most expensive first, each whole on one worker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from xdist.report import report_collection_diff
+
+from pytest_msprobe.workers.records import Costs
+
+#: xdist's worker starts an item only when it holds the next one, or knows that there is none.
+_FEWEST_HELD = 2
+
+
+class CallScheduler:
+    """An xdist scheduler whose unit of work is a group of records: the directions of a call share inputs and forward.
+
+    Units go out largest estimated cost first, one at a time, whenever a worker is about to run dry. A worker is
+    committed to the unit after the one it runs, because of `_FEWEST_HELD`; everything else stays free for others.
+
+    Attributes:
+        collection: node ids of all items, once every worker has collected the same ones.
+    """
+
+    def __init__(self, config: pytest.Config, worker_count: int, costs: Costs) -> None:
+        """A scheduler for `worker_count` workers; `costs` tells units and their costs."""
+        self._config = config
+        self._worker_count = worker_count
+        self._costs = costs
+        self._collections: dict[Any, Sequence[str]] = {}
+        self._held: dict[Any, list[int]] = {}
+        self._units: deque[list[int]] = deque()
+        self.collection: Sequence[str] | None = None
+
+    @property
+    def nodes(self) -> list[Any]:
+        """All workers that take part."""
+        return list(self._held)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether every initial worker has collected."""
+        return len(self._collections) >= self._worker_count
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing is left that a worker could not do with what it holds."""
+        return (
+            self.collection_is_completed
+            and not self._units
+            and all(len(held) < _FEWEST_HELD for held in self._held.values())
+        )
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether an item is waiting or running."""
+        return bool(self._units) or any(self._held.values())
+
+    def add_node(self, node: Any) -> None:
+        """A worker has started."""
+        assert node not in self._held
+        self._held[node] = []
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """A worker has collected. One that replaces another and collected something else gets no work."""
+        if self.collection is not None and list(collection) != list(self.collection):
+            self._report_difference(node, collection)
+            return
+        self._collections[node] = collection
+
+    def schedule(self) -> None:
+        """Make units of the collection and give every worker its first; later, give work to workers that joined."""
+        if self.collection is None:
+            first, *others = self._collections
+            different = [node for node in others if list(self._collections[node]) != list(self._collections[first])]
+            if different:
+                self._report_difference(different[0], self._collections[different[0]])
+                return
+            self.collection = self._collections[first]
+            self._units.extend(self._sorted_units())
+        for node in self.nodes:
+            self._feed(node)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """A worker has finished an item."""
+        self._held[node].remove(item_index)
+        self._feed(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        """Run an item (again), before everything else."""
+        assert self.collection is not None
+        self._units.appendleft([list(self.collection).index(item)])
+        for node in self.nodes:
+            self._feed(node)
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        """Never asked for: this scheduler does not take work back."""
+        raise NotImplementedError
+
+    def remove_node(self, node: Any) -> str | None:
+        """A worker has gone. The item that it was running, when it crashed in one; the others that it held go back."""
+        held = self._held.pop(node)
+        self._collections.pop(node, None) if self.collection is None else None
+        if not held:
+            return None
+        assert self.collection is not None
+        crashed, *others = held
+        if others:
+            self._units.extendleft(reversed(self._grouped(others)))
+        for remaining in self.nodes:
+            self._feed(remaining)
+        return self.collection[crashed]
+
+    def _feed(self, node: Any) -> None:
+        if node.shutting_down or (self.collection is not None and node not in self._collections):
+            return
+        held = self._held[node]
+        while self._units and len(held) < _FEWEST_HELD:
+            unit = self._units.popleft()
+            held.extend(unit)
+            node.send_runtest_some(unit)
+        if not self._units and len(held) < _FEWEST_HELD:
+            node.shutdown()
+
+    def _sorted_units(self) -> list[list[int]]:
+        assert self.collection is not None
+        collection = self.collection
+        units = self._grouped(range(len(collection)))
+        costs = [self._costs.cost_of([collection[index] for index in unit]) for unit in units]
+        order = sorted(range(len(units)), key=lambda number: (-costs[number], number))
+        return [units[number] for number in order]
+
+    def _grouped(self, indices: Sequence[int]) -> list[list[int]]:
+        """`indices` by the group of their records, in order of appearance."""
+        assert self.collection is not None
+        groups: dict[str, list[int]] = {}
+        for index in indices:
+            groups.setdefault(self._costs.scope_of(self.collection[index]), []).append(index)
+        return list(groups.values())
+
+    def _report_difference(self, node: Any, collection: Sequence[str]) -> None:
+        known = self.collection if self.collection is not None else next(iter(self._collections.values()))
+        text = report_collection_diff(list(known), list(collection), "the first worker", node.gateway.id)
+        report = pytest.CollectReport(nodeid=node.gateway.id, outcome="failed", longrepr=text, result=[])
+        self._config.hook.pytest_collectreport(report=report)

@@ -1,0 +1,68 @@
+"""The suites under contract, and one plain run of each that many tests look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from contract_runs import Run, Workspace
+from contract_samples import SAMPLES
+
+try:
+    from pytest_msprobe.suites.registry import SUITES
+
+    NAMES = list(SUITES)
+except ImportError:
+    NAMES = ["precheck", "comparison", "overflow", "gradients"]
+
+#: Hooks that write down what they are asked, in the only process of a plain run.
+ASKED = """
+def pytest_msprobe_select(api, dump):
+    with open("selected.txt", "a") as file:
+        print(api.type, str(api), dump, file=file)
+
+def pytest_msprobe_verdict(row):
+    with open("verdicts.txt", "a") as file:
+        print(row.node_id, row.status, file=file)
+"""
+
+
+@pytest.fixture(params=NAMES)
+def suite(request: pytest.FixtureRequest) -> str:
+    """Name of a suite."""
+    if request.param not in SAMPLES:
+        pytest.fail(f"the suite {request.param} has no sample: add one to SAMPLES in contract_samples.py")
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def workspace(suite: str, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A new folder with the sample of the suite."""
+    return Workspace(SAMPLES[suite], tmp_path_factory.mktemp(suite))
+
+
+@pytest.fixture(scope="session")
+def _plain_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Workspace, Run]]:
+    found: dict[str, tuple[Workspace, Run]] = {}
+
+    def plain_of(suite: str) -> tuple[Workspace, Run]:
+        if suite not in found:
+            workspace = Workspace(SAMPLES[suite], tmp_path_factory.mktemp(f"plain-{suite}"))
+            found[suite] = workspace, workspace.run(conftest=ASKED, reports=True)
+        return found[suite]
+
+    return plain_of
+
+
+@pytest.fixture
+def plain(suite: str, _plain_of: Callable[[str], tuple[Workspace, Run]]) -> Run:
+    """An uninterrupted run of the whole sample with every report, in one process."""
+    return _plain_of(suite)[1]
+
+
+@pytest.fixture
+def plain_tables(suite: str, _plain_of: Callable[[str], tuple[Workspace, Run]]) -> dict[str, list[str]]:
+    """The suite's own result files of that run."""
+    workspace, run = _plain_of(suite)
+    return workspace.tables(run.out)

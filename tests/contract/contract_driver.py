@@ -1,0 +1,30 @@
+"""Several pytest runs in one process, one after the other: `python contract_driver.py runs.json results.json`.
+
+`runs.json` holds a list of {"arguments", "witness"}; `results.json` gets a list of {"exit_code", "text"}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+
+def main(runs: Path, results: Path) -> None:
+    found = []
+    for run in json.loads(runs.read_text(encoding="utf-8")):
+        os.environ["CONTRACT_WITNESS"] = run["witness"]
+        text = io.StringIO()
+        with redirect_stdout(text), redirect_stderr(text):
+            exit_code = int(pytest.main(run["arguments"]))
+        found.append({"exit_code": exit_code, "text": text.getvalue()})
+    results.write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

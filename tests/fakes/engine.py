@@ -1,0 +1,208 @@
+"""An engine in NumPy that computes right, or wrong in a way that has a name. No framework is involved."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fakes.operators import OPERATORS, Array
+from msprobe_collector.dump_format import ApiName, Dump
+from pytest_msprobe.engines.protocol import Call, Engine, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.engines.specification import DeviceSpecification
+
+Values = list[Any]
+
+
+def _same(values: Values) -> Values:
+    return values
+
+
+def _nothing() -> None:
+    """Run on."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What an engine does wrong.
+
+    Attributes:
+        outputs, gradients: right values -> those that it returns.
+        before_forward, before_gradients: what it does instead of returning anything.
+        refusal: why it cannot run the API, as it says when asked; None when it says that it can.
+    """
+
+    outputs: Callable[[Values], Values] = _same
+    gradients: Callable[[Values], Values] = _same
+    before_forward: Callable[[], None] = _nothing
+    before_gradients: Callable[[], None] = _nothing
+    refusal: str | None = None
+
+
+def _each(change: Callable[[Array], Any]) -> Callable[[Values], Values]:
+    return lambda values: [change(value.copy()) if isinstance(value, np.ndarray) else value for value in values]
+
+
+def _put(array: Array, value: float) -> Array:
+    array.reshape(-1)[array.size // 2] = value
+    return array
+
+
+def _zero_tail(array: Array) -> Array:
+    array[-1:] = 0
+    return array
+
+
+def _raising(kind: type[Exception], *words: str) -> Callable[[], None]:
+    def act() -> NoReturn:
+        raise kind(*words)
+
+    return act
+
+
+def _everywhere(change: Callable[[Array], Any]) -> Fault:
+    return Fault(outputs=_each(change), gradients=_each(change))
+
+
+def _values(change: Callable[[Values], Values]) -> Fault:
+    return Fault(outputs=change, gradients=change)
+
+
+def _action(act: Callable[[], None]) -> Fault:
+    return Fault(before_forward=act)
+
+
+#: Every fault by its name. Tests hold the verdicts and messages of the checker against this table.
+FAULTS: Mapping[str, Fault] = {
+    "none": Fault(),
+    "bias": _everywhere(lambda array: array + array.dtype.type(0.01)),
+    "scale": _everywhere(lambda array: array * array.dtype.type(1.05)),
+    "one element off": _everywhere(lambda array: _put(array, 99.0)),
+    "negated": _everywhere(np.negative),
+    "NaN": _everywhere(lambda array: _put(array, np.nan)),
+    "Inf": _everywhere(lambda array: _put(array, np.inf)),
+    "all zero": _everywhere(np.zeros_like),
+    "zeroed tail": _everywhere(_zero_tail),
+    "wrong dtype": _everywhere(lambda array: array.astype(np.float16)),
+    "wrong shape": _everywhere(lambda array: array.reshape(-1)),
+    "cut": _everywhere(lambda array: array[:-1]),
+    "one output less": Fault(outputs=lambda values: values[:-1]),
+    "one output more": Fault(outputs=lambda values: [*values, values[0]]),
+    "swapped": _values(lambda values: values[::-1]),
+    "plain value instead of an array": Fault(outputs=lambda values: [1.5, *values[1:]]),
+    "None instead of an array": Fault(outputs=lambda values: [None, *values[1:]]),
+    "refusal": Fault(refusal="no kernel for it"),
+    "unsupported": _action(_raising(Unsupported, "no such dtype here")),
+    "raises": _action(_raising(RuntimeError, "kernel failed\n\n---\nC++ stack")),
+    "runs out of memory": _action(_raising(MemoryError)),
+    "unsupported gradient": Fault(before_gradients=_raising(Unsupported, "no gradient kernel")),
+    "raises in its gradient": Fault(before_gradients=_raising(ValueError, "grad failed")),
+    "no gradient of the first argument": Fault(gradients=lambda values: [None, *values[1:]]),
+    "hangs": _action(lambda: time.sleep(600)),
+    "exits": _action(lambda: os._exit(3)),
+}
+
+
+@dataclass
+class FakeExecution:
+    """Outputs and gradients of one call, already wrong."""
+
+    outputs: tuple[Output, ...]
+    differentiate: Callable[[tuple[Array | None, ...]], tuple[Array | None, ...]]
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """One per argument that was asked for."""
+        return self.differentiate(incoming)
+
+
+@dataclass
+class FakeEngine:
+    """An engine in the sense of `pytest_msprobe.engines.protocol.Engine`.
+
+    Attributes:
+        name: `fake`, or what reports shall call it.
+        is_raised: whether it computes in float64, as benchmarks do, or in the dtypes that it gets.
+        fault: what it does wrong, by its name in `FAULTS`.
+        ran: how many forwards and gradients it has run.
+        is_closed: whether it was closed.
+    """
+
+    name: str = "fake"
+    is_raised: bool = False
+    fault: str = "none"
+    ran: Counter[str] = field(default_factory=Counter)
+    is_closed: bool = False
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.name} CPU{' float64' if self.is_raised else ''}"
+
+    def refusal(self, api: ApiName, framework: str) -> str | None:
+        """Why it cannot run `api`."""
+        return FAULTS[self.fault].refusal
+
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> FakeExecution:
+        """Run the operator of `call`. Raises Unsupported for one that it does not have, or as its fault says."""
+        fault = FAULTS[self.fault]
+        if fault.refusal is not None:
+            raise Unsupported(fault.refusal)
+        operator = OPERATORS.get(call.api.short)
+        if operator is None:
+            raise Unsupported(f"{self.name} has no {call.api.short}")
+        self.ran["forward"] += 1
+        fault.before_forward()
+        arguments, keywords = map_leaves(call, lambda path, value: self._prepared(value))
+        values = fault.outputs(list(operator.forward(*arguments, **keywords)))
+
+        def gradients(incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+            self.ran["gradients"] += 1
+            fault.before_gradients()
+            if operator.backward is None:
+                raise Unsupported(f"{self.name} has no gradient of {call.api.short}")
+            raised = tuple(self._prepared(array) for array in incoming)
+            found = fault.gradients(list(operator.backward(raised, *arguments, **keywords)))
+            return tuple(found[: len(differentiate)])
+
+        outputs = tuple(Output((place,), value) for place, value in enumerate(values))
+        return FakeExecution(outputs, gradients)
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.is_closed = True
+
+    def _prepared(self, value: Any) -> Any:
+        if self.is_raised and isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            return value.astype(np.float64)
+        return value
+
+
+@dataclass
+class FakeEngines:
+    """What `pytest_msprobe.engines.selection.Engines` is to a check.
+
+    Attributes:
+        tested: the device; None for the recorded values.
+        benchmarks: in the order in which they are asked.
+        second_opinion: an engine in the dump's own dtypes, or None.
+    """
+
+    tested: Engine | None = None
+    benchmarks: tuple[Engine, ...] = (FakeEngine("bench", is_raised=True),)
+    second_opinion: Engine | None = None
+    choice: Any = field(default_factory=lambda: SimpleNamespace(bench="fake"))
+
+    def device_for(self, dump: Dump) -> DeviceSpecification:
+        """What is tested."""
+        return DeviceSpecification("recorded" if self.tested is None else "torch")
+
+    def device(self, specification: DeviceSpecification) -> Engine:
+        """The tested engine."""
+        assert self.tested is not None
+        return self.tested

@@ -1,0 +1,113 @@
+"""What names of a dump can do: names outside the tables of operators, and the operators in them.
+
+    python -m tests.operator_audit [refused] [called] [--every N]
+
+`refused` tries every public name of both frameworks that is in no table as a record; `called` calls every operator of
+the tables with strings, integers and tensors. Both count events of an audit hook (files written, processes, sockets,
+libraries, code, imports), print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20
+takes a sample, the same one every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from threading import Timer
+
+_TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(_TESTS))
+_MOST_SECONDS = 120
+
+
+def main() -> int:
+    """Run what was asked for; 1 when anything happened."""
+    parser = argparse.ArgumentParser(prog="python -m tests.operator_audit", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[[], "refused", "called"], metavar="refused|called")
+    parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        return _child(arguments.first, arguments.every, arguments.child)
+    parts = arguments.parts or ["refused", "called"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = {part: _PARTS[part](Path(folder), arguments.every) for part in parts}
+    for part, counts in found.items():
+        print(f"{part}: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
+    return int(any(counts["events"] or counts["files made"] for counts in found.values()))
+
+
+def _refused(folder: Path, every: int) -> Counter[str]:
+    from operator_audit.refused import try_refused
+
+    return try_refused(folder, every=every)
+
+
+def _called(folder: Path, every: int) -> Counter[str]:
+    """In child processes: kernels are called with what they were not written for, and may crash."""
+    counts: Counter[str] = Counter()
+    first: int | None = 0
+    while first is not None:
+        first = _one_child(folder, first, every, counts)
+    counts["files made"] = len(list(folder.iterdir()))
+    return counts
+
+
+def _one_child(folder: Path, first: int, every: int, counts: Counter[str]) -> int | None:
+    """Where the next child has to begin after this one crashed; None at the end."""
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        str(folder / "canary"),
+        "--first",
+        str(first),
+        "--every",
+        str(every),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder) as child:
+        assert child.stdout is not None
+        last = first
+        timer = Timer(_MOST_SECONDS, child.kill)
+        for line in child.stdout:
+            if not line.startswith("{"):
+                print(line, end="")
+                continue
+            message = json.loads(line)
+            last = message.pop("number")
+            counts.update(message)
+            timer.cancel()
+            timer = Timer(_MOST_SECONDS, child.kill)
+            timer.start()
+        timer.cancel()
+    if child.returncode == 0:
+        return None
+    from operator_audit.called import operators
+
+    print(f"{operators()[last]}: the process ended with {child.returncode}")
+    counts["crashes"] += 1
+    return last + 1
+
+
+def _child(first: int, every: int, canary: str) -> int:
+    from operator_audit.called import call_operators
+    from operator_audit.watch import Watch
+
+    report = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.stdout = report
+    for number, counts in call_operators(Watch(), first, every=every, canary=canary):
+        report.write(json.dumps({"number": number, **counts}) + "\n")
+    os._exit(0)  # the frameworks' own ends are not what is tested
+
+
+_PARTS = {"refused": _refused, "called": _called}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The page of coverage: complete, true of the installed frameworks, and up to date."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.not_judged import reason_not_judged
+from pytest_msprobe.commands import coverage as command
+from pytest_msprobe.commands.coverage_page.page import coverage_page
+from pytest_msprobe.commands.coverage_page.states import CoveredApi, State, covered
+from pytest_msprobe.commands.failure import CommandError
+from pytest_msprobe.commands.mindspore_surface import PublicApi, public_apis
+from pytest_msprobe.engines.torch_map import names
+
+PAGE = Path(__file__).parents[4] / "docs" / "coverage.md"
+TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
+MINT = ("mint", "mint.nn.functional", "mint.linalg", "mint.special")
+
+
+@pytest.fixture(scope="module")
+def apis() -> tuple[CoveredApi, ...]:
+    pytest.importorskip("mindspore")
+    pytest.importorskip("torch")
+    return tuple(covered(public_apis()))
+
+
+def test_the_page_is_up_to_date(apis: tuple[CoveredApi, ...]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    written_with = dict(zip(("mindspore", "torch"), re.findall(r"(?:MindSpore|PyTorch) (\d[\d.]*\d)", page)))
+    for name, written in written_with.items():
+        if version(name).split(".")[:2] != written.split(".")[:2]:
+            pytest.skip(f"the page was written with {name} {written}")
+    # Compared as one truth value: a diff of 3,000 lines would take pytest minutes.
+    is_same = coverage_page(apis, written_with) == page
+    assert is_same, "docs/coverage.md is out of date; run: python -m pytest_msprobe coverage -o docs/coverage.md"
+
+
+def test_every_api_has_a_state_with_its_ground(apis: tuple[CoveredApi, ...]) -> None:
+    assert len(apis) > 2500
+    assert [item.api.name for item in apis if not item.by] == []
+
+
+def test_mint_is_judged(apis: tuple[CoveredApi, ...]) -> None:
+    mint = [item for item in apis if item.api.namespace in MINT]
+    judged = [item for item in mint if item.state is not State.NONE]
+    assert len(mint) > 270
+    assert len(judged) / len(mint) >= 0.97, [item.api.name for item in mint if item.state is State.NONE]
+    assert [item.api.name for item in mint if "no PyTorch counterpart" in item.by] == []
+
+
+@pytest.mark.parametrize(("namespace", "share"), [("ops", 0.75), ("Tensor", 0.88), ("Primitive", 0.45)])
+def test_no_namespace_falls_back(apis: tuple[CoveredApi, ...], namespace: str, share: float) -> None:
+    states = Counter(item.state is not State.NONE for item in apis if item.api.namespace == namespace)
+    assert states[True] / states.total() >= share
+
+
+def test_every_name_appears_once(apis: tuple[CoveredApi, ...]) -> None:
+    assert Counter(Counter(item.api for item in apis).values()).keys() == {1}
+
+
+@pytest.mark.parametrize(
+    ("api_type", "name", "state", "by"),
+    [
+        ("Mint", "softmax", State.TORCH, "torch.softmax"),
+        ("Mint", "linalg.inv", State.TORCH, "torch.linalg.inv"),
+        ("Functional", "rms_norm", State.REFERENCE, "normalisation.rms_norm"),
+        ("Mint", "rand", State.LAW, "uniform"),
+        ("Mint", "empty", State.LAW, "uninitialised"),
+        ("Primitive", "Betainc", State.MINDSPORE, "CPU float64"),
+        ("Primitive", "SigmoidGrad", State.NONE, "a gradient kernel"),
+        ("Primitive", "Softmax", State.NONE, "constructor attributes (axis) are not in the dump"),
+        ("MintDistributed", "all_reduce", State.NONE, "communication"),
+        ("Functional", "vmap", State.NONE, "takes a function"),
+    ],
+)
+def test_states(api_type: str, name: str, state: State, by: str) -> None:
+    pytest.importorskip("torch")
+    (found,) = covered([PublicApi("any", api_type, name)])
+    assert found.state is state
+    assert found.by.startswith(by)
+
+
+def test_what_is_not_judged_exists_and_has_no_other_line(apis: tuple[CoveredApi, ...]) -> None:
+    generated = importlib.import_module("mindspore.ops.auto_generate")  # what mindspore.ops does not export of it
+    known = {f"{item.api.type}.{item.api.name}" for item in apis} | {f"Functional.{name}" for name in dir(generated)}
+    listed = [name for name in facts("not_judged").typed() if not name.endswith(".*")]
+    assert [name for name in listed if name not in known] == []
+    called = {f"{api_type}.{name}" for api_type in TYPES for name in names(api_type)}
+    assert [name for name in listed if name in called or name in facts("references").typed()] == []
+
+
+@pytest.mark.parametrize("name", ["ApplyGradientDescent", "InplaceStopGradient"])
+def test_gradient_in_a_name_is_no_gradient_kernel(name: str) -> None:
+    assert reason_not_judged(ApiName("Primitive", f"_.{name}", 0)) is None
+
+
+def test_the_command_writes_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_msprobe.commands.coverage_page.make_page", lambda: "the page\n")
+    command.run(argparse.Namespace(file=tmp_path / "page.md"))
+    assert (tmp_path / "page.md").read_text() == "the page\n"
+    command.run(argparse.Namespace(file=None))
+    assert "the page" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="cannot be written"):
+        command.run(argparse.Namespace(file=tmp_path / "no" / "page.md"))

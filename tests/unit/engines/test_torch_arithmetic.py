@@ -1,0 +1,109 @@
+"""Monte Carlo arithmetic: what is moved, by how much, and what stays exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_msprobe.engines.torch_arithmetic import RoundedArithmetic  # noqa: E402
+
+UNIT = 2.0**-24
+
+
+def run(function: Callable[..., Any], *arguments: Any, roundoff: float = UNIT, seed: int = 1) -> Any:
+    with RoundedArithmetic(roundoff, seed) if roundoff else nullcontext():
+        return function(*arguments)
+
+
+def relative_change(function: Callable[..., Any], *arguments: Any, roundoff: float = UNIT) -> Any:
+    exact = function(*arguments)
+    return ((run(function, *arguments, roundoff=roundoff) - exact) / exact).abs()
+
+
+@pytest.fixture
+def x() -> Any:
+    return torch.linspace(0.5, 3.0, 1000, dtype=torch.float64)
+
+
+def test_equal_seeds_give_equal_results_and_others_do_not(x: Any) -> None:
+    assert torch.equal(run(torch.exp, x), run(torch.exp, x))
+    assert not torch.equal(run(torch.exp, x), run(torch.exp, x, seed=2))
+
+
+@pytest.mark.parametrize("function", [torch.square, torch.sqrt, lambda x: x + x, lambda x: x / 3])
+def test_one_operation_is_off_by_one_rounding(function: Callable[..., Any], x: Any) -> None:
+    change = relative_change(function, x)
+    assert 0.9 * UNIT < change.square().mean().sqrt() < 1.1 * UNIT
+    assert change.max() < 2 * UNIT
+
+
+def test_the_change_scales_with_the_roundoff(x: Any) -> None:
+    exact = torch.exp(x)
+    large, small = run(torch.exp, x) - exact, run(torch.exp, x, roundoff=UNIT / 4096) - exact
+    torch.testing.assert_close(small * 4096, large, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.floor, torch.neg, lambda x: x[::2], lambda x: x.reshape(10, 100).T, torch.relu, lambda x: x.max()],
+)
+def test_what_computes_nothing_stays_exact(function: Callable[..., Any], x: Any) -> None:
+    assert torch.equal(run(function, x), function(x))
+
+
+def test_rounding_inside_a_kernel_that_cancels_is_shown() -> None:
+    far_out = torch.full((100,), -5.0, dtype=torch.float64)
+    assert relative_change(torch.nn.functional.gelu, far_out).max() > 1000 * UNIT
+
+
+def test_confident_rows_of_log_softmax_lose_their_digits() -> None:
+    logits = torch.zeros(64, 10, dtype=torch.float64)
+    logits[:, 0] = 20.0
+    change = relative_change(lambda x: torch.log_softmax(x, -1)[:, 0], logits)
+    assert change.max() > 1000 * UNIT
+
+
+def test_a_sum_is_off_by_what_adding_one_by_one_leaves() -> None:
+    terms = torch.ones(1_000_000, dtype=torch.float64)
+    assert relative_change(torch.sum, terms) < 10 * UNIT
+    terms[::2] = -1
+    # 0 exactly; the terms are not.
+    assert 10 * UNIT < run(torch.sum, terms).abs() < 1e6 * UNIT
+
+
+def test_gradients_are_computed_in_the_mode_too(x: Any) -> None:
+    x = x.requires_grad_()
+    mode = RoundedArithmetic(UNIT, 1)
+    with mode:
+        y = torch.tanh(x).sum()
+    with mode:
+        (moved,) = torch.autograd.grad(y, x)
+    (exact,) = torch.autograd.grad(torch.tanh(x).sum(), x)
+    change = ((moved - exact) / exact).abs()
+    assert 0.1 * UNIT < change.max() < 1e4 * UNIT
+
+
+def test_inputs_are_left_alone_and_in_place_operations_work(x: Any) -> None:
+    kept = x.clone()
+    run(lambda: (x @ x, x.reshape(10, 100).T @ x.reshape(10, 100)))
+    assert torch.equal(x, kept)
+    moved = run(lambda: x.clone().reshape(10, 100).T.add_(1.0).mul_(2.0))
+    torch.testing.assert_close(moved, (kept.reshape(10, 100).T + 1) * 2, rtol=10 * UNIT, atol=0)
+    assert not torch.equal(moved, (kept.reshape(10, 100).T + 1) * 2)
+
+
+def test_other_dtypes_and_empty_tensors_stay_as_they_are() -> None:
+    assert torch.equal(run(lambda: torch.arange(5) + 1), torch.arange(5) + 1)
+    half = torch.ones(4, dtype=torch.float16)
+    assert torch.equal(run(lambda: half + half), half + half)
+    assert run(lambda: torch.zeros(0, dtype=torch.float64) + 1).shape == (0,)
+
+
+def test_errors_of_the_operation_come_through() -> None:
+    with pytest.raises(RuntimeError, match=r"same dtype|size"):
+        run(lambda: torch.nn.functional.layer_norm(torch.ones(4, 4, dtype=torch.float64), (3,)))

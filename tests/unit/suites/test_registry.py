@@ -1,0 +1,48 @@
+"""The list of suites is all that a new one needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_msprobe.engines.specification import BENCH_FORMS, DEVICE_FORMS
+from pytest_msprobe.run.settings import RUN_OPTIONS, all_options
+from pytest_msprobe.suites.contract import Suite
+from pytest_msprobe.suites.option import Option
+from pytest_msprobe.suites.precheck.standard_choice import STANDARDS
+from pytest_msprobe.suites.registry import SUITES, suite_class, suite_options, suites_with
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_is_called_as_it_is_listed_and_has_the_listed_options(name: str) -> None:
+    found = suite_class(name)
+    assert issubclass(found, Suite)
+    assert (found.name, found.options) == (name, SUITES[name])
+    assert found.title
+    assert found.noun
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_no_option_of_a_suite_is_one_of_every_run(name: str) -> None:
+    assert not {option.name for option in SUITES[name]} & {option.name for option in RUN_OPTIONS}
+
+
+def test_an_option_of_several_suites_is_one_option() -> None:
+    names = [option.name for option in all_options()]
+    assert len(names) == len(set(names))
+    for option in suite_options():
+        for suite in suites_with(option.name):
+            assert [own for own in SUITES[suite] if own.name == option.name] == [option]
+
+
+@pytest.mark.parametrize("option", all_options(), ids=lambda option: option.name)
+def test_every_default_is_a_value_of_its_option(option: Option) -> None:
+    if not (option.is_yaml_only or option.is_list):  # the default of a list is not a value at all
+        option.parse(option.default)
+
+
+def test_help_names_what_the_parsers_take() -> None:
+    """Help is written without importing engines and standards, which every pytest run would pay for."""
+    text = {option.name: option.help for option in all_options()}
+    assert all(name in text["standard"] for name in STANDARDS)
+    assert DEVICE_FORMS in text["device"]
+    assert BENCH_FORMS in text["bench"]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pytest_msprobe.workers.devices import check_index, choose_devices, place_workers
+from pytest_msprobe.workers.remote_start import visible_devices
+
+
+def test_the_callers_own_list_is_respected() -> None:
+    assert visible_devices("ascend", {"ASCEND_RT_VISIBLE_DEVICES": "6, 7"}) == ("6", "7")
+    assert visible_devices("cuda", {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert visible_devices("cuda", {}) is None
+
+
+def test_devices_are_dealt_from_the_callers_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    places = place_workers(["", ""], target="ascend", wanted=(), per_device=1)
+    assert [place.device for place in places] == ["6", "7"]
+    assert [place.environment["ASCEND_RT_VISIBLE_DEVICES"] for place in places] == ["6", "7"]
+    assert choose_devices("ascend", ("7",), workers=1) == ("7",)
+    with pytest.raises(pytest.UsageError, match="device 5 does not exist here; visible are: 6, 7"):
+        choose_devices("ascend", ("5",), workers=1)
+
+
+def test_without_a_list_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert choose_devices("cuda", (), workers=3) == ("0", "1", "2")
+    assert choose_devices("cpu", (), workers=3) == ()
+
+
+@pytest.mark.parametrize("per_device", [1, 2, 3])
+def test_no_device_gets_more_workers_than_allowed(per_device: int) -> None:
+    devices = ("4", "5")
+    places = place_workers([""] * 2 * per_device, target="cpu", wanted=devices, per_device=per_device)
+    assert all([place.device for place in places].count(device) == per_device for device in devices)
+    with pytest.raises(pytest.UsageError, match=f"use at most -n {2 * per_device}"):
+        place_workers([""] * (2 * per_device + 1), target="cpu", wanted=devices, per_device=per_device)
+
+
+def test_each_host_deals_out_its_own_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    hosts = ["a", "", "b", "a", "", "", "b"]
+    places = place_workers(hosts, target="cpu", wanted=("4", "5", "6"), per_device=1)
+    assert [(place.host, place.device, place.sharers) for place in places] == [
+        ("a", "4", 2),
+        ("", "4", 3),
+        ("b", "4", 2),
+        ("a", "5", 2),
+        ("", "5", 3),
+        ("", "6", 3),
+        ("b", "5", 2),
+    ]
+    # What another host has is divided there.
+    assert [place.environment.get("OMP_NUM_THREADS") for place in places] == [None, "2", None, None, "2", "2", None]
+    with pytest.raises(
+        pytest.UsageError, match=r"3 workers on a: 2 devices \(4, 5\) with 1 worker each; use at most 2 th"
+    ):
+        place_workers(["a"] * 3, target="cpu", wanted=("4", "5"), per_device=1)
+
+
+def test_devices_of_another_host_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
+    places = place_workers(["a", "", "a"], target="ascend", wanted=(), per_device=1)
+    assert [place.device for place in places] == ["0", "6", "1"]
+
+
+def test_the_device_of_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
+    check_index("ascend", 1)
+    with pytest.raises(pytest.UsageError, match="there is no ascend:2; visible are: 6, 7, counted from ascend:0"):
+        check_index("ascend", 2)
+    check_index("cpu", 5)
+
+
+def test_threads_are_divided_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    places = place_workers([""] * 3, target="cpu", wanted=(), per_device=1)
+    assert {place.environment["OMP_NUM_THREADS"] for place in places} == {"2"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    places = place_workers([""] * 3, target="cpu", wanted=(), per_device=1)
+    assert not any("OMP_NUM_THREADS" in place.environment for place in places)
