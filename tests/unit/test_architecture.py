@@ -73,7 +73,8 @@ ALLOWED = {
         "pytest_msprobe.engines.specification",
         "pytest_msprobe.engines.time_limit",
     ),
-    "pytest_msprobe.plugin": ("pytest_msprobe.activation", "pytest_msprobe.hookspecs", "pytest_msprobe.run"),
+    "pytest_msprobe.finder": (),
+    "pytest_msprobe.plugin": ("pytest_msprobe.activation", "pytest_msprobe.finder", "pytest_msprobe.hookspecs", "pytest_msprobe.run"),
     "msprobe_collector": (),
 }
 
