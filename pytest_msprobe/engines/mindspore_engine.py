@@ -15,7 +15,7 @@ from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
+from pytest_msprobe.engines.precision import argument_dtype, contiguous, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -129,7 +129,7 @@ class MindSporeEngine:
         if not hasattr(value, "__array_interface__"):
             return plain_argument(api, path, value)
         is_raised = self._is_raised and not describes_dtype(api.short)
-        tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+        tensor = self._mindspore.Tensor(contiguous(value, is_raised=is_raised))
         if path in differentiate:
             leaves[path] = tensor
         return tensor
@@ -170,7 +170,7 @@ class MindSporeExecution:
             return self._mindspore.ops.zeros_like(output)
         if tuple(gradient.shape) != tuple(output.shape):
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
-        tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
+        tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 
