@@ -29,7 +29,7 @@ class BitDifference:
         bits: how many bits of an element differ, at most.
         size: largest difference over the largest finite magnitude of the second result; infinity where one is finite
             and the other is not, NaN for what is no number.
-        pattern: a phrase: ``bit 30 of one element at [0, 2]``.
+        pattern: a phrase: ``bit 30 of one element at [0, 2]``, ``1 to 5 bits each, row 3``.
     """
 
     elements: int
@@ -56,11 +56,9 @@ def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitD
     where = describe_region(is_off.reshape(reference.shape)) or "everywhere"
     what = name_pattern(tested, reference) if tested.size > 1 else ""
     telling = what.partition(", ")[0] if any(word in what for word in _TELLING) else ""
-    pattern = ", ".join(filter(None, (_bits_phrase(changed, is_one=places.size == 1), telling)))
-    joint = " of " if places.size == 1 and not telling else ", "
-    return BitDifference(
-        int(places.size), int(changed.sum(axis=1).max()), _size(tested, reference), f"{pattern}{joint}{where}"
-    )
+    bits = _bits_phrase(changed, is_one=places.size == 1)
+    pattern = f"{bits}{' of ' if places.size == 1 else ', '}{where}{f' ({telling})' if telling else ''}"
+    return BitDifference(int(places.size), int(changed.sum(axis=1).max()), _size(tested, reference), pattern)
 
 
 def is_reordering(difference: BitDifference, dtype: np.dtype[Any]) -> bool:
