@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_msprobe.engines.protocol import Array
 
-#: Elements of the tensors that stay between the released ones.
+#: Elements of the tensors that stay, before and behind the released ones.
 _GUARD = 128
 _BYTES = 4
 
@@ -21,10 +21,8 @@ def filled_memory(sizes: Sequence[int], full: Callable[[int], Any], read: Callab
         read: a tensor -> its values.
     """
     guards = [full(_GUARD)]
-    released = []
-    for size in sizes:
-        released.append(full(-(-size // _BYTES)))
-        guards.append(full(_GUARD))
+    released = [full(-(-size // _BYTES)) for size in sizes]
+    guards.append(full(_GUARD))
     before = read(guards[0]).tobytes()
     released.clear()
 

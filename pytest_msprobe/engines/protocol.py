@@ -129,11 +129,10 @@ class DeviceEngine(Engine, Protocol):
     def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
         """Leave `value` in the memory that the next tensors will most likely get.
 
-        Allocates a tensor filled with it for each of the `sizes` in bytes, between small ones that stay, and releases
-        the large ones.
+        Allocates a tensor filled with it for each of the `sizes` in bytes, between two small ones, and releases it.
 
         Returns:
-            Whether the small ones are still as they were; to be asked once, which releases them.
+            Whether the two small ones are still as they were; to be asked once, which releases them.
         """
 
 

@@ -93,7 +93,7 @@ def test_a_sick_device_among_four_is_named(pytester: pytest.Pytester) -> None:
 def test_sound_devices_agree(pytester: pytest.Pytester) -> None:
     result = run(pytester, "def fault(api, device):\n    return 'none'\n", *FOUR)
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree: 7 results are equal to the bit"])
+    result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree to the bit, in all of 7 results"])
 
 
 def test_each_record_has_an_item_for_each_device_that_can_be_selected(pytester: pytest.Pytester) -> None:
@@ -121,7 +121,7 @@ def test_a_device_whose_worker_dies_costs_an_item(pytester: pytest.Pytester) -> 
     lost = [row for row in table(pytester) if row["Status"] == "error"]
     assert [(row["API Name"], row["Device"]) for row in lost] == [("Mint.neg.0", "1")]
     assert "died in this check" in lost[0]["Message"]
-    result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree: 7 results are equal to the bit"])
+    result.stdout.fnmatch_lines(["devices 0, 1, 2 and 3 agree to the bit, in all of 7 results"])
 
 
 def test_a_continued_run_still_compares_the_devices(pytester: pytest.Pytester) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.apis.nondeterminism import documented_difference
@@ -20,8 +21,8 @@ from pytest_msprobe.verdicts import Verdict
 
 #: What is left in memory before a run: NaN, and a number whose bytes are large in every dtype.
 _FILLINGS = (math.nan, float.fromhex("0x1.fefefep+127"))
-#: After runs 2 and 3, every so many runs find filled memory: filling all would cost more than the runs.
-_FILLED_EVERY = 16
+#: After runs 2 and 3, every so many runs find filled memory: filling costs as much as several runs of a small call.
+_FILLED_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +106,22 @@ class RepeatCheck:
         for run in range(1, self._settings.runs + 1):
             is_intact = self._fill(run, sizes)
             execution = attempt(lambda: self._engine.forward(case.call, differentiate=wanted))
-            forward = _outputs(execution)
+            forward = backward = _outputs(execution)
             found["forward"].add(run, forward)
-            if not is_intact():
-                found["forward"].overwritten.append(run)
-            backward: Outcome = forward
             if incoming is not None and not isinstance(execution, (Raised, Unsupported)):
-                is_intact = self._fill(run, sizes)
-                backward = _gradients(execution, case, incoming)
-                if not is_intact():
-                    found["backward"].overwritten.append(run)
+                backward = attempt(partial(execution.gradients, incoming))
+            if not is_intact():
+                for runs in found.values():
+                    runs.overwritten.append(run)
             if incoming is not None:
                 found["backward"].add(run, backward)
-            del execution  # its memory goes to the next run
             if run == 1:
-                if not isinstance(forward, tuple):
+                if isinstance(execution, (Raised, Unsupported)):
                     break
+                found["forward"].labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
+                found["backward"].labels = [case.gradient_label(path) for path in case.wanted]
                 sizes += [value.nbytes for value in _arrays(forward) + _arrays(backward)]
+            del execution  # its memory goes to the next run
         return found
 
     def _fill(self, run: int, sizes: Sequence[int]) -> Callable[[], bool]:
@@ -140,18 +140,11 @@ def _untouched() -> bool:
 def _outputs(execution: Execution | Raised | Unsupported) -> Outcome:
     if isinstance(execution, (Raised, Unsupported)):
         return execution
-    return tuple((".".join(("output", *map(str, output.path))), output.value) for output in execution.outputs)
-
-
-def _gradients(execution: Execution, case: Case, incoming: tuple[Array | None, ...]) -> Outcome:
-    found = attempt(lambda: execution.gradients(incoming))
-    if isinstance(found, (Raised, Unsupported)):
-        return found
-    return tuple((case.gradient_label(path), value) for path, value in zip(case.wanted, found))
+    return tuple([output.value for output in execution.outputs])
 
 
 def _arrays(outcome: Outcome) -> list[Array]:
-    values = [value for _, value in outcome] if isinstance(outcome, tuple) else []
+    values = outcome if isinstance(outcome, tuple) else ()
     return [value for value in values if hasattr(value, "nbytes")]  # type: ignore[misc]  # arrays only
 
 

@@ -49,7 +49,7 @@ def judge_runs(runs: Runs, count: int, device: str, *, documented: Kind | None =
     if documented and any(row.status == "skip" for row in rows):
         return Verdict("skip", _DOCUMENTED[documented], rows, device=device, attachment={"digest": ""})
     assert isinstance(usual.outcome, tuple)  # all runs gave this one
-    digest, parts = content_digest(usual.outcome)
+    digest, parts = content_digest(runs.labels, usual.outcome)
     return Verdict("pass", outputs=rows, device=device, attachment={"digest": digest, "outputs": parts})
 
 
@@ -61,8 +61,8 @@ def _problems(runs: Runs, count: int) -> list[str]:
         text = failure_text(result.outcome)
         if text:
             found.append(f"{_share(result.runs, count)} raised: {text}")
-        elif result is not usual and _labels(result.outcome) != _labels(usual.outcome):
-            found.append(f"{_share(result.runs, count)} returned other outputs: {', '.join(_labels(result.outcome))}")
+        elif _count(result.outcome) != _count(usual.outcome):
+            found.append(f"{_share(result.runs, count)} returned {_count(result.outcome)} outputs")
     if runs.others:
         found.append(f"there are more than {len(runs.results)} different results in {count} runs")
     if runs.overwritten:
@@ -74,9 +74,11 @@ def _rows(runs: Runs, count: int, documented: Kind | None) -> list[OutputRow]:
     usual = runs.usual.outcome
     if not isinstance(usual, tuple):
         return []
-    others = [result for result in runs.results if result.outcome is not usual and _labels(result.outcome)]
-    comparable = [result for result in others if _labels(result.outcome) == _labels(usual)]
-    return [_row(place, label, value, comparable, count, documented) for place, (label, value) in enumerate(usual)]
+    others = [result for result in runs.results if result.outcome is not usual and _count(result.outcome) == len(usual)]
+    return [
+        _row(place, label, value, others, count, documented)
+        for place, (label, value) in enumerate(zip(runs.labels, usual))
+    ]
 
 
 def _row(
@@ -111,13 +113,13 @@ def _share(numbers: Sequence[int], count: int) -> str:
     return f"{len(numbers)} of {count} runs ({shown})"
 
 
-def _labels(outcome: Outcome) -> list[str]:
-    return [label for label, _ in outcome] if isinstance(outcome, tuple) else []
+def _count(outcome: Outcome) -> int:
+    return len(outcome) if isinstance(outcome, tuple) else 0
 
 
 def _value(result: Result, place: int) -> OutputValue:
-    assert isinstance(result.outcome, tuple)  # its labels were looked at
-    return result.outcome[place][1]
+    assert isinstance(result.outcome, tuple)  # its outputs were counted
+    return result.outcome[place]
 
 
 def _is_array(value: object) -> bool:

@@ -65,7 +65,7 @@ class RepeatReport(SuiteReport):
             )
             return
         if not self._odd:
-            yield f"{listed(self._devices)} agree: {self._compared} results are equal to the bit"
+            yield f"{listed(self._devices)} agree to the bit, in all of {self._compared} results"
             return
         for device, count in self._odd.most_common():
             yield f"device {device} differs from the others in {count} of {self._compared} results"

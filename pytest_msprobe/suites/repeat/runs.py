@@ -14,8 +14,8 @@ from pytest_msprobe.cases.executions import Raised
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.bits import same_bytes
 
-#: (label, value) of each output of a run; or why there are none.
-Outcome = tuple[tuple[str, OutputValue], ...] | Raised | Unsupported
+#: The outputs of a run; or why there are none.
+Outcome = tuple[OutputValue, ...] | Raised | Unsupported
 
 #: Different results that are kept, so that they can be described; more are only counted.
 _KEPT = 4
@@ -41,11 +41,13 @@ class Runs:
     """What the runs of one direction gave.
 
     Attributes:
+        labels: of the outputs of the first run.
         results: the different ones, in order of appearance, `_KEPT` at most.
         others: numbers of the runs that gave none of these.
         overwritten: numbers of the runs that wrote into memory beside their own.
     """
 
+    labels: list[str] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     overwritten: list[int] = field(default_factory=list)
@@ -69,9 +71,7 @@ class Runs:
 
 def _is_same(one: Outcome, other: Outcome) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return [label for label, _ in one] == [label for label, _ in other] and all(
-            same_bytes(left, right) for (_, left), (_, right) in zip(one, other)
-        )
+        return len(one) == len(other) and all(map(same_bytes, one, other))
     return type(one) is type(other) and failure_text(one) == failure_text(other)
 
 
@@ -82,14 +82,14 @@ def failure_text(outcome: Outcome) -> str:
     return outcome.text if isinstance(outcome, Raised) else str(outcome)
 
 
-def content_digest(outputs: Sequence[tuple[str, OutputValue]]) -> tuple[str, list[dict[str, Any]]]:
+def content_digest(labels: Sequence[str], outputs: Sequence[OutputValue]) -> tuple[str, list[dict[str, Any]]]:
     """(16 hexadecimal digits that are equal for equal outputs, their parts with digests of their own).
 
     The second value is in builtin types: label, dtype, shape and blocks of each output.
     """
     whole = blake2b(digest_size=8)
     parts = []
-    for label, value in outputs:
+    for label, value in zip(labels, outputs):
         array = value if isinstance(value, np.ndarray) else None
         flat = None if array is None else array.reshape(-1)
         shape = [] if array is None else list(array.shape)

@@ -14,7 +14,7 @@ X = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
 
 def content(*arrays: Any) -> dict[str, Any]:
-    digest, outputs = content_digest([(f"output.{place}", array) for place, array in enumerate(arrays)])
+    digest, outputs = content_digest([f"output.{place}" for place in range(len(arrays))], arrays)
     return {"digest": digest, "outputs": outputs}
 
 
