@@ -135,6 +135,12 @@ FAULTS: Mapping[str, Fault] = {
     "unsupported gradient": Fault(before_gradients=_raising(Unsupported, "no gradient kernel")),
     "raises in its gradient": Fault(before_gradients=_raising(ValueError, "grad failed")),
     "no gradient of the first argument": Fault(gradients=lambda values: [None, *values[1:]]),
+    "hangs": _action(lambda: time.sleep(600)),
+    "exits": _action(lambda: os._exit(3)),
+}
+
+#: Faults that show when a call is repeated, or on another device.
+UNSTEADY: Mapping[str, Fault] = {
     "flips a bit now and then": Fault(unsteady=_now_and_then(lambda array: _flip(array, 30))),
     "flips a low bit now and then": Fault(unsteady=_now_and_then(lambda array: _flip(array, 0))),
     "flips the same bit always": Fault(unsteady=lambda run, memory, values: _each(lambda a: _flip(a, 30))(values)),
@@ -147,9 +153,8 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "raises in run 3": Fault(unsteady=_fail_in_run(3)),
     "writes beside its memory": Fault(is_intact=False),
-    "hangs": _action(lambda: time.sleep(600)),
-    "exits": _action(lambda: os._exit(3)),
 }
+_BY_NAME = {**FAULTS, **UNSTEADY}
 
 
 @dataclass
@@ -171,7 +176,7 @@ class FakeEngine:
     Attributes:
         name: `fake`, or what reports shall call it.
         is_raised: whether it computes in float64, as benchmarks do, or in the dtypes that it gets.
-        fault: what it does wrong, by its name in `FAULTS`.
+        fault: what it does wrong, by its name in `FAULTS` or `UNSTEADY`.
         ran: how many forwards and gradients it has run.
         is_closed: whether it was closed.
         memory: what a new tensor holds before it is written.
@@ -194,11 +199,11 @@ class FakeEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why it cannot run `api`."""
-        return FAULTS[self.fault].refusal
+        return _BY_NAME[self.fault].refusal
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> FakeExecution:
         """Run the operator of `call`. Raises Unsupported for one that it does not have, or as its fault says."""
-        fault = FAULTS[self.fault]
+        fault = _BY_NAME[self.fault]
         if fault.refusal is not None:
             raise Unsupported(fault.refusal)
         operator = OPERATORS.get(call.api.short)
@@ -230,7 +235,7 @@ class FakeEngine:
         self.ran["fill"] += 1
         self.filled.append(list(sizes))
         self.memory = value
-        return lambda: FAULTS[self.fault].is_intact
+        return lambda: _BY_NAME[self.fault].is_intact
 
     def close(self) -> None:
         """Note that it was closed."""
