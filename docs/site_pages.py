@@ -66,9 +66,9 @@ def _options() -> Iterator[str]:
     """The page of all options, by suite."""
     yield "# Options\n"
     yield (
-        "Each option has three names: on the command line, in an ini file (`msprobe_NAME`), and as a key of the YAML "
-        "file of `--msprobe-config`. The command line wins, then YAML, then ini. A suite refuses options of other "
-        "suites on the command line; in ini and YAML they may stand together.\n"
+        "Each option has three names: on the command line, in an ini file, and, as in ini but without `msprobe_`, as a "
+        "key of the YAML file of `--msprobe-config`. The command line wins, then YAML, then ini. A suite refuses "
+        "options of other suites on the command line; in ini and YAML they may stand together.\n"
     )
     yield "## Every suite\n"
     yield from _table(
@@ -88,7 +88,7 @@ def _options() -> Iterator[str]:
 
 
 def _table(*options: Option) -> Iterator[str]:
-    yield "| option | what it does | default | ini, YAML |"
+    yield "| option | what it does | default | ini |"
     yield "|---|---|---|---|"
     for option in options:
         value = f"={option.metavar}" if option.metavar else ""
@@ -97,5 +97,5 @@ def _table(*options: Option) -> Iterator[str]:
         help_text = option.help.replace("%%", "%")
         for prefix in (f"{', '.join(others)}: ", f"{', '.join(others)}, "):
             help_text = help_text.removeprefix(prefix)
-        cells = [flag, help_text, f"`{option.default}`" if option.default else "", f"`{option.key}`, `{option.name}`"]
-        yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+        cells = [flag, help_text, f"`{option.default}`" if option.default else "", f"`{option.key}`"]
+        yield f"| {' | '.join(cells)} |"  # a bar stands in code only, where it does not end a cell
