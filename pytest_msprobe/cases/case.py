@@ -13,7 +13,6 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     ForwardRecord,
-    Place,
     TensorValue,
     Value,
     parse_api_name,
@@ -100,8 +99,8 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
         raise NotJudged("skip", "the dump holds no gradients of this call (cut by data_mode or scope?)")
     if case.pairing.unmatched:
         entry = case.pairing.unmatched[0]
-        place = Place("", f"{case.api}.backward", gradient_field(entry)) / entry
-        raise NotJudged("error", f"{place.record}: {place.field}: this gradient fits no tensor argument")
+        where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
+        raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
