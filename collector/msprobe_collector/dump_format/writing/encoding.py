@@ -10,18 +10,21 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from msprobe_collector.dump_format.dtypes import dtype_of_array
-from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, INF_COUNT, NAN_COUNT, STATISTICS
+from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, FINGERPRINT, INF_COUNT, NAN_COUNT, STATISTICS
+from msprobe_collector.dump_format.fingerprint import fingerprint_of
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues, TensorValues
 from msprobe_collector.dump_format.writing.growing_file import quoted
 from msprobe_collector.dump_format.writing.statistics import Number, statistics_of
 
 #: The reader's limit, which no real argument comes near.
 _MAX_DEPTH = 100
+#: What is written of each tensor: statistics, and perhaps a checksum or a fingerprint.
+Summary = Literal["statistics", "md5", "fingerprint"]
 _STATISTICS = ", ".join(f'"{name}": %s' for name in STATISTICS)
 _SHORT: dict[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
@@ -63,17 +66,18 @@ class ValueEncoder:
     """
 
     def __init__(
-        self, values: FrameworkValues, *, with_checksum: bool = False, on_unknown: Callable[[str, object], None]
+        self, values: FrameworkValues, *, summary: Summary = "statistics", on_unknown: Callable[[str, object], None]
     ) -> None:
         """Write what `values` reads.
 
         Args:
             values: of the framework.
-            with_checksum: whether each tensor gets an `md5` entry (CRC-32 of its stored bytes, as eight hex digits).
+            summary: what each tensor gets besides its statistics: `md5` a CRC-32 of its stored bytes, as eight hex
+                digits, `fingerprint` what `fingerprint_of` gives.
             on_unknown: called with the record's name and a value that has no form.
         """
         self._values = values
-        self._with_checksum = with_checksum
+        self._summary = summary
         self._on_unknown = on_unknown
         self._tensor = values.tensor_types
         self._read = values.read
@@ -160,7 +164,11 @@ class ValueEncoder:
         text, has_nonfinite = _described(tensor)
         if has_nonfinite:
             record.has_nonfinite = True
-        if not (record.saves or self._with_checksum) or array.dtype.kind not in "biufcV":
+        if array.dtype.kind not in "biufcV":
+            return text + "}"
+        if self._summary == "fingerprint":
+            text += f', "{FINGERPRINT}": "{fingerprint_of(array)}"'
+        if not record.saves and self._summary != "md5":
             return text + "}"
         stored = stored_form(array)
         if record.saves:
@@ -168,7 +176,7 @@ class ValueEncoder:
             file_name = record.file_name(place) + self._values.file_suffix
             record.arrays.append((file_name, stored))
             text += _naming(file_name)
-        if self._with_checksum:
+        if self._summary == "md5":
             text += f', "{CHECKSUM}": "{zlib.crc32(np.ascontiguousarray(stored).data):08x}"'
         return text + "}"
 
