@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from msprobe_collector.dump_format.dtypes import array_dtype, find_dtype
-from msprobe_collector.dump_format.fingerprint import fingerprint_of
+from msprobe_collector.dump_format.fingerprint import Fingerprint, fingerprint_of
+from msprobe_collector.dump_format.writing.statistics import statistics_of
 
 DTYPES = (np.float16, np.float32, np.float64, np.int8, np.int32, np.int64, np.bool_, np.complex64, ml_dtypes.bfloat16)
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, max_side=40)
@@ -87,6 +88,16 @@ def test_layout_in_memory_and_byte_order_do_not_count():
     wide[::2, ::2] = array
     for same in (np.asfortranarray(array), wide[::2, ::2], array.astype(">f4")):
         assert fingerprint_of(same) == fingerprint_of(array)
+    assert fingerprint_of(wide[2, ::2]) == fingerprint_of(array[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0, 2), (3,), (3, 40_000)])
+def test_the_pass_for_statistics_shows_every_element_once(dtype, shape):
+    array = np.random.default_rng(0).integers(-2, 2, shape).astype(dtype)
+    seen = Fingerprint(array)
+    assert statistics_of(array, seen.add) == statistics_of(array)
+    assert seen.text() == fingerprint_of(array)
 
 
 def test_its_value_is_part_of_the_format():

@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe_collector.dump_format.dtypes import dtype_of_array
 from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, FINGERPRINT, INF_COUNT, NAN_COUNT, STATISTICS
-from msprobe_collector.dump_format.fingerprint import fingerprint_of
+from msprobe_collector.dump_format.fingerprint import Fingerprint
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues, TensorValues
 from msprobe_collector.dump_format.writing.growing_file import quoted
 from msprobe_collector.dump_format.writing.statistics import Number, statistics_of
@@ -161,14 +161,14 @@ class ValueEncoder:
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
         array = tensor.array
-        text, has_nonfinite = _described(tensor)
+        is_numeric = array.dtype.kind in "biufcV"
+        fingerprint = Fingerprint(array) if is_numeric and self._summary == "fingerprint" else None
+        text, has_nonfinite = _described(tensor, fingerprint)
         if has_nonfinite:
             record.has_nonfinite = True
-        if array.dtype.kind not in "biufcV":
-            return text + "}"
-        if self._summary == "fingerprint":
-            text += f', "{FINGERPRINT}": "{fingerprint_of(array)}"'
-        if not record.saves and self._summary != "md5":
+        if fingerprint is not None:
+            text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
+        if not (record.saves or self._summary == "md5") or not is_numeric:
             return text + "}"
         stored = stored_form(array)
         if record.saves:
@@ -197,11 +197,16 @@ def _naming(file_name: str) -> str:
     return f', "{DATA_NAME}": {quoted(file_name)}'
 
 
-def _described(tensor: TensorValues) -> tuple[str, bool]:
-    """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf)."""
+def _described(tensor: TensorValues, fingerprint: Fingerprint | None) -> tuple[str, bool]:
+    """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf).
+
+    `fingerprint` takes the elements meanwhile.
+    """
     array = tensor.array
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
-        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(array)
+        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(
+            array, None if fingerprint is None else fingerprint.add
+        )
     text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(array.shape)}, '
     if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
         text += _STATISTICS % (maximum, minimum, mean, norm)
