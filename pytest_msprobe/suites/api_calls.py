@@ -13,6 +13,7 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.contract import Group, Record
 from pytest_msprobe.suites.node_names import escape
 from pytest_msprobe.verdicts import Verdict
@@ -62,7 +63,7 @@ def api_headline(record: Record) -> str:
 
 def with_call_site(verdict: Verdict, lines: Sequence[str], dump: Dump, call: str) -> Verdict:
     """A failure that says in full what differs, then `lines`, then which line of the script made the call."""
-    texts = [verdict.explanation or verdict.message, *lines]
+    texts = [verdict.explanation or shown(verdict.message), *lines]
     properties = verdict.properties
     frame = dump.stacks.user_frame(f"{call}.forward")
     if frame is not None:
