@@ -53,6 +53,11 @@ class Case:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
         return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
 
+    def gradient_label(self, path: LeafPath) -> str:
+        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
+        entry = self.pairing.entries.get(path)
+        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
+
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""
         return [value for value in _leaves(self.forward.outputs or ()) if value is not None]

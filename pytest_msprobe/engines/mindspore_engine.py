@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,8 +11,9 @@ from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.mindspore_callables import resolve
-from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
@@ -31,8 +31,6 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.installing import how_to_install, is_installed
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
-#: How often an error is waited for again; two have been seen.
-_MOST_LEFT_ERRORS = 10
 
 
 class MindSporeEngine:
@@ -93,6 +91,14 @@ class MindSporeEngine:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        mindspore = self._mindspore
+        with _Guarded(mindspore, self.target):
+            return filled_memory(
+                sizes, lambda count: mindspore.mint.full((count,), value, dtype=mindspore.float32), _array
+            )
 
     @cached_property
     def _mindspore(self) -> Any:
@@ -182,21 +188,10 @@ class _Guarded:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         restore_subnormals()
         if error is not None:
-            _discard_left_errors(self._mindspore)
+            discard_left_errors(self._mindspore)
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
-
-
-def _discard_left_errors(mindspore: Any) -> None:
-    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
-    raised, and would do so from the next call.
-    """
-    for _ in range(_MOST_LEFT_ERRORS):
-        with suppress(Exception):  # of any kind: it is the error that was raised already
-            mindspore.runtime.synchronize()
-            (mindspore.Tensor(1.0) + 1.0).asnumpy()
-            return
 
 
 @cache

@@ -15,17 +15,14 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     Frame,
-    is_cell_record,
     name_fault,
     parse_api_name,
-    split_record_name,
 )
-from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.cost import estimate_cost
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import escape
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
 from pytest_msprobe.suites.precheck.header import header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
@@ -36,9 +33,6 @@ from pytest_msprobe.verdicts import Figure, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
-
-#: Part of the node id of a record that has no valid name.
-RECORD = "record"
 
 
 class PrecheckSuite(Suite):
@@ -83,20 +77,7 @@ class PrecheckSuite(Suite):
 
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, then one per record without a valid name."""
-        calls: dict[str, list[Direction]] = {}
-        invalid = []
-        for record in self.dump(file).record_names:
-            if is_cell_record(record):
-                continue
-            found = split_record_name(record)
-            if found is not None:
-                calls.setdefault(found[0], []).append(found[1])
-            else:
-                invalid.append(record)
-        for call, directions in calls.items():
-            yield Group(escape(call), call, tuple(part for part in DIRECTIONS if part in directions))
-        for record in invalid:
-            yield Group(escape(record), record, (RECORD,))
+        return group_api_calls(self.dump(file).record_names)
 
     def judge(self, record: Record) -> Verdict:
         """The verdict on one direction of an API call. Both share inputs and forward."""
@@ -109,10 +90,7 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        if record.part == RECORD:
-            return f"record {record.call}"
-        api = parse_api_name(record.call)
-        return f"{api.type}.{api.api}, call {api.number}, {record.part}"
+        return api_headline(record)
 
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
@@ -199,17 +177,12 @@ class PrecheckSuite(Suite):
 
     def _explained(self, record: Record, verdict: Verdict) -> Verdict:
         """`verdict` with all that a failure says: what differs, what was tested, which line made the call."""
-        lines = [verdict.explanation or shown(verdict.message)]
+        lines = []
         if verdict.device:
             names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
             standard = f"; standard: {', '.join(names)}" if names else ""
             lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
-        properties = verdict.properties
-        frame = self.dump(record.file).stacks.user_frame(f"{record.call}.forward")
-        if frame is not None:
-            lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
-            properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
-        return replace(verdict, explanation="\n\n".join(lines), properties=properties)
+        return with_call_site(verdict, lines, self.dump(record.file), record.call)
 
     @cached_property
     def _check_settings(self) -> CheckSettings:
