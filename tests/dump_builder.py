@@ -80,8 +80,10 @@ class DumpBuilder:
         keywords: dict[str, Any] | None = None,
         incoming: list[Any] | None = None,
         gradients: list[Any] | None = None,
+        others: dict[str, Any] | None = None,
+        attributes: dict[str, Any] | None = None,
     ) -> DumpBuilder:
-        """Add an API call, with a backward when gradients are given."""
+        """Add an API call, with a backward when gradients are given; `others` and `attributes` as msprobe_collector."""
         forward = f"{name}.forward"
         self.records[forward] = {
             "input_args": [self.value(item, f"{forward}.input.{i}") for i, item in enumerate(arguments)],
@@ -90,6 +92,8 @@ class DumpBuilder:
             },
             "output": [self.value(item, f"{forward}.output.{i}") for i, item in enumerate(outputs)],
         }
+        if attributes is not None:
+            self.records[forward]["attributes"] = {key: self.value(item, "") for key, item in attributes.items()}
         self.stacks[forward] = [f"File /home/train/net.py, line 7, in construct, \n y = {name}(x)"]
         if incoming is not None:
             backward = f"{name}.backward"
@@ -97,6 +101,10 @@ class DumpBuilder:
                 "input": [self.value(item, f"{backward}.input.{i}") for i, item in enumerate(incoming)],
                 "output": [self.value(item, f"{backward}.output.{i}") for i, item in enumerate(gradients or [])],
             }
+            if others is not None:
+                self.records[backward]["other_gradients"] = {
+                    path: self.value(item, f"{backward}.other_gradients.{path}") for path, item in others.items()
+                }
         return self
 
     def write(self) -> Path:

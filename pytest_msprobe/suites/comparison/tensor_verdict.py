@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits, has_common_statistics, statistics_reasons
 from pytest_msprobe.suites.comparison.value_comparison import RealFigures, ValueComparison
 
@@ -141,7 +142,7 @@ def _by_data(
         status = "warning" if found.soft else "pass"
         return ValueComparison(target, golden, status, found.soft, distance, table)  # type: ignore[arg-type]
     judgement = Judgement("error", reasons)
-    words = explain(metrics, judgement, label=target.name, dtype=target.dtype, shape=target.shape)
+    words = explain(metrics, judgement, label=shown(target.name), dtype=target.dtype, shape=target.shape)
     return ValueComparison(
         target, golden, "error", (summarise(metrics, judgement), *found.soft), distance, table, words
     )

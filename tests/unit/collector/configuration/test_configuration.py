@@ -269,6 +269,7 @@ def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None
         ("add: [x]", "modules with lists"),
         ("add: {mindspore.mint: add}", "'add' under 'mindspore.mint'"),
         ("add: {mindspore.mint: [1]}", "[1] under 'mindspore.mint'"),
+        ("a: &a [" + "x, " * 1000 + "]\nb: &b [" + "*a, " * 1000 + "]\nc: [*b, *b]", "more than 1000000 values"),
     ],
 )
 def test_a_wrong_api_list_is_one_line(read: Any, tmp_path: Path, text: str, named: str) -> None:
