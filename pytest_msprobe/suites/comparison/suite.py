@@ -45,6 +45,7 @@ class ComparisonSuite(Suite):
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
         Figure("max_rel", "Max rel", ".3g"),
+        Figure("tolerance", "Tolerance", ".3g"),
     )
 
     def __init__(self, context: Context, golden: Path) -> None:
@@ -135,6 +136,7 @@ class ComparisonSuite(Suite):
         root = self._context.config.rootpath
         pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
         lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
+        lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
