@@ -18,7 +18,7 @@ from msprobe_collector.dump_format.dtypes import dtype_of_array
 from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, INF_COUNT, NAN_COUNT, STATISTICS
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues, TensorValues
 from msprobe_collector.dump_format.writing.growing_file import quoted
-from msprobe_collector.dump_format.writing.statistics import Number, statistics_of
+from msprobe_collector.dump_format.writing.statistics import Number
 
 #: The reader's limit, which no real argument comes near.
 _MAX_DEPTH = 100
@@ -156,17 +156,19 @@ class ValueEncoder:
         return self._unknown(value, record)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
-        array = tensor.array
         text, has_nonfinite = _described(tensor)
         if has_nonfinite:
             record.has_nonfinite = True
-        if not (record.saves or self._with_checksum) or array.dtype.kind not in "biufcV":
+        if not (record.saves or self._with_checksum):
+            return text + "}"
+        array = tensor.array
+        if array is None or array.dtype.kind not in "biufcV":
             return text + "}"
         stored = stored_form(array)
         if record.saves:
             place = path.removeprefix(".")
             file_name = record.file_name(place) + self._values.file_suffix
-            record.arrays.append((file_name, stored))
+            record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)
         if self._with_checksum:
             text += f', "{CHECKSUM}": "{zlib.crc32(np.ascontiguousarray(stored).data):08x}"'
@@ -191,10 +193,9 @@ def _naming(file_name: str) -> str:
 
 def _described(tensor: TensorValues) -> tuple[str, bool]:
     """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf)."""
-    array = tensor.array
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
-        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(array)
-    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(array.shape)}, '
+        maximum, minimum, mean, norm, nan_count, inf_count = tensor.statistics()
+    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(tensor.shape)}, '
     if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
         text += _STATISTICS % (maximum, minimum, mean, norm)
     else:
