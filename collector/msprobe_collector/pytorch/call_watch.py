@@ -10,6 +10,7 @@ from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.watching.api_calls import ApiCalls
 from msprobe_collector.pytorch.watching.api_names import ApiNames
 from msprobe_collector.pytorch.watching.communication import Waits
+from msprobe_collector.pytorch.watching.compiled_regions import CompiledRegions
 from msprobe_collector.pytorch.watching.gradients import GradientTap
 from msprobe_collector.pytorch.watching.installation import ApiInstallation, left_out
 from msprobe_collector.pytorch.watching.modules import ModuleCalls, named_modules, own_parameters
@@ -44,6 +45,7 @@ class TorchCallWatch:
             recorder, tap, activity, faults, remember=session.remember, recomputation=recomputation
         )
         self._parameters = ParameterGradients(recorder, activity, faults)
+        self._compiled = CompiledRegions(self._suspend)
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -67,9 +69,11 @@ class TorchCallWatch:
             self._waits.put_in()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
             self._modules.put_in()
+        self._compiled.put_in()
 
     def take_out(self) -> None:
         """See `CallWatch`."""
+        self._compiled.take_out()
         self._apis.take_out()
         self._waits.take_out()
         self._modules.take_out()
@@ -94,3 +98,16 @@ class TorchCallWatch:
     def remove_api(self, owner: Any, name: str) -> bool:
         """See `CallWatch`."""
         return self._apis.remove(owner, name)
+
+    def _suspend(self) -> Callable[[], None]:
+        """Take out what a compiler would trace; returns what puts it back."""
+        had_mode, had_modules = self._apis.suspend(), self._modules.are_in
+        self._modules.take_out()
+
+        def resume() -> None:
+            if had_mode:
+                self._apis.resume()
+            if had_modules:
+                self._modules.put_in()
+
+        return resume

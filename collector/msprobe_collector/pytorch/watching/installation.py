@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from torch import overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.watching import communication, mode_stack
 from msprobe_collector.pytorch.watching.api_calls import ApiCalls, CallMode
-from msprobe_collector.pytorch.watching.compiled_regions import CompiledRegions
 from msprobe_collector.recording.installation import ApiTarget, Installation
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -21,7 +24,7 @@ class ApiInstallation:
 
     def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
         self._mode = CallMode(calls)
-        self._compiled = CompiledRegions(self._mode)
+        self._questions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
         self._listed = listed
         self._are_found = False
@@ -34,14 +37,37 @@ class ApiInstallation:
             added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
             self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added])
         self._swapped.put_in()
-        self._compiled.put_in()
+        if not self._questions.are_in:
+            self._questions.put(overrides, "has_torch_function", self._without_mode)
         mode_stack.push(self._mode)
 
     def take_out(self) -> None:
         """See no more calls."""
-        self._compiled.take_out()
         mode_stack.remove(self._mode)
+        self._questions.take_out()
         self._swapped.take_out()
+
+    def suspend(self) -> bool:
+        """Take the mode of this thread out; whether it was in."""
+        return mode_stack.remove(self._mode)
+
+    def resume(self) -> None:
+        """Put the mode of this thread back."""
+        mode_stack.push(self._mode)
+
+    def _without_mode(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The layers of nn that have a fast path ask; the mode must not keep them from it."""
+
+        @functools.wraps(original)
+        def has_torch_function(relevant_args: Any) -> bool:
+            was_on = mode_stack.remove(self._mode)
+            try:
+                return original(relevant_args)
+            finally:
+                if was_on:
+                    mode_stack.push(self._mode)
+
+        return has_torch_function
 
     def add(self, owner: Any, name: str, call: str) -> None:
         """Record calls of `owner.name` as `call`."""

@@ -74,6 +74,11 @@ class ModuleCalls:
         """`Module.{path}.{Class}` of a watched Module, else None."""
         return self._labels.get(id(module))
 
+    @property
+    def are_in(self) -> bool:
+        """Whether calls of Modules are seen."""
+        return self._swaps.are_in
+
     def put_in(self) -> None:
         """See calls of Modules from now on."""
         if not self._swaps.are_in:
