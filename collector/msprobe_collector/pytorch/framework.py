@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.configuration import ConfigurationError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from msprobe_collector.configuration import Configuration
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.pytorch.tensor_values import TorchValues
@@ -52,6 +54,22 @@ class PyTorch:
             return None
         remove: Callable[[], None] = tensor.register_hook(hook).remove
         return remove
+
+    def tensor_like(self, tensor: Any, array: npt.NDArray[Any]) -> Any:
+        """A leaf on the device of `tensor`; dtypes that NumPy lacks are made from float32, which holds them exactly."""
+        import torch
+
+        is_plain = array.dtype.isbuiltin == 1
+        made = torch.from_numpy(array if is_plain else array.astype("float32")).to(tensor.device, tensor.dtype)
+        return made.requires_grad_(tensor.requires_grad)
+
+    def change_parameters(self, layer: Any, change: Callable[[Any], Any]) -> None:
+        """Copy into the data of each parameter."""
+        import torch
+
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.copy_(change(parameter))
 
     def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
         """See `seeding.seed_all`."""
