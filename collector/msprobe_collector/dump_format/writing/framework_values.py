@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of
+
 
 class TensorValues:
     """The values of a tensor at one moment, and what a dump says about the tensor besides its statistics.
@@ -16,6 +18,9 @@ class TensorValues:
         dtype_name: name of the dtype as the framework's dumps write it: `Float32`, `torch.float32`.
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
+
+    A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is then
+    asked for only where the elements are written.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "type_name")
@@ -25,6 +30,15 @@ class TensorValues:
         self.dtype_name = dtype_name
         self.type_name = type_name
         self.fields = fields
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return self.array.shape
+
+    def statistics(self) -> Statistics:
+        """What a dump says about its elements."""
+        return statistics_of(self.array)
 
 
 class ComputationFailed(BaseException):
@@ -50,7 +64,7 @@ class FrameworkValues(Protocol):
         tensor_types: the classes of its tensors, for isinstance.
         dtype_type: the class of its dtypes.
         dtype_type_name: the `type` of a dtype's entry: `mindspore.dtype`.
-        file_suffix: of tensor files; `TensorFiles` writes `.npy` so far, and a further form belongs there.
+        file_suffix: of tensor files: `.npy`, or `.pt` for files that `torch.load` reads.
     """
 
     tensor_types: tuple[type, ...]
