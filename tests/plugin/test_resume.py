@@ -243,7 +243,7 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def kill_somewhere(folder: Path, rows: str, chance: random.Random, arguments: list[str]) -> None:
-    """Start a run and kill all its processes, at times a worker before, at random times, mostly while it writes rows."""
+    """Start a run and kill all its processes, at times a worker before, mostly while it writes rows."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *arguments]
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
