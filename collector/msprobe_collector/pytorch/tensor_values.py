@@ -18,8 +18,10 @@ from msprobe_collector.dump_format.writing.statistics import Statistics, statist
 TENSOR = "torch.Tensor"
 #: Up to this many elements NumPy is quicker on a CPU.
 _FEW = 1 << 14
-#: Elements that are raised to float64 at a time.
-_CHUNK = 1 << 20
+_ROW = 1 << 12
+#: Largest magnitudes whose squares float32 holds.
+_LEAST, _MOST = 1e-15, 1e15
+_HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _NONE_SUCH = Statistics(None, None, None, None)
 
@@ -46,12 +48,12 @@ class TorchTensorValues(TensorValues):
     @property
     def shape(self) -> tuple[int, ...]:
         """Its dimensions."""
-        return tuple(self._tensor.shape)
+        return tuple(self._tensor.shape) if not self._tensor.is_nested else (self._tensor.size(0),)
 
     def statistics(self) -> Statistics:
-        """Computed in float64 on the tensor's own device."""
+        """Computed on the tensor's own device."""
         tensor = self._tensor
-        if tensor.numel() > _FEW and tensor.dtype in _REAL and tensor.layout is torch.strided and _is_plain(tensor):
+        if tensor.dtype in _REAL and tensor.layout is torch.strided and _is_plain(tensor) and tensor.numel() > _FEW:
             return _reduced(tensor)
         array = self.array
         return _NONE_SUCH if array is None else statistics_of(array)
@@ -64,9 +66,17 @@ class TorchValues:
     dtype_type: type = torch.dtype
     dtype_type_name = "torch.dtype"
     file_suffix = ".pt"
+    # How functions written in Python ask modes.
+    hidden_lines = ("handle_torch_function(", "mode.__torch_function__(")
 
     def read(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
+        if type(tensor) not in _OWN_TYPES:
+            with torch._C.DisableTorchFunctionSubclass():
+                return self._read(_without_subclass(tensor))
+        return self._read(tensor)
+
+    def _read(self, tensor: Any) -> TensorValues:
         requires_grad = tensor.requires_grad
         fields = ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
         return TorchTensorValues(tensor.detach() if requires_grad else tensor, _dtype_name(tensor.dtype), fields)
@@ -111,15 +121,24 @@ def _group(group: Any) -> str:
     return json.dumps({"type": "torch.ProcessGroup", "group_ranks": ranks, "group_id": identity})
 
 
+_OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _without_subclass(tensor: Any) -> Any:
+    """A plain tensor for one whose class only adds to it; others, which only their class can compute with, stay."""
+    has_own_memory = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return tensor.as_subclass(torch.Tensor) if has_own_memory else tensor
+
+
 def _is_plain(tensor: Any) -> bool:
     """Whether the elements of a strided tensor can be computed with."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and not (
-        tensor.is_meta or _functorch.is_functorch_wrapped_tensor(tensor)
+    return type(tensor) in _OWN_TYPES and not (
+        tensor.is_meta or tensor.is_nested or _functorch.is_functorch_wrapped_tensor(tensor)
     )
 
 
 def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
-    if not _is_plain(tensor) or tensor.is_nested:
+    if not _is_plain(tensor):
         return None
     if tensor.is_quantized:
         tensor = tensor.dequantize()
@@ -138,15 +157,26 @@ def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _reduced(tensor: Any) -> Statistics:
-    """The statistics of a large real tensor; one transfer from its device."""
-    low, high = torch.aminmax(tensor)
+    """The statistics of a large real tensor; one transfer from its device.
+
+    Sums are taken in the tensor's dtype (half precision in float32) over rows of 4096 elements, and of the rows in
+    float64: right to 1e-7 of the norm, and the same for every number of threads.
+    """
     flat = tensor.reshape(-1)
-    total = squares = 0.0
-    for start in range(0, flat.numel(), _CHUNK):
-        wide = flat[start : start + _CHUNK].double()
-        total, squares = total + wide.sum(), squares + torch.dot(wide, wide)
-    maximum, minimum, total, squares = torch.stack([high.double(), low.double(), total, squares]).tolist()
-    if not (maximum - maximum == 0.0 == minimum - minimum) or squares == float("inf") or (squares == 0.0 != maximum):
-        # Rare: NaN and Inf are counted, and a norm is scaled whose square leaves the range of float64.
+    if flat.dtype in _HALF:
+        flat = flat.float()
+    count = flat.numel()
+    rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
+    norms = torch.linalg.vector_norm(rows, dim=1).double()
+    total, squares = rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)
+    if flat.is_cpu:
+        array = flat.numpy()  # quicker there than amax
+        maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
+        total, squares = total.item(), squares.item()
+    else:
+        low, high = torch.aminmax(flat)
+        maximum, minimum, total, squares = torch.stack([high.double(), low.double(), total, squares]).tolist()
+    if not _LEAST < max(abs(maximum), abs(minimum)) < _MOST or squares != squares:
+        # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
         return statistics_of(_array(tensor))
-    return Statistics(maximum, minimum, total / flat.numel(), squares**0.5)
+    return Statistics(maximum, minimum, total / count, squares**0.5)

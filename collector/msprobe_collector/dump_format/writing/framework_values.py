@@ -14,7 +14,8 @@ class TensorValues:
     """The values of a tensor at one moment, and what a dump says about the tensor besides its statistics.
 
     Attributes:
-        array: its elements, in its own dtype (bfloat16 and its like through ml_dtypes).
+        array: its elements, in its own dtype (bfloat16 and its like through ml_dtypes); a subclass may have None for a
+            tensor whose elements nobody can read.
         dtype_name: name of the dtype as the framework's dumps write it: `Float32`, `torch.float32`.
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
@@ -64,6 +65,7 @@ class FrameworkValues(Protocol):
         tensor_types: the classes of its tensors, for isinstance.
         dtype_type: the class of its dtypes.
         dtype_type_name: the `type` of a dtype's entry: `mindspore.dtype`.
+        hidden_lines: parts of source lines that hand a call on inside the framework; their frames are in no stack.
         file_suffix: of tensor files: `.npy`, or `.pt` for files that `torch.load` reads.
     """
 
@@ -71,6 +73,7 @@ class FrameworkValues(Protocol):
     dtype_type: type
     dtype_type_name: str
     file_suffix: str
+    hidden_lines: tuple[str, ...]
 
     def read(self, tensor: Any) -> TensorValues:
         """The values of `tensor` as they are now; the array may share memory with it.

@@ -9,9 +9,13 @@ from __future__ import annotations
 import struct
 import zlib
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
+
+from msprobe_collector.dump_format.dtypes import find_dtype
+from msprobe_collector.dump_format.pytorch_description import UNTYPED
 
 #: Names of the storage classes that a description refers to, by the name of the array's dtype.
 _STORAGES = {
@@ -82,27 +86,35 @@ def _entry(name: bytes, sizes: tuple[int, int, int], offset: int) -> bytes:
 
 
 def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The pickle of `_rebuild_tensor_v2(storage, 0, shape, strides, requires_grad=False, hooks={})`."""
-    if dtype not in _STORAGES:
+    """The pickle of `_rebuild_tensor_v2(storage, 0, shape, strides, requires_grad=False, hooks={})`.
+
+    A dtype without a typed storage has `_rebuild_tensor_v3`, which takes the dtype at the end.
+    """
+    if dtype not in _STORAGES and dtype not in UNTYPED:
         raise ValueError(f"PyTorch has no storage of dtype {dtype}")
     strides, step = [], 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= max(size, 1)
-    count = 1
-    for size in shape:
-        count *= size
-    storage = b"(" + _text("storage") + f"ctorch\n{_STORAGES[dtype]}\n".encode() + _text("0") + _text("cpu")
+    is_typed = dtype in _STORAGES
+    storage_class = f"ctorch\n{_STORAGES[dtype]}\n" if is_typed else "ctorch.storage\nUntypedStorage\n"
+    count = prod(shape) * (1 if is_typed else _bytes_of(dtype))
     return (
-        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n("
-        + storage
-        + _number(count)
-        + b"tQ"
+        f"\x80\x02ctorch._utils\n_rebuild_tensor_v{2 if is_typed else 3}\n(".encode("latin-1")
+        + (b"(" + _text("storage") + storage_class.encode() + _text("0") + _text("cpu") + _number(count) + b"tQ")
         + _number(0)
         + _numbers(shape)
         + _numbers(strides)
-        + b"\x89ccollections\nOrderedDict\n)RtR."
+        + b"\x89ccollections\nOrderedDict\n)R"
+        + (b"" if is_typed else f"ctorch\n{dtype}\n".encode())
+        + b"tR."
     )
+
+
+def _bytes_of(dtype: str) -> int:
+    known = find_dtype(dtype)
+    assert known is not None
+    return known.item_bytes
 
 
 def _text(text: str) -> bytes:

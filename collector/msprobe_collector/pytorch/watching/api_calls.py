@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,12 @@ from msprobe_collector.recording.recorder import Recorder
 
 #: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.
 Unfinished = Callable[[BackwardCall], None]
-_BACKWARD = torch.Tensor.backward
+#: What starts backward passes.
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+class _Thread(threading.local):
+    is_in_backward = False
 
 
 class CallMode(torch.overrides.TorchFunctionMode):
@@ -31,27 +37,40 @@ class CallMode(torch.overrides.TorchFunctionMode):
     def __init__(self, calls: ApiCalls) -> None:
         super().__init__()
         self._calls = calls
+        self._thread = _Thread()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
         calls = self._calls
         call = calls.names.of(func)
         if call is None or not calls.recorder.is_collecting or calls.activity.is_inside:
-            if func is _BACKWARD:
-                # What runs inside is the script's: its own autograd functions, hooks, recomputed forwards.
-                with self:
-                    return _run_backward(*args, **(kwargs or {}))
-            return func(*args, **(kwargs or {}))
+            if func not in _BACKWARD:
+                return func(*args, **(kwargs or {}))
+            self._thread.is_in_backward = True
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                self._thread.is_in_backward = False
         if call.startswith("Tensor."):
             call = calls.names.as_written(call, sys._getframe(1))
         return calls.observe(func, call, args, kwargs or {})
 
+    def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that starts PyTorch's engine, with the mode on.
 
-def _run_backward(
-    tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
-) -> None:
-    """What `Tensor.backward` does, without asking modes."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+        A call of `backward` is one of PyTorch's API, but what runs inside is the script's: its own autograd functions,
+        hooks, forwards that are recomputed.
+        """
+
+        @functools.wraps(run_backward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._thread.is_in_backward:
+                return run_backward(*args, **kwargs)
+            self._thread.is_in_backward = False
+            with self:
+                return run_backward(*args, **kwargs)
+
+        return run
 
 
 class ApiCalls:

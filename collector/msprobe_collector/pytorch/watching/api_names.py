@@ -99,7 +99,7 @@ def _public_names() -> dict[Any, str]:
         for name, value in vars(module).items():
             if callable(value) and not isinstance(value, type) and not name.startswith("__"):
                 names.setdefault(value, f"{prefix}.{name}")
-    for owner in (torch.Tensor, torch._C.TensorBase):
+    for owner in (torch._C.TensorBase, torch.Tensor):
         for name, value in vars(owner).items():
             if callable(value):
                 names.setdefault(value, f"Tensor.{name}")

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import overrides
+from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.watching import communication, mode_stack
@@ -18,13 +18,16 @@ from msprobe_collector.recording.method_swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
 
+#: What `torch.autograd.backward` and `grad` call to run a backward pass.
+_ENGINE = "_engine_run_backward"
+
 
 class ApiInstallation:
     """Puts in and takes out what sees calls."""
 
     def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
         self._mode = CallMode(calls)
-        self._questions = MethodSwaps()
+        self._functions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
         self._listed = listed
         self._are_found = False
@@ -37,14 +40,16 @@ class ApiInstallation:
             added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
             self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added])
         self._swapped.put_in()
-        if not self._questions.are_in:
-            self._questions.put(overrides, "has_torch_function", self._without_mode)
+        if not self._functions.are_in:
+            self._functions.put(overrides, "has_torch_function", self._without_mode)
+            if hasattr(autograd, _ENGINE):
+                self._functions.put(autograd, _ENGINE, self._mode.on_again)
         mode_stack.push(self._mode)
 
     def take_out(self) -> None:
         """See no more calls."""
         mode_stack.remove(self._mode)
-        self._questions.take_out()
+        self._functions.take_out()
         self._swapped.take_out()
 
     def suspend(self) -> bool:
