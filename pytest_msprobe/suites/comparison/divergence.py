@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from msprobe_collector.dump_format.operation import GRADIENTS, Operation
-from pytest_msprobe.suites.comparison.growth import Growth, growth_of, largest_distance
+from pytest_msprobe.suites.comparison.growth import Growth, growth_of
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 
@@ -61,6 +61,11 @@ class RecordSummary:
         )
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
+        distance, growth = growth_of(verdict.values)
+        tolerances: dict[str, int] = {}
+        for value in verdict.values:
+            if value.tolerance is not None:
+                tolerances[value.tolerance.basis] = tolerances.get(value.tolerance.basis, 0) + 1
         return cls(
             record=verdict.operation.record,
             order=verdict.order,
@@ -72,10 +77,12 @@ class RecordSummary:
             is_input=first is not None and not first.is_output,
             row=verdict.values.index(first) if first is not None else 0,
             is_origin=verdict.is_origin,
-            first_bits=next((value.name for value in verdict.values if value.differs_in_bits), ""),
-            distance=largest_distance(value for value in verdict.values if value.is_output),
-            growth=growth_of(verdict.values),
-            tolerances=Counter(value.tolerance.basis for value in verdict.values if value.tolerance is not None),
+            first_bits=next(
+                (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits), ""
+            ),
+            distance=distance,
+            growth=growth,
+            tolerances=tolerances,
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -89,13 +96,6 @@ class RecordSummary:
         return msgspec.convert(wire, cls)
 
 
-#: What two dumps of different models, levels or frameworks come to.
-NOTHING_MATCHED = (
-    "no operation matched: the dumps are of different models, levels (Cells against API calls) or frameworks; "
-    "see --msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
-)
-
-
 @dataclass(slots=True)
 class Divergence:
     """Counts and findings over the operations of one dump, taken in any order.
@@ -104,11 +104,13 @@ class Divergence:
         values: values by state.
         operations: operations by who holds them.
         verdicts: operations by verdict.
+        why_unmatched: what is said when no operation matched.
     """
 
     values: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
+    why_unmatched: str = "no operation matched"
     _differing: list[RecordSummary] = field(default_factory=list)
     _golden_only: list[str] = field(default_factory=list)
     _growth: Growth = field(default_factory=Growth)
@@ -204,7 +206,7 @@ class Divergence:
             if not self.verdicts:
                 yield "no operation was compared"
             elif not self.operations["both"]:
-                yield NOTHING_MATCHED
+                yield self.why_unmatched
             elif not self.values["pass"] + self.values["warning"]:
                 yield "no value was compared"
             elif self.unreadable:

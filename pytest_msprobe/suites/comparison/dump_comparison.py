@@ -74,6 +74,12 @@ class DumpComparison:
             return "real"
         return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a mapping of names was given."""
+        settings = self._settings
+        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
+
     @cached_property
     def matching(self) -> Matching:
         """Which operation is which."""

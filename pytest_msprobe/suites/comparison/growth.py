@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msprobe_collector.dump_format import find_dtype
 from pytest_msprobe.suites.comparison.agreement import DISTANCES
@@ -14,27 +14,28 @@ from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 _PARTS = 4
 
 
-def largest_distance(values: Iterator[ValueComparison]) -> float:
-    """The largest finite distance among the tensors of `values`; 0.0 where none is known."""
-    found = (value.distance for value in values if value.is_tensor and value.distance is not None)
-    return max((distance for distance in found if math.isfinite(distance)), default=0.0)
-
-
-def growth_of(values: tuple[ValueComparison, ...]) -> float:
-    """How many times as far apart the outputs of an operation are as its inputs.
+def growth_of(values: Sequence[ValueComparison]) -> tuple[float, float]:
+    """(largest finite distance of an operation's outputs, how many times that of its inputs this is).
 
     Inputs count as at least a hundredth of the dtype's limit apart, about one rounding of an operation, so that this is
-    growth and not rounding of equal inputs. 0.0 where the outputs agree.
+    growth and not rounding of equal inputs. Both are 0.0 where the outputs agree, or no distance is known.
     """
-    outputs = [value for value in values if value.is_output]
-    after = largest_distance(iter(outputs))
-    if not after:
-        return 0.0
-    leaves = [value.golden for value in outputs if value.golden is not None and value.golden.is_tensor]
-    names = [dtype.name for leaf in leaves if (dtype := find_dtype(leaf.dtype)) is not None]
-    least = max((DISTANCES.get(name, 0.0) for name in names), default=0.0) / 100
-    before = max(largest_distance(value for value in values if not value.is_output), least)
-    return after / before if before else 0.0
+    before = after = 0.0
+    farthest = None
+    for value in values:
+        distance = value.distance
+        if not distance or distance == math.inf or not value.is_tensor:
+            continue
+        if not value.is_output:
+            before = max(before, distance)
+        elif distance > after:
+            after, farthest = distance, value.golden
+    if farthest is None:
+        return 0.0, 0.0
+    dtype = find_dtype(farthest.dtype)
+    least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
+    known = max(before, least)
+    return after, after / known if known else 0.0
 
 
 class Growth:

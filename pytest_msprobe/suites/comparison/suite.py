@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.operation import Operation
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
@@ -165,7 +166,8 @@ def make(context: Context) -> ComparisonSuite:
     if not golden.exists():
         raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
     if not find_files(golden):
-        raise SuiteError(f"--msprobe-golden={golden}: holds no dump.json; give a dump, step or rank folder")
+        why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
+        raise SuiteError(f"--msprobe-golden={golden}: {why}")
     return ComparisonSuite(context, golden)
 
 
