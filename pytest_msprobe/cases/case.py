@@ -39,6 +39,7 @@ class Case:
         pairing: which recorded gradient belongs to which argument.
         wanted: arguments to differentiate.
         notes: what the dump left open about the inputs.
+        constructed: name of the edge case whose inputs it has, "" for the recorded call.
     """
 
     api: ApiName
@@ -48,6 +49,7 @@ class Case:
     pairing: GradientPairing
     wanted: tuple[LeafPath, ...]
     notes: tuple[str, ...]
+    constructed: str = ""
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""

@@ -70,7 +70,7 @@ class MindSporeEngine:
         leaves: dict[LeafPath, Any] = {}
 
         def convert(path: LeafPath, value: Any) -> Any:
-            return self._convert(call.api, path, value, differentiate, leaves)
+            return self._convert(call, path, value, differentiate, leaves)
 
         function = resolve(self._mindspore, call.api, map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
@@ -118,17 +118,19 @@ class MindSporeEngine:
         return mindspore
 
     def _convert(
-        self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
+        self, call: Call, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
     ) -> Any:
         if isinstance(value, Dtype):
-            raised = argument_dtype(value, api.short, is_raised=self._is_raised)
+            raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
             return getattr(self._mindspore, raised.array_name or raised.name)
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return plain_argument(api, path, value)
-        is_raised = self._is_raised and not describes_dtype(api.short)
+            return plain_argument(call.api, path, value)
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
             leaves[path] = tensor
         return tensor

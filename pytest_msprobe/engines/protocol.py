@@ -61,6 +61,7 @@ class Call:
         saved_seed: chooses whether up or down.
         arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
         attributes: what the class of a Primitive was called with; None where the dump does not say.
+        is_strided: whether a device under test gets tensors of two and more dimensions as transposed views.
     """
 
     api: ApiName
@@ -71,6 +72,7 @@ class Call:
     saved_seed: int = 0
     arithmetic_roundoff: float = 0.0
     attributes: Mapping[str, Argument] | None = None
+    is_strided: bool = False
 
     @property
     def named(self) -> dict[str, Argument]:

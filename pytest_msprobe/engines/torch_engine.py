@@ -128,6 +128,8 @@ class TorchEngine:
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.mT.contiguous().mT
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()

@@ -106,6 +106,15 @@ OPTIONS = (
         option_values.positive,
     ),
     *NUMERIC_OPTIONS,
+    Option(
+        "edge_cases",
+        "",
+        "precheck: check every API with constructed inputs as well: empty, scalar, broadcast, strided and large "
+        "tensors, extreme values, NaN, Inf",
+        "",
+        option_values.switch,
+        bare="true",
+    ),
     Option("standards", "", "standards by dtype and API", "", _standards, is_yaml_only=True),
     Option(
         "save_error_data",

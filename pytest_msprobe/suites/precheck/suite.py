@@ -19,10 +19,12 @@ from msprobe_collector.dump_format import (
     parse_api_name,
 )
 from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
 from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
 from pytest_msprobe.suites.precheck.header import header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
@@ -76,8 +78,12 @@ class PrecheckSuite(Suite):
         return self._dumps[path]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """One per API call, in the order of their first records, then one per record without a valid name."""
-        return group_api_calls(self.dump(file).record_names)
+        """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
+        found = [*group_api_calls(self.dump(file).record_names)]
+        yield from found
+        if self._context.values["edge_cases"]:
+            calls = [group.call for group in found if group.parts != (RECORD,)]
+            yield from edge_case_groups(self.dump(file), calls)
 
     def judge(self, record: Record) -> Verdict:
         """The verdict on one direction of an API call. Both share inputs and forward."""
@@ -90,11 +96,14 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        return api_headline(record)
+        edge = record.payload
+        if edge is None:
+            return api_headline(record)
+        return f"{parse_api_name(edge.call)}, forward, edge case {edge.name}: {EDGE_CASES[edge.name]}"
 
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
-        return None if record.part == RECORD else parse_api_name(record.call)
+        return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
@@ -104,11 +113,11 @@ class PrecheckSuite(Suite):
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records."""
-        return estimate_cost(self.dump(file), group.call)
+        return estimate_cost(self.dump(file), recorded_call(group))
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the forward."""
-        return self.dump(record.file).stacks.frames(f"{record.call}.forward")
+        return self.dump(record.file).stacks.frames(f"{recorded_call(record.group)}.forward")
 
     def header(self) -> list[str]:
         """A line each on dumps, device, benchmark and chosen standards."""
@@ -118,7 +127,7 @@ class PrecheckSuite(Suite):
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
         choice = self.settings.standards
         apis = (
-            [parse_api_name(group.call) for group in self._all_groups() if group.parts != (RECORD,)]
+            [parse_api_name(recorded_call(group)) for group in self._all_groups() if group.parts != (RECORD,)]
             if choice.apis
             else []
         )
@@ -169,9 +178,12 @@ class PrecheckSuite(Suite):
 
             self.release(record.group)
             directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            check = CallCheck(
-                self.dump(record.file), record.call, self.engines, self._check_settings, directions=directions
-            )
+            settings, edge = self._check_settings, record.payload
+            if edge is not None:
+                # Error data and reproducers are those of recorded calls.
+                settings = replace(settings, edge_case=edge.name, keeper=None)
+            call = recorded_call(record.group)
+            check = CallCheck(self.dump(record.file), call, self.engines, settings, directions=directions)
             self._check = record.group, check
         return self._check[1]
 
@@ -182,7 +194,7 @@ class PrecheckSuite(Suite):
             names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
             standard = f"; standard: {', '.join(names)}" if names else ""
             lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
-        return with_call_site(verdict, lines, self.dump(record.file), record.call)
+        return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
 
     @cached_property
     def _check_settings(self) -> CheckSettings:
@@ -221,6 +233,8 @@ def make(context: Context) -> PrecheckSuite:
     """
     suite = PrecheckSuite(context)
     if context.is_writer:
+        if context.values["edge_cases"] and context.values["device"].engine == "recorded":
+            raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
         _refuse_unused_limits(context)
         missing = "" if context.has_other_hosts else suite.engines.missing()
         if missing:
