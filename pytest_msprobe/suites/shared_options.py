@@ -24,28 +24,30 @@ DATA_DIR = Option(
     is_list=True,
 )
 
-#: Of suites that compute API calls on the CPU.
-BENCHMARK_OPTIONS = (
-    Option(
-        "bench",
-        "BENCH",
-        "precheck, overflow: float64 CPU benchmark: auto, torch or mindspore",
-        "auto",
-        option_values.bench,
-    ),
-    Option(
-        "bench_python",
-        "FILE",
-        "precheck, overflow: Python interpreter that runs the benchmark in a process of its own",
-        "",
-        option_values.interpreter,
-    ),
-    Option("seed", "N", "precheck, overflow: seed of random inputs for dumps without tensors", "0", option_values.seed),
-    Option(
-        "max_memory",
-        "SIZE",
-        "precheck, overflow: skip API calls that may need more memory, e.g. 16GB; auto is 80 %% of this machine",
-        "auto",
-        option_values.memory,
-    ),
+BENCH = Option(
+    "bench",
+    "BENCH",
+    "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore",
+    "auto",
+    option_values.bench,
 )
+BENCH_PYTHON = Option(
+    "bench_python",
+    "FILE",
+    "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
+    "",
+    option_values.interpreter,
+)
+SEED = Option(
+    "seed", "N", "precheck, overflow: seed of random inputs for dumps without tensors", "0", option_values.seed
+)
+MAX_MEMORY = Option(
+    "max_memory",
+    "SIZE",
+    "precheck, comparison, overflow: do not compute API calls that may need more memory, e.g. 16GB; auto is 80 %% of "
+    "this machine",
+    "auto",
+    option_values.memory,
+)
+#: Of suites that compute API calls on the CPU, on random inputs where a dump holds none.
+BENCHMARK_OPTIONS = (BENCH, BENCH_PYTHON, SEED, MAX_MEMORY)

@@ -1,0 +1,285 @@
+"""Splits the differences of operations, one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msprobe_collector.dump_format import DIRECTIONS, Direction, DumpError, find_dtype, split_record_name
+from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
+from pytest_msprobe.suites.comparison.accounting.content import content_key
+from pytest_msprobe.suites.comparison.accounting.terms import (
+    BORN_GOLDEN,
+    BORN_TARGET,
+    DEFINED,
+    INHERITED,
+    Terms,
+    split,
+)
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.side import Side
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+
+#: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.
+_SHARE = 0.05
+#: A difference is called inherited when the inputs made this share of it.
+_MOSTLY = 0.5
+_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
+
+
+@dataclass(slots=True)
+class _Pair:
+    """An API call on both sides, with what both benchmarks compute."""
+
+    name: str
+    target: RecordedCall
+    golden: RecordedCall
+    definition: str
+
+    def close(self) -> None:
+        self.target.close()
+        self.golden.close()
+
+
+class Accountant:
+    """Accounts for the operations of one pair of dumps; holds the tensors of one API call at a time."""
+
+    def __init__(self, target: Side, golden: Side, engines: Engines, *, max_memory_bytes: int) -> None:
+        """An accountant that lets `engines` compute; calls that may need more memory are not accounted for."""
+        self._target = target
+        self._golden = golden
+        self._engines = engines
+        self._max_memory_bytes = max_memory_bytes
+        self._pair: _Pair | NotJudged | None = None
+        self._name = ""
+
+    def close(self) -> None:
+        """Release the tensors of the last API call."""
+        if isinstance(self._pair, _Pair):
+            self._pair.close()
+        self._pair, self._name = None, ""
+
+    def account(self, found: OperationComparison) -> Account:
+        """What became of the difference of an operation."""
+        keys = tuple(self._key(value) for value in found.values if value.is_tensor)
+        dtype = _dtype_change(found.values)
+        if found.held_by != "both" or found.partner is None:
+            return Account("unmatched", keys=keys)
+        if found.operation.is_cell:
+            return Account("contained", keys=keys)
+        pairs = [value for value in found.values if value.is_output and value.target and value.golden]
+        changed = {key.path for key in keys if key.is_output and key.differs}
+        if not changed and not dtype:
+            return Account("equal", keys=keys)
+        try:
+            pair = self._pair_of(found.operation, found.partner)
+            direction = _direction(found.operation)
+            outputs = self._outputs(pair, direction, pairs, changed)
+        except (NotJudged, Unsupported, DumpError, MemoryError) as error:
+            return Account("unaccounted", reason=_one_line(error), keys=keys, dtype=dtype)
+        left = changed - {output.path for output in outputs}
+        if left:
+            reason = f"no benchmark value for {', '.join(sorted(left))}"
+            kind: Kind = "fault" if any(output.blamed for output in outputs) else "unaccounted"
+            return Account(kind, reason, outputs, keys, pair.definition, dtype)
+        inputs = max((key.distance or 0.0 for key in keys if not key.is_output), default=0.0)
+        outputs = tuple(_with_growth(output, inputs) for output in outputs)
+        return Account(_kind(outputs), "", outputs, keys, pair.definition, dtype)
+
+    def _key(self, value: ValueComparison) -> ValueKey:
+        leaf = value.target or value.golden
+        assert leaf is not None
+        target, golden = (
+            content_key(value.target, self._target.tensors),
+            content_key(value.golden, self._golden.tensors),
+        )
+        distance = 0.0 if target and target == golden else value.distance
+        return ValueKey(value.path, value.is_output, target, golden, distance, leaf.shape)
+
+    def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
+        if self._name != operation.call:
+            self.close()
+            self._name = operation.call
+            try:
+                self._pair = self._made(operation, partner)
+            except (Unsupported, DumpError) as error:
+                self._pair = NotJudged("skip", str(error))
+            except NotJudged as error:
+                self._pair = error
+        if not isinstance(self._pair, _Pair):
+            assert self._pair is not None
+            raise NotJudged(self._pair.status, self._pair.message)
+        return self._pair
+
+    def _made(self, operation: Operation, partner: Operation) -> _Pair:
+        if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
+            raise NotJudged("skip", "it is not an API call")
+        target, golden = (
+            RecordedCall(
+                side,
+                name,
+                self._engines,
+                with_backward=f"{name}.backward" in side,
+                max_memory_bytes=self._max_memory_bytes // 2,
+            )
+            for side, name in ((self._target, operation.call), (self._golden, partner.call))
+        )
+        return _Pair(operation.call, target, golden, definition(target.case.call, golden.case.call))
+
+    def _outputs(
+        self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
+    ) -> tuple[OutputAccount, ...]:
+        target = {output.path: output for output in pair.target.outputs(direction)}
+        golden = {output.path: output for output in pair.golden.outputs(direction)}
+        swapped = self._swapped(pair, direction)
+        found = []
+        for value in values:
+            assert value.target is not None
+            assert value.golden is not None
+            mine, theirs = target.get(value.target.path), golden.get(value.golden.path)
+            if value.path not in changed or mine is None or theirs is None:
+                continue
+            if mine.recorded.size != theirs.recorded.size or mine.reference.size != theirs.reference.size:
+                continue
+            middle = theirs.reference if swapped is None else swapped.get(mine.path)
+            if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
+                continue
+            terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
+            found.append(self._judged(pair, direction, mine, theirs, terms))
+        return tuple(found)
+
+    def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array] | None:
+        """f_t of the golden run's inputs; None where both sides define the operation alike."""
+        if not pair.definition:
+            return None
+        tensors = _placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
+        if tensors is None:
+            return None
+        call = pair.target.with_tensors(tensors)
+        incoming = pair.golden.incoming(direction)
+        return pair.target.references(direction, call, incoming, "golden inputs")
+
+    def _judged(
+        self, pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput, terms: Terms
+    ) -> OutputAccount:
+        blamed: dict[str, str] = {}
+        ratio: float | None = None
+        for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
+            if terms.weight(part) < _SHARE:
+                continue
+            judgement = call.judge(direction, output)
+            if judgement.status == "error":
+                blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
+                ratio = judgement.ratio if ratio is None else ratio
+        coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))
+        if terms.weight(DEFINED) >= _SHARE and terms.parts[DEFINED].size > coarsest:
+            blamed[DEFINED] = f"defined differently: {pair.definition}"
+        first = next(iter(blamed), None)
+        return OutputAccount(
+            mine.path,
+            terms.size,
+            {name: part.size for name, part in terms.parts.items()},
+            {name: part.share for name, part in terms.parts.items()},
+            None,
+            blamed,
+            terms.parts[first].worst if first is not None else None,
+            ratio,
+        )
+
+
+def definition(target: Call, golden: Call) -> str:
+    """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
+    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
+        return f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
+            f"{golden.api.type}.{golden.api.api} ({golden.framework})"
+        )
+    left, right = _plain(target), _plain(golden)
+    differing = [
+        f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
+        for name in dict.fromkeys((*left, *right))
+        if left.get(name) != right.get(name)
+    ]
+    return ", ".join(differing)
+
+
+def _plain(call: Call) -> dict[str, str]:
+    """Arguments that are not tensors, as text, by their place; tensors by their number of dimensions."""
+    found: dict[str, str] = {}
+
+    def note(path: LeafPath, value: object) -> None:
+        is_tensor = hasattr(value, "__array_interface__")
+        found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
+
+    map_leaves(call, note)
+    return found
+
+
+def _placed(target: Mapping[LeafPath, Array], golden: Mapping[LeafPath, Array]) -> dict[LeafPath, Array] | None:
+    """The golden tensors at the target's places: those of equal name, else in order; None when shapes do not fit."""
+    names: Iterable[LeafPath] = target if target.keys() == golden.keys() else golden
+    found = dict(zip(target, (golden[name] for name in names)))
+    fits = len(target) == len(golden) and all(target[path].shape == found[path].shape for path in target)
+    return found if fits else None
+
+
+def _kind(outputs: Sequence[OutputAccount]) -> Kind:
+    if any(output.blamed for output in outputs):
+        return "fault"
+    is_inherited = any(abs(output.shares[INHERITED]) >= _MOSTLY for output in outputs)
+    return "inherited" if is_inherited else "rounding"
+
+
+def _with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
+    if not 0 < inputs < float("inf"):
+        return output
+    return OutputAccount(
+        output.path,
+        output.size,
+        output.sizes,
+        output.shares,
+        output.sizes[INHERITED] / inputs,
+        output.blamed,
+        output.worst,
+        output.ratio,
+    )
+
+
+def _dtype_change(values: Sequence[ValueComparison]) -> str:
+    """What equal input dtypes became on both sides where that differs; "" where inputs differ already, or nothing."""
+    floats = [
+        (value, canonical_dtype(value.target.dtype), canonical_dtype(value.golden.dtype))
+        for value in values
+        if value.target is not None
+        and value.golden is not None
+        and value.target.tensor is not None
+        and value.golden.tensor is not None
+    ]
+    inputs = [(left, right) for value, left, right in floats if not value.is_output and _is_float(left)]
+    outputs = [(left, right) for value, left, right in floats if value.is_output]
+    if not inputs or any(left != right for left, right in inputs):
+        return ""
+    return next((f"{left} against {right}" for left, right in outputs if left != right), "")
+
+
+def _is_float(dtype: str) -> bool:
+    found = find_dtype(dtype)
+    return found is not None and found.kind in ("float", "complex")
+
+
+def _roundoff(array: Array) -> float:
+    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0
+
+
+def _direction(operation: Operation) -> Direction:
+    return next(direction for direction in DIRECTIONS if direction == operation.phase)
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
