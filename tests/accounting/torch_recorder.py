@@ -25,6 +25,8 @@ _TENSOR = """
 __add__ __mul__ __matmul__ __truediv__ __sub__ __rsub__ __neg__ __radd__ __rmul__ masked_fill matmul transpose reshape
 view permute mean var sum pow float half bfloat16 to contiguous exp sqrt rsqrt add_ mul_ sub_ div_
 """.split()
+#: Operators of Python arrive as the methods that they call.
+_OPERATORS = {"add": "__add__", "mul": "__mul__", "div": "__truediv__", "sub": "__sub__"}
 
 
 def _names() -> dict[Any, str]:
@@ -38,6 +40,7 @@ def _names() -> dict[Any, str]:
             function = getattr(holder, name, None)
             if function is not None:
                 found.setdefault(function, f"{kind}.{name}")
+    found |= {getattr(torch.Tensor, name): f"Tensor.{operator}" for name, operator in _OPERATORS.items()}
     return found
 
 

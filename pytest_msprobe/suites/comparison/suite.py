@@ -126,7 +126,7 @@ class ComparisonSuite(Suite):
             comparison = self.comparison(target)
             memory = self._context.values["max_memory"] // self._context.sharers
             self._accountants[target] = Accountant(
-                comparison.target, comparison.golden, self._engines, max_memory_bytes=memory
+                comparison.target, comparison.golden, self._engines, comparison.agreement, max_memory_bytes=memory
             )
         return self._accountants[target]
 

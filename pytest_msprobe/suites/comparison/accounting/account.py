@@ -22,6 +22,9 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
         target, golden: keys of its content; "" where a side has none.
         distance: relative difference of both; None where they were not compared.
         shape: of the tensor.
+        is_beyond: whether that is more than the rounding of the coarser dtype leaves after some operations.
+        is_integer: whether it holds integers or truth values.
+        trains: whether it requires a gradient, on both sides: `True`, `False`, "" when unknown.
     """
 
     path: str
@@ -30,6 +33,14 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
     golden: str
     distance: float | None
     shape: tuple[int, ...]
+    is_beyond: bool = False
+    is_integer: bool = False
+    trains: tuple[str, str] = ("", "")
+
+    @property
+    def is_frozen_on_one_side(self) -> bool:
+        """Whether it requires a gradient on one side only."""
+        return set(self.trains) == {"True", "False"}
 
     @property
     def differs(self) -> bool:
@@ -70,6 +81,8 @@ class Account(msgspec.Struct, frozen=True):
         outputs: those that differ and could be split.
         keys: of all tensors.
         definition: how the two sides call the operation differently, "" when alike.
+        partner: golden record; "" for none.
+        place, partner_place: in the order of execution of its own dump; -1 for none.
         dtype: what it turned equal input dtypes into on both sides, where that differs: `BFloat16 against Float32`.
     """
 
@@ -79,6 +92,9 @@ class Account(msgspec.Struct, frozen=True):
     keys: tuple[ValueKey, ...] = ()
     definition: str = ""
     dtype: str = ""
+    partner: str = ""
+    place: int = -1
+    partner_place: int = -1
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:

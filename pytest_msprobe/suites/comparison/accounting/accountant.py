@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction, DumpError, find_dtype, split_record_name
 from msprobe_collector.dump_format.leaves import canonical_dtype
@@ -12,9 +15,9 @@ from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics import kind_of, unit_roundoff
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.content import content_key
+from pytest_msprobe.suites.comparison.accounting.content import content_key, load
 from pytest_msprobe.suites.comparison.accounting.terms import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -23,6 +26,8 @@ from pytest_msprobe.suites.comparison.accounting.terms import (
     Terms,
     split,
 )
+from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.figures import measure_pair
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 from pytest_msprobe.suites.comparison.side import Side
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
@@ -51,8 +56,11 @@ class _Pair:
 class Accountant:
     """Accounts for the operations of one pair of dumps; holds the tensors of one API call at a time."""
 
-    def __init__(self, target: Side, golden: Side, engines: Engines, *, max_memory_bytes: int) -> None:
+    def __init__(
+        self, target: Side, golden: Side, engines: Engines, limits: DistanceLimits, *, max_memory_bytes: int
+    ) -> None:
         """An accountant that lets `engines` compute; calls that may need more memory are not accounted for."""
+        self._limits = limits
         self._target = target
         self._golden = golden
         self._engines = engines
@@ -68,14 +76,25 @@ class Accountant:
 
     def account(self, found: OperationComparison) -> Account:
         """What became of the difference of an operation."""
+        account = self._account(found)
+        partner = found.partner
+        if partner is None:
+            is_golden = found.held_by == "golden"
+            places = (-1, found.operation.index) if is_golden else (found.operation.index, -1)
+            return structs.replace(account, place=places[0], partner_place=places[1])
+        return structs.replace(
+            account, partner=partner.record, place=found.operation.index, partner_place=partner.index
+        )
+
+    def _account(self, found: OperationComparison) -> Account:
         keys = tuple(self._key(value) for value in found.values if value.is_tensor)
         dtype = _dtype_change(found.values)
-        if found.held_by != "both" or found.partner is None:
+        if found.partner is None:
             return Account("unmatched", keys=keys)
         if found.operation.is_cell:
             return Account("contained", keys=keys)
         pairs = [value for value in found.values if value.is_output and value.target and value.golden]
-        changed = {key.path for key in keys if key.is_output and key.differs}
+        changed = {key.path for key in keys if key.is_output and key.differs and key.target and key.golden}
         if not changed and not dtype:
             return Account("equal", keys=keys)
         try:
@@ -84,24 +103,44 @@ class Accountant:
             outputs = self._outputs(pair, direction, pairs, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return Account("unaccounted", reason=_one_line(error), keys=keys, dtype=dtype)
-        left = changed - {output.path for output in outputs}
-        if left:
-            reason = f"no benchmark value for {', '.join(sorted(left))}"
-            kind: Kind = "fault" if any(output.blamed for output in outputs) else "unaccounted"
-            return Account(kind, reason, outputs, keys, pair.definition, dtype)
         inputs = max((key.distance or 0.0 for key in keys if not key.is_output), default=0.0)
         outputs = tuple(_with_growth(output, inputs) for output in outputs)
-        return Account(_kind(outputs), "", outputs, keys, pair.definition, dtype)
+        kind, left = _kind(outputs), changed - {output.path for output in outputs}
+        reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
+        kind = "unaccounted" if left and kind != "fault" else kind
+        return Account(kind, reason, outputs, keys, pair.definition, dtype)
 
     def _key(self, value: ValueComparison) -> ValueKey:
         leaf = value.target or value.golden
         assert leaf is not None
-        target, golden = (
-            content_key(value.target, self._target.tensors),
-            content_key(value.golden, self._golden.tensors),
+        left, right = load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)
+        target, golden = content_key(value.target, left), content_key(value.golden, right)
+        trains = tuple(side.requires_grad if side is not None else "" for side in (value.target, value.golden))
+        distance, is_beyond = (0.0, False) if target == golden else self._distance(value, left, right)
+        is_integer = left is not None and kind_of(left.dtype) in ("int", "bool")
+        return ValueKey(
+            value.path,
+            value.is_output,
+            target,
+            golden,
+            distance,
+            leaf.shape,
+            is_beyond,
+            is_integer,
+            trains,  # type: ignore[arg-type]  # two
         )
-        distance = 0.0 if target and target == golden else value.distance
-        return ValueKey(value.path, value.is_output, target, golden, distance, leaf.shape)
+
+    def _distance(self, value: ValueComparison, left: Array | None, right: Array | None) -> tuple[float | None, bool]:
+        """How far two arrays are apart, and whether that is beyond the limit of the coarser dtype."""
+        if left is None or right is None or value.target is None or value.golden is None or left.size != right.size:
+            return None, True
+        figures = measure_pair(left.reshape(-1), right.reshape(-1))
+        if figures.metrics.structural:
+            return None, True
+        limit = self._limits.limit(value.target.dtype, value.golden.dtype)
+        far = self._limits.element_limit(limit, figures.peak)
+        is_beyond = not figures.distance <= limit or (figures.metrics.max_abs or 0.0) > far
+        return figures.distance, is_beyond or bool(figures.metrics.nonfinite_mismatches)
 
     def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
         if self._name != operation.call:
@@ -237,18 +276,8 @@ def _kind(outputs: Sequence[OutputAccount]) -> Kind:
 
 
 def _with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
-    if not 0 < inputs < float("inf"):
-        return output
-    return OutputAccount(
-        output.path,
-        output.size,
-        output.sizes,
-        output.shares,
-        output.sizes[INHERITED] / inputs,
-        output.blamed,
-        output.worst,
-        output.ratio,
-    )
+    """With the relative size of its inherited part over that of the largest difference among the `inputs`."""
+    return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
 
 
 def _dtype_change(values: Sequence[ValueComparison]) -> str:
