@@ -55,14 +55,23 @@ class RecordedOutput:
 class RecordedCall:
     """An API call of a tensor dump. Holds its inputs and the benchmark's forwards until `close`."""
 
-    def __init__(self, dump: Dump, name: str, engines: Engines, *, with_backward: bool, max_memory_bytes: int) -> None:
-        """The call `name` of `dump`.
+    def __init__(
+        self,
+        dump: Dump,
+        name: str,
+        engines: Engines,
+        *,
+        with_backward: bool,
+        max_memory_bytes: int,
+        is_random: bool = False,
+    ) -> None:
+        """The call `name` of `dump`; `is_random` for a class that knows what a random one drew.
 
         Raises:
             NotJudged: it cannot be run, its inputs are not in the dump, or it is random by nature.
         """
         api = parse_api_name(name)
-        if (random := random_api(api, dump.framework)) is not None:
+        if not is_random and (random := random_api(api, dump.framework)) is not None:
             raise NotJudged("skip", random.reason or "random by nature")
         self._dump = dump
         self._engines = engines
@@ -98,7 +107,7 @@ class RecordedCall:
             outputs = self._ask(lambda execution: execution.outputs, call, variant)
             values: Sequence[Any] = [output.value for output in self._present(outputs)]
         else:
-            paths = self._gradient_paths()
+            paths = self.gradient_paths()
             values = self._ask(lambda execution: execution.gradients(incoming), call, variant)
         return {path: value for path, value in zip(paths, values) if path and hasattr(value, "dtype")}
 
@@ -144,7 +153,7 @@ class RecordedCall:
     def _outputs(self) -> tuple[RecordedOutput, ...]:
         reference: tuple[Output, ...] = self._ask(lambda execution: execution.outputs)
         left_open = {output.path for output in reference if output.value is None}
-        recorded = [output for output in self._recorded_outputs() if output.value is not None]
+        recorded = [output for output in self.recorded_outputs() if output.value is not None]
         left = self._present([output for output in recorded if output.path not in left_open])
         right = self._present(reference)
         if len(left) != len(right):
@@ -157,22 +166,23 @@ class RecordedCall:
 
     def _gradients(self) -> tuple[RecordedOutput, ...]:
         incoming = self.incoming("backward")
-        recorded = self._recorded.forward(self.case.call, differentiate=self.case.wanted).gradients(incoming)
+        recorded = self.recorded_gradients(incoming)
         reference = self._ask(lambda execution: execution.gradients(incoming))
-        reference = follow_tested_indices(self.case, reference, incoming, self._recorded_outputs)
+        reference = follow_tested_indices(self.case, reference, incoming, self.recorded_outputs)
         recorded = in_best_order(self.case, recorded, reference)
         return tuple(
             RecordedOutput(path, position, mine, theirs)
-            for position, (path, mine, theirs) in enumerate(zip(self._gradient_paths(), recorded, reference))
+            for position, (path, mine, theirs) in enumerate(zip(self.gradient_paths(), recorded, reference))
             if path and mine is not None and theirs is not None
         )
 
-    def _gradient_paths(self) -> list[str]:
+    def gradient_paths(self) -> list[str]:
+        """Places of the recorded gradients, by argument that is differentiated; "" for one without."""
         entries = self.case.pairing.entries
         return [f"output.{entries[path]}" if path in entries else "" for path in self.case.wanted]
 
     def _judged_indices(self, output: RecordedOutput) -> Judgement | None:
-        outputs = self._recorded_outputs()
+        outputs = self.recorded_outputs()
         chosen = selection(self.case.call, outputs)
         if chosen is None or output.recorded.dtype.kind not in "iu" or output.reference.dtype.kind not in "iu":
             return None
@@ -192,7 +202,12 @@ class RecordedCall:
         case = self.case
         return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
 
-    def _recorded_outputs(self) -> tuple[Output, ...]:
+    def recorded_gradients(self, incoming: Incoming) -> Incoming:
+        """Recorded gradients by argument that is differentiated."""
+        return self._recorded.forward(self.case.call, differentiate=self.case.wanted).gradients(incoming)
+
+    def recorded_outputs(self) -> tuple[Output, ...]:
+        """What the dump holds of the forward."""
         execution: Execution = self._recorded.forward(self.case.call, differentiate=())
         return execution.outputs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ class Plan:
     eps: float = 1e-5
     is_scaled: bool = True
     is_unbiased: bool = False
-    is_causal: bool = True
-    extra: dict[str, Any] = field(default_factory=dict)
+    dropout: float = 0.0
+    half: bool = False
+    doubles: bool = False
 
 
 class Norm(nn.Module):
@@ -57,6 +58,18 @@ class Attention(nn.Module):
         return self.o(torch.reshape(torch.transpose(torch.matmul(weights, v), 1, 2), (b, t, WIDTH)))
 
 
+class Doubled(torch.autograd.Function):
+    """Identity whose gradient counts twice; no function of PyTorch, so that nothing records it."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
 class Block(nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -65,8 +78,15 @@ class Block(nn.Module):
         self.plan = plan
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.plan.doubles:
+            x = Doubled.apply(x)
         x = x + self.a(self.n1(x), mask)
-        return x + self.down(F.gelu(self.up(self.n2(x)), approximate=self.plan.gelu))
+        hidden = self.n2(x)
+        if self.plan.half:
+            hidden = hidden.half().float()
+        hidden = F.gelu(self.up(hidden), approximate=self.plan.gelu)
+        hidden = F.dropout(hidden, 0.1, self.plan.dropout > 0)
+        return x + self.down(hidden)
 
 
 class Gpt(nn.Module):
@@ -93,15 +113,97 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def gpt_batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Words, labels and mask (True where a word may not look)."""
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.randint(0, WORDS, (BATCH, LENGTH), generator=generator)
-    labels = torch.randint(0, WORDS, (BATCH * LENGTH,), generator=generator)
-    return ids, labels, torch.triu(torch.ones(LENGTH, LENGTH, dtype=torch.bool), 1)
+class SmallCnn(nn.Module):
+    """Two convolutions, batch norm, pools and a linear layer."""
+
+    def __init__(self, pool: int = 2, eps: float = 1e-5) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.norm, self.head = nn.BatchNorm2d(8, eps=eps), nn.Linear(16 * 4 * 4, 10)
+        self.pool = pool
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.first(x)))
+        x = F.max_pool2d(x, self.pool, 2, (self.pool - 1) // 2)
+        x = F.max_pool2d(F.relu(self.second(x)), 2)
+        return self.head(torch.flatten(x, 1))
 
 
-def gpt_loss(net: nn.Module, ids: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    """Cross entropy of the next words."""
-    logits = torch.reshape(net(ids, mask), (-1, WORDS))
-    return F.cross_entropy(logits.float(), labels)
+@dataclass
+class Settings:
+    """A training step; the defaults are right."""
+
+    mask_shift: int = 0
+    smoothing: float = 0.0
+    wrong_value: bool = False
+    is_clipped: bool = True
+    loss_dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = torch.float32
+    steps: int = 0
+    threads: int = 1
+    order: str = "plain"
+
+
+class Training:
+    """A network with its batch; `step` is what is dumped."""
+
+    def __init__(self, net: nn.Module, settings: Settings) -> None:
+        self.net = net.to(settings.dtype)
+        self.settings = settings
+
+    @classmethod
+    def of(cls, network: str, plans: dict[int, Plan] | None = None, **options: Any) -> Training:
+        """The training of `gpt` or `cnn`; `pool` and `eps` are those of the CNN."""
+        shape = {name: options.pop(name) for name in ("pool", "eps") if name in options}
+        kind = GptTraining if network == "gpt" else CnnTraining
+        net = Gpt(plans) if network == "gpt" else SmallCnn(**shape)
+        return kind(net, Settings(**options))
+
+    def warm_up(self) -> None:
+        """What comes before the step."""
+
+    def step(self) -> None:
+        """Forward and backward."""
+        raise NotImplementedError
+
+
+class GptTraining(Training):
+    """Next words of a random text; the loss is scaled, and its gradient is clipped."""
+
+    def step(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        ids = torch.randint(0, WORDS, (BATCH, LENGTH), generator=generator)
+        labels = torch.randint(0, WORDS, (BATCH * LENGTH,), generator=generator)
+        if self.settings.wrong_value:
+            ids[1, 4] = (int(ids[1, 4]) + 1) % WORDS
+        mask = torch.triu(torch.ones(LENGTH, LENGTH, dtype=torch.bool), 1 + self.settings.mask_shift)
+        logits = torch.reshape(self.net(ids, mask), (-1, WORDS))
+        if self.settings.loss_dtype == torch.bfloat16:
+            logits = logits.bfloat16()
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.settings.smoothing)
+        loss.backward()
+        gradient = self.net.head.weight.grad
+        if self.settings.is_clipped:
+            gradient = gradient / 2.0
+        torch.sub(self.net.head.weight.detach(), gradient * 0.1)
+
+
+class CnnTraining(Training):
+    """Random pictures; `steps` optimizer steps come before the one that is dumped."""
+
+    def step(self) -> None:
+        generator = torch.Generator().manual_seed(4)
+        x = torch.randn(4, 3, 16, 16, generator=generator).to(self.settings.dtype)
+        labels = torch.randint(0, 10, (4,), generator=generator)
+        if self.settings.wrong_value:
+            x[2, 1, 7, 7] = 3.0
+        F.cross_entropy(self.net(x).float(), labels).backward()
+
+    def warm_up(self) -> None:
+        """The steps before."""
+        optimizer = torch.optim.SGD(self.net.parameters(), 0.1)
+        for _ in range(self.settings.steps):
+            self.step()
+            optimizer.step()
+            optimizer.zero_grad()

@@ -61,9 +61,38 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.names = _names()
         self.counts: dict[str, int] = {}
-        self.forwards: list[dict[str, Any]] = []
-        self.backwards: list[dict[str, Any]] = []
+        #: (direction, record) in the order of execution.
+        self.records: list[tuple[str, dict[str, Any]]] = []
         self.change = change
+        self.trains: dict[int, bool] = {}
+
+    def copied(self, value: Any) -> Any:
+        """What the dump gets of a value."""
+        if isinstance(value, torch.Tensor):
+            array = to_numpy(value)
+            self.trains[id(array)] = value.requires_grad
+            return array
+        if isinstance(value, torch.dtype):
+            return {"type": "torch.dtype", "value": str(value)}
+        if isinstance(value, (tuple, list)):
+            return [self.copied(item) for item in value]
+        return value
+
+    def watch(self, net: torch.nn.Module) -> None:
+        """Record the forward of every layer that has parameters of its own."""
+        for path, layer in net.named_modules():
+            if list(layer.parameters(recurse=False)):
+                layer.register_forward_hook(self._layer(f"{path}.{type(layer).__name__}"))
+
+    def _layer(self, name: str) -> Callable[[torch.nn.Module, Any, Any], None]:
+        def hook(layer: torch.nn.Module, args: Any, output: Any) -> None:
+            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+                parameters = {key: self.copied(value) for key, value in layer.named_parameters(recurse=False)}
+                record = {"name": f"Module.{name}.forward.0", "args": [self.copied(value) for value in args]}
+                outputs = [self.copied(output)]
+                self.records.append(("layer", {**record, "parameters": parameters, "outputs": outputs}))
+
+        return hook
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -75,15 +104,15 @@ class _Recorder(TorchFunctionMode):
         call = f"{name}.{number}"
         record: dict[str, Any] = {"name": call, "incoming": {}, "gradients": {}}
         args = self._watched(args, record)
-        record["args"] = [_copied(value) for value in args]
-        record["kwargs"] = {key: _copied(value) for key, value in kwargs.items()}
+        record["args"] = [self.copied(value) for value in args]
+        record["kwargs"] = {key: self.copied(value) for key, value in kwargs.items()}
         record["stack"] = _stack()
         returned = None if self.change is None else self.change(call, function, args, kwargs)
         if returned is None:
             returned = function(*args, **kwargs)
         outputs = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        record["outputs"] = [_copied(value) for value in outputs]
-        self.forwards.append(record)
+        record["outputs"] = [self.copied(value) for value in outputs]
+        self.records.append(("forward", record))
         for place, output in enumerate(outputs):
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(self._incoming(record, place))
@@ -92,9 +121,11 @@ class _Recorder(TorchFunctionMode):
     def _watched(self, args: Any, record: dict[str, Any]) -> list[Any]:
         """The arguments; each that needs a gradient as an alias of its own, whose gradient is that of this use."""
         watched, place = [], 0
+        method = record["name"].split(".")[1]
+        is_in_place = method.endswith("_") and not method.endswith("__")
         for value in args:
             if isinstance(value, torch.Tensor):
-                if value.requires_grad and torch.is_grad_enabled() and not record["name"].split(".")[1].endswith("_"):
+                if value.requires_grad and torch.is_grad_enabled() and not is_in_place:
                     value = value.view_as(value)
                     value.register_hook(self._gradient(record, place))
                 place += 1
@@ -105,7 +136,7 @@ class _Recorder(TorchFunctionMode):
     def _incoming(self, record: dict[str, Any], place: int) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
             if not record["incoming"]:
-                self.backwards.append(record)
+                self.records.append(("backward", record))
             record["incoming"][place] = to_numpy(gradient)
 
         return hook
@@ -117,16 +148,6 @@ class _Recorder(TorchFunctionMode):
         return hook
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return to_numpy(value)
-    if isinstance(value, torch.dtype):
-        return {"type": "torch.dtype", "value": str(value)}
-    if isinstance(value, (tuple, list)):
-        return [_copied(item) for item in value]
-    return value
-
-
 def _stack() -> list[str]:
     frames = [frame for frame in traceback.extract_stack()[:-2] if "/accounting/" in frame.filename]
     frames = [frame for frame in frames if not frame.filename.endswith("torch_recorder.py")]
@@ -136,23 +157,56 @@ def _stack() -> list[str]:
     ]
 
 
+class _Builder(DumpBuilder):
+    """Writes what requires a gradient as well."""
+
+    trains: dict[int, bool]
+
+    def tensor(self, array: np.ndarray[Any, Any], data_name: str) -> dict[str, Any]:
+        entry = super().tensor(array, data_name)
+        return {**entry, "requires_grad": self.trains[id(array)]} if id(array) in self.trains else entry
+
+
 def record_step(
-    folder: Path, step: Callable[[], Any], *, change: Callable[[str, Any, Any, Any], Any] | None = None
+    folder: Path,
+    step: Callable[[], Any],
+    net: torch.nn.Module,
+    *,
+    change: Callable[[str, Any, Any, Any], Any] | None = None,
 ) -> Path:
-    """The dump.json of one training step, below `folder`."""
+    """The dump.json of one training step of `net`, below `folder`, at level mix."""
     with _Recorder(change) as recorder:
+        recorder.watch(net)
         step()
-    builder = DumpBuilder(folder, framework="pytorch")
-    for record in recorder.forwards:
-        name = record["name"]
+    builder = _Builder(folder, framework="pytorch")
+    builder.header["level"] = "mix"
+    builder.trains = recorder.trains
+    for kind, record in recorder.records:
+        _add(builder, kind, record)
+    return builder.write()
+
+
+def _add(builder: DumpBuilder, kind: str, record: dict[str, Any]) -> None:
+    name = record["name"]
+    if kind == "layer":
+        fields = {"input_args": record["args"], "input_kwargs": {}, "parameters": record["parameters"]}
+        builder.records[name] = _values(builder, name, {**fields, "output": record["outputs"]})
+    elif kind == "forward":
         builder.call(name, record["args"], record["outputs"], keywords=record["kwargs"])
         builder.stacks[f"{name}.forward"] = record["stack"]
-    for record in recorder.backwards:
-        name = f"{record['name']}.backward"
+    else:
         incoming = [record["incoming"].get(place) for place in range(len(record["outputs"]))]
         gradients = [record["gradients"].get(place) for place in range(record["tensors"])]
-        builder.records[name] = {
-            "input": [builder.value(item, f"{name}.input.{i}") for i, item in enumerate(incoming)],
-            "output": [builder.value(item, f"{name}.output.{i}") for i, item in enumerate(gradients)],
-        }
-    return builder.write()
+        builder.records[f"{name}.backward"] = _values(
+            builder, f"{name}.backward", {"input": incoming, "output": gradients}
+        )
+
+
+def _values(builder: DumpBuilder, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of a record."""
+    return {
+        field: {key: builder.value(item, f"{name}.{field}.{key}") for key, item in value.items()}
+        if isinstance(value, dict)
+        else [builder.value(item, f"{name}.{field}.{i}") for i, item in enumerate(value)]
+        for field, value in fields.items()
+    }

@@ -83,7 +83,8 @@ class Account(msgspec.Struct, frozen=True):
         definition: how the two sides call the operation differently, "" when alike.
         partner: golden record; "" for none.
         place, partner_place: in the order of execution of its own dump; -1 for none.
-        dtype: what it turned equal input dtypes into on both sides, where that differs: `BFloat16 against Float32`.
+        dtype: how the dtypes of its outputs differ: `BFloat16 against Float32`.
+        is_cast: whether those of its inputs do not.
     """
 
     kind: Kind
@@ -92,6 +93,7 @@ class Account(msgspec.Struct, frozen=True):
     keys: tuple[ValueKey, ...] = ()
     definition: str = ""
     dtype: str = ""
+    is_cast: bool = False
     partner: str = ""
     place: int = -1
     partner_place: int = -1

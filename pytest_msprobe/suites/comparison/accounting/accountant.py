@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from msgspec import structs
 
-from msprobe_collector.dump_format import DIRECTIONS, Direction, DumpError, find_dtype, split_record_name
-from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format import (
+    DIRECTIONS,
+    Direction,
+    DumpError,
+    parse_api_name,
+    split_record_name,
+)
 from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.cases.dropout_call import DropoutCall, is_dropout
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Array, Unsupported
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.accounting.content import content_key, load
+from pytest_msprobe.suites.comparison.accounting.definition import definition, dtype_change, placed
 from pytest_msprobe.suites.comparison.accounting.terms import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -88,7 +96,7 @@ class Accountant:
 
     def _account(self, found: OperationComparison) -> Account:
         keys = tuple(self._key(value) for value in found.values if value.is_tensor)
-        dtype = _dtype_change(found.values)
+        dtype, is_cast = dtype_change(found.values)
         if found.partner is None:
             return Account("unmatched", keys=keys)
         if found.operation.is_cell:
@@ -97,18 +105,19 @@ class Accountant:
         changed = {key.path for key in keys if key.is_output and key.differs and key.target and key.golden}
         if not changed and not dtype:
             return Account("equal", keys=keys)
+        known = Account("unaccounted", keys=keys, dtype=dtype, is_cast=is_cast)
         try:
             pair = self._pair_of(found.operation, found.partner)
             direction = _direction(found.operation)
             outputs = self._outputs(pair, direction, pairs, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
-            return Account("unaccounted", reason=_one_line(error), keys=keys, dtype=dtype)
+            return structs.replace(known, reason=_one_line(error))
         inputs = max((key.distance or 0.0 for key in keys if not key.is_output), default=0.0)
         outputs = tuple(_with_growth(output, inputs) for output in outputs)
         kind, left = _kind(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
-        return Account(kind, reason, outputs, keys, pair.definition, dtype)
+        return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
 
     def _key(self, value: ValueComparison) -> ValueKey:
         leaf = value.target or value.golden
@@ -161,7 +170,7 @@ class Accountant:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
         target, golden = (
-            RecordedCall(
+            _call_class(side, name)(
                 side,
                 name,
                 self._engines,
@@ -170,7 +179,11 @@ class Accountant:
             )
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
-        return _Pair(operation.call, target, golden, definition(target.case.call, golden.case.call))
+        differing = definition(target.case.call, golden.case.call)
+        if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
+            is_same = np.array_equal(target.factors != 0, golden.factors != 0)
+            differing = "" if is_same else "other elements are dropped (compare seeds)"
+        return _Pair(operation.call, target, golden, differing)
 
     def _outputs(
         self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
@@ -198,7 +211,7 @@ class Accountant:
         """f_t of the golden run's inputs; None where both sides define the operation alike."""
         if not pair.definition:
             return None
-        tensors = _placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
+        tensors = placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
         if tensors is None:
             return None
         call = pair.target.with_tensors(tensors)
@@ -233,39 +246,8 @@ class Accountant:
         )
 
 
-def definition(target: Call, golden: Call) -> str:
-    """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
-    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
-        return f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
-            f"{golden.api.type}.{golden.api.api} ({golden.framework})"
-        )
-    left, right = _plain(target), _plain(golden)
-    differing = [
-        f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
-        for name in dict.fromkeys((*left, *right))
-        if left.get(name) != right.get(name)
-    ]
-    return ", ".join(differing)
-
-
-def _plain(call: Call) -> dict[str, str]:
-    """Arguments that are not tensors, as text, by their place; tensors by their number of dimensions."""
-    found: dict[str, str] = {}
-
-    def note(path: LeafPath, value: object) -> None:
-        is_tensor = hasattr(value, "__array_interface__")
-        found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
-
-    map_leaves(call, note)
-    return found
-
-
-def _placed(target: Mapping[LeafPath, Array], golden: Mapping[LeafPath, Array]) -> dict[LeafPath, Array] | None:
-    """The golden tensors at the target's places: those of equal name, else in order; None when shapes do not fit."""
-    names: Iterable[LeafPath] = target if target.keys() == golden.keys() else golden
-    found = dict(zip(target, (golden[name] for name in names)))
-    fits = len(target) == len(golden) and all(target[path].shape == found[path].shape for path in target)
-    return found if fits else None
+def _call_class(side: Side, name: str) -> type[RecordedCall]:
+    return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
 
 
 def _kind(outputs: Sequence[OutputAccount]) -> Kind:
@@ -278,28 +260,6 @@ def _kind(outputs: Sequence[OutputAccount]) -> Kind:
 def _with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
     """With the relative size of its inherited part over that of the largest difference among the `inputs`."""
     return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
-
-
-def _dtype_change(values: Sequence[ValueComparison]) -> str:
-    """What equal input dtypes became on both sides where that differs; "" where inputs differ already, or nothing."""
-    floats = [
-        (value, canonical_dtype(value.target.dtype), canonical_dtype(value.golden.dtype))
-        for value in values
-        if value.target is not None
-        and value.golden is not None
-        and value.target.tensor is not None
-        and value.golden.tensor is not None
-    ]
-    inputs = [(left, right) for value, left, right in floats if not value.is_output and _is_float(left)]
-    outputs = [(left, right) for value, left, right in floats if value.is_output]
-    if not inputs or any(left != right for left, right in inputs):
-        return ""
-    return next((f"{left} against {right}" for left, right in outputs if left != right), "")
-
-
-def _is_float(dtype: str) -> bool:
-    found = find_dtype(dtype)
-    return found is not None and found.kind in ("float", "complex")
 
 
 def _roundoff(array: Array) -> float:

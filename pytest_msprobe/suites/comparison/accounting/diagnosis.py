@@ -29,6 +29,7 @@ class Diagnosis:
         steps: all records that were judged, in order.
         faults: that with the largest effect first.
         unlinked: inputs that differ and whose maker is not known.
+        passed_on: (record, place) of the outputs that differ and that another record uses.
         missing: how many records of the target were not judged in this run.
     """
 
@@ -37,6 +38,7 @@ class Diagnosis:
     steps: tuple[Step, ...]
     faults: tuple[Fault, ...]
     unlinked: int
+    passed_on: frozenset[tuple[str, str]]
     missing: int
 
     @classmethod
@@ -45,7 +47,8 @@ class Diagnosis:
         causes = Causes(DataFlow(steps), lambda *found: is_wrong_sum((target, golden), *found))
         faults = causes.find()
         judged = sum(step.account.place >= 0 for step in steps)
-        return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, len(target.operations) - judged)
+        missing = len(target.operations) - judged
+        return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, frozenset(causes.passed_on), missing)
 
     @property
     def outcome(self) -> Outcome:
@@ -62,10 +65,20 @@ class Diagnosis:
         """Records by kind of account."""
         return Counter(step.account.kind for step in self.steps)
 
-    @property
-    def growths(self) -> list[tuple[str, float]]:
-        """(record, growth) of the operations that enlarge differences most."""
-        return growths(self.steps)
+    def growths(self, steps: Sequence[Step] | None = None) -> list[tuple[str, float]]:
+        """(record, growth) where relative differences grow most on their way, among `steps` or all.
+
+        Outputs that nothing uses are left out: a gradient that is zero but for rounding has no meaningful growth.
+        """
+        found = [
+            (step.record, output.growth)
+            for step in (self.steps if steps is None else steps)
+            for output in step.account.outputs
+            if output.growth is not None
+            and math.isfinite(output.growth)
+            and (step.record, output.path) in self.passed_on
+        ]
+        return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]
 
     @property
     def last(self) -> tuple[Step, str, float] | None:
@@ -102,16 +115,12 @@ class Diagnosis:
         if self.outcome != "equal" and self.last is not None:
             step, path, distance = self.last
             yield f"The last forward output, {step.record}.{path}, differs by {distance:.3g}."
-        if self.outcome == "rounding" and self.growths:
-            yield (
-                "It grows most in "
-                + ", ".join(f"{record} (x {growth:.3g})" for record, growth in self.growths[:2])
-                + "."
-            )
-        if found := self.unaccounted:
-            suspects = [step.record for step in found if is_suspect(step)]
+        if self.outcome == "rounding" and (largest := self.growths()):
+            yield f"It grows most in {largest[0][0]} (x {largest[0][1]:.3g})."
+        if uncomputed := self.unaccounted:
+            suspects = [step.record for step in uncomputed if is_suspect(step)]
             named = f"; equal inputs and another output: {', '.join(suspects[:_MOST_SHOWN])}" if suspects else ""
-            yield f"{len(found)} operations could not be computed again{named}."
+            yield f"{len(uncomputed)} operations could not be computed again{named}."
         if self.unlinked:
             yield f"For {self.unlinked} inputs that differ it is not known what made them."
         if self.missing:
@@ -122,7 +131,7 @@ class Diagnosis:
         others = f" (and {' and '.join(record.rpartition('.')[2] for record in more)})" if more else ""
         frame = self.frame(fault)
         where = f", called from {frame.file}:{frame.line}" if frame is not None else ""
-        growth = growths(fault.reached)[:1]
+        growth = self.growths(fault.reached)[:1]
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
         reach = f"; {len(fault.reached)} operations inherit it{grows}" if fault.reached else ""
         return f"{name}{others}: {fault.sentence.rstrip('.')}{where}{reach}"
@@ -138,14 +147,3 @@ def is_suspect(step: Step) -> bool:
     if step.account.kind != "unaccounted" or step.operation.phase != "forward":
         return False
     return not any(key.differs for key in step.inputs) and any(key.is_beyond for key in step.outputs)
-
-
-def growths(steps: Sequence[Step]) -> list[tuple[str, float]]:
-    """(record, growth) of the operations that enlarge the relative difference of their inputs most."""
-    found = [
-        (step.record, output.growth)
-        for step in steps
-        for output in step.account.outputs
-        if output.growth is not None and math.isfinite(output.growth)
-    ]
-    return sorted(found, key=lambda entry: -entry[1])[:_MOST_GROWTHS]

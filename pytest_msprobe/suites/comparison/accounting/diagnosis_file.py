@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pytest_msprobe.suites.comparison.accounting.account import Account
-from pytest_msprobe.suites.comparison.accounting.diagnosis import OUTCOMES, Diagnosis, growths, is_suspect
+from pytest_msprobe.suites.comparison.accounting.diagnosis import OUTCOMES, Diagnosis, is_suspect
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from pytest_msprobe.suites.comparison.accounting.next_steps import next_steps
 
@@ -43,7 +43,7 @@ def _dump(diagnosis: Diagnosis) -> dict[str, Any]:
         "outcome": diagnosis.outcome,
         "text": diagnosis.text,
         "counts": dict(diagnosis.counts),
-        "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths],
+        "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
         "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
         "unaccounted": [
             {
@@ -59,7 +59,7 @@ def _dump(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _fault(diagnosis: Diagnosis, fault: Fault) -> dict[str, Any]:
     frame = diagnosis.frame(fault)
-    growth = next(iter(growths(fault.reached)), None)
+    growth = next(iter(diagnosis.growths(fault.reached)), None)
     return {
         "dump": str(diagnosis.target.path),
         "record": fault.records[0] if fault.records else fault.step.record,

@@ -14,6 +14,8 @@ FaultKind = Literal[
     "born", "defined", "dtype", "only_one_side", "parameter", "batch", "constant", "gradient", "unrecorded"
 ]
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden", DEFINED: "both"}
+#: Calls that only one side has, one after the other.
+_LONGEST_CHAIN = 100
 #: Where an operation has its weights, among its inputs.
 _WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul", "mul", "add", "bias")
 
@@ -58,6 +60,7 @@ class Causes:
 
     Attributes:
         unlinked: how many inputs differ that no record made, and are no cause of their own.
+        passed_on: (record, place) of the outputs that differ and that another record uses.
     """
 
     def __init__(self, flow: DataFlow, is_wrong_sum: IsWrongSum) -> None:
@@ -69,6 +72,7 @@ class Causes:
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
         self.unlinked = 0
+        self.passed_on: set[tuple[str, str]] = set()
 
     def find(self) -> list[Fault]:
         """The faults, that with the largest effect first."""
@@ -97,7 +101,7 @@ class Causes:
                     step, kind, _SIDES[part], output.path, sentence, "", output.size, output.shares[part], output.worst
                 ),
             )
-        if account.dtype and self._tells_dtypes and not account.blamed and account.kind != "equal":
+        if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
         for key in step.inputs:
             if key.differs or key.is_frozen_on_one_side:
@@ -117,9 +121,10 @@ class Causes:
         mine, theirs = self._flow.makers(step, key)
         if mine is not None and theirs is not None and mine.step is theirs.step:
             self._link(step, mine.step.record)
+            self.passed_on.add((mine.step.record, mine.path))
             return
         lone = next((maker for maker in (theirs, mine) if maker is not None and not _has_partner(maker)), None)
-        if lone is not None and key.is_beyond:
+        if lone is not None and (key.is_beyond or self._tells_dtypes):
             self._blame_lone(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":
@@ -137,9 +142,10 @@ class Causes:
 
     def _trace_gradient(self, step: Step, key: ValueKey, maker: Maker | None) -> None:
         sources = self._flow.gradient_sources(step, key)
-        differing = [source for source, value in sources if value.differs]
-        for source in differing:
+        differing = [(source, value) for source, value in sources if value.differs]
+        for source, value in differing:
             self._link(step, source.record)
+            self.passed_on.add((source.record, value.path))
         if maker is not None and not differing:
             self._link(step, maker.step.record)
         if differing or not key.is_beyond:
@@ -154,22 +160,34 @@ class Causes:
         self._candidates.append(_unrecorded(step, key, maker))
 
     def _blame_lone(self, step: Step, maker: Maker, side: str) -> None:
-        lone = maker.step
+        lone, is_golden = self._first_lone(maker.step, side), side == "golden"
         call = lone.operation.call
-        other = "target" if side == "golden" else "golden run"
-        sentence = f"only the {'golden run' if side == 'golden' else 'target'} calls it: the {other} has no such call"
-        fault = Fault(lone, "only_one_side", side, maker.path, sentence)
+        has, lacks = ("golden run", "target") if is_golden else ("target", "golden run")
+        fault = Fault(lone, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
         known = self._by_node.setdefault(call, fault)
         if lone.record not in known.records:
             known.records.append(lone.record)
         self._link(step, call)
+
+    def _first_lone(self, step: Step, side: str) -> Step:
+        """The first of the calls of one side that follow each other up to `step`; of a backward, by its forward."""
+        for _ in range(_LONGEST_CHAIN):
+            step = self._flow.forward_of(step) or step
+            makers = (self._flow.makers(step, key)[side == "golden"] for key in step.inputs)
+            before = next((maker.step for maker in makers if maker is not None and not _has_partner(maker)), None)
+            if before is None or before.operation.phase != "forward":
+                break
+            step = before
+        return step
 
     def _blame_value(self, step: Step, key: ValueKey) -> None:
         node = f"value {key.target} {key.golden}"
         self._link(step, node)
         if node in self._by_node:
             return
-        name = self._flow.parameters.get(key.target, "")
+        name = (
+            self._flow.parameters.get(key.target, "") if "False" not in key.trains or key.is_frozen_on_one_side else ""
+        )
         kind = self._kind_of_value(step, key, name)
         what = {"parameter": f"parameter {name}".strip(), "batch": "a value of the batch", "constant": "a constant"}[
             kind

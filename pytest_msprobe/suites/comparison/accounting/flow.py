@@ -106,7 +106,8 @@ class DataFlow:
         """The forward of a backward."""
         if step.operation.phase != "backward":
             return None
-        return self.steps.get(f"{step.operation.call}.forward")
+        steps = self.steps if step.account.place >= 0 else self.golden_only
+        return steps.get(f"{step.operation.call}.forward")
 
     def gradient_sources(self, step: Step, key: ValueKey) -> list[tuple[Step, ValueKey]]:
         """The gradients that an incoming gradient is the sum of: those of every use of the forward's output."""
