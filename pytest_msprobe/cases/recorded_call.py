@@ -83,10 +83,12 @@ class RecordedCall:
             raise NotJudged("skip", f"the dump does not hold all inputs: {drawn}")
         self._executions = Executions()
         self._bench: Engine | None = None
+        self._opinions: dict[Direction, Opinions] = {}
 
     def close(self) -> None:
         """Release all arrays and graphs."""
         self._executions.clear()
+        self._opinions.clear()
 
     def incoming(self, direction: Direction) -> Incoming:
         """Incoming gradients; () for a forward. Raises NotJudged when the dump lacks them."""
@@ -116,16 +118,20 @@ class RecordedCall:
         if direction == "forward" and (found := self._judged_indices(output)) is not None:
             return found
         metrics = measure(output.recorded, output.reference, off_bound=_STANDARD.off_bound)
-        results = output_values(self.case) if direction == "forward" else gradient_values
-        assert self._bench is not None  # there is no output before a benchmark was found
-        opinions = Opinions(
-            self.case, self._executions, Bench(self._bench, None), results, incoming=self.incoming(direction)
-        )
 
         def pair() -> OutputPair:
-            return opinions.pair(output.position, output.recorded, output.reference, metrics)
+            return self._opinions_of(direction).pair(output.position, output.recorded, output.reference, metrics)
 
         return judge_output(_STANDARD, metrics, pair)
+
+    def _opinions_of(self, direction: Direction) -> Opinions:
+        """One for all outputs: the gradients of a perturbed run can be asked for once."""
+        if direction not in self._opinions:
+            results = output_values(self.case) if direction == "forward" else gradient_values
+            assert self._bench is not None  # there is no output before a benchmark was found
+            bench, incoming = Bench(self._bench, None), self.incoming(direction)
+            self._opinions[direction] = Opinions(self.case, self._executions, bench, results, incoming=incoming)
+        return self._opinions[direction]
 
     def tensor_arguments(self) -> dict[LeafPath, Array]:
         """Tensors among the arguments, by their place."""

@@ -92,14 +92,14 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Four blocks; `plans` changes single ones."""
 
-    def __init__(self, plans: dict[int, Plan] | None = None, blocks: int = 4) -> None:
+    def __init__(self, plans: dict[int, Plan] | None = None, blocks: int = 4, seed: int = 0) -> None:
         super().__init__()
         plans = plans or {}
-        torch.manual_seed(7)
+        torch.manual_seed(7 + seed)
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList([Block(plans.get(i, Plan())) for i in range(blocks)])
         self.norm, self.head = Norm(plans.get(blocks, Plan())), nn.Linear(WIDTH, WORDS, bias=False)
-        torch.manual_seed(8)
+        torch.manual_seed(8 + seed)
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 parameter.normal_(0, 0.25)
@@ -116,9 +116,9 @@ class Gpt(nn.Module):
 class SmallCnn(nn.Module):
     """Two convolutions, batch norm, pools and a linear layer."""
 
-    def __init__(self, pool: int = 2, eps: float = 1e-5) -> None:
+    def __init__(self, pool: int = 2, eps: float = 1e-5, seed: int = 0) -> None:
         super().__init__()
-        torch.manual_seed(5)
+        torch.manual_seed(5 + seed)
         self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
         self.norm, self.head = nn.BatchNorm2d(8, eps=eps), nn.Linear(16 * 4 * 4, 10)
         self.pool = pool
@@ -141,8 +141,8 @@ class Settings:
     loss_dtype: torch.dtype = torch.float32
     dtype: torch.dtype = torch.float32
     steps: int = 0
-    threads: int = 1
-    order: str = "plain"
+    seed: int = 0
+    loss_scale: float = 1.0
 
 
 class Training:
@@ -157,8 +157,9 @@ class Training:
         """The training of `gpt` or `cnn`; `pool` and `eps` are those of the CNN."""
         shape = {name: options.pop(name) for name in ("pool", "eps") if name in options}
         kind = GptTraining if network == "gpt" else CnnTraining
-        net = Gpt(plans) if network == "gpt" else SmallCnn(**shape)
-        return kind(net, Settings(**options))
+        settings = Settings(**options)
+        net = Gpt(plans, seed=settings.seed) if network == "gpt" else SmallCnn(**shape, seed=settings.seed)
+        return kind(net, settings)
 
     def warm_up(self) -> None:
         """What comes before the step."""
@@ -172,7 +173,7 @@ class GptTraining(Training):
     """Next words of a random text; the loss is scaled, and its gradient is clipped."""
 
     def step(self) -> None:
-        generator = torch.Generator().manual_seed(3)
+        generator = torch.Generator().manual_seed(3 + self.settings.seed)
         ids = torch.randint(0, WORDS, (BATCH, LENGTH), generator=generator)
         labels = torch.randint(0, WORDS, (BATCH * LENGTH,), generator=generator)
         if self.settings.wrong_value:
@@ -182,7 +183,7 @@ class GptTraining(Training):
         if self.settings.loss_dtype == torch.bfloat16:
             logits = logits.bfloat16()
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=self.settings.smoothing)
-        loss.backward()
+        (loss * self.settings.loss_scale).backward()
         gradient = self.net.head.weight.grad
         if self.settings.is_clipped:
             gradient = gradient / 2.0
@@ -193,12 +194,13 @@ class CnnTraining(Training):
     """Random pictures; `steps` optimizer steps come before the one that is dumped."""
 
     def step(self) -> None:
-        generator = torch.Generator().manual_seed(4)
-        x = torch.randn(4, 3, 16, 16, generator=generator).to(self.settings.dtype)
+        generator = torch.Generator().manual_seed(4 + self.settings.seed)
+        x = torch.randn(4, 3, 16, 16, generator=generator)
         labels = torch.randint(0, 10, (4,), generator=generator)
         if self.settings.wrong_value:
             x[2, 1, 7, 7] = 3.0
-        F.cross_entropy(self.net(x).float(), labels).backward()
+        x = x.to(self.settings.dtype)
+        (F.cross_entropy(self.net(x).float(), labels) * self.settings.loss_scale).backward()
 
     def warm_up(self) -> None:
         """The steps before."""

@@ -46,12 +46,13 @@ def _names() -> dict[Any, str]:
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A copy in the tensor's own dtype."""
-    value = tensor.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:
-        import ml_dtypes
+    with torch._C.DisableTorchFunction():
+        value = tensor.detach().cpu().contiguous()
+        if value.dtype == torch.bfloat16:
+            import ml_dtypes
 
-        return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
-    return value.numpy().copy()
+            return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
+        return value.numpy().copy()
 
 
 class _Recorder(TorchFunctionMode):
@@ -86,7 +87,7 @@ class _Recorder(TorchFunctionMode):
 
     def _layer(self, name: str) -> Callable[[torch.nn.Module, Any, Any], None]:
         def hook(layer: torch.nn.Module, args: Any, output: Any) -> None:
-            with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            with torch._C.DisableTorchFunction(), torch.no_grad():
                 parameters = {key: self.copied(value) for key, value in layer.named_parameters(recurse=False)}
                 record = {"name": f"Module.{name}.forward.0", "args": [self.copied(value) for value in args]}
                 outputs = [self.copied(output)]

@@ -44,8 +44,8 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def differs(self) -> bool:
-        """Whether the sides differ."""
-        return self.target != self.golden
+        """Whether both sides have it, and differ."""
+        return bool(self.target and self.golden) and self.target != self.golden
 
 
 class OutputAccount(msgspec.Struct, frozen=True):

@@ -42,6 +42,9 @@ from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
 #: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.
 _SHARE = 0.05
+#: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
+#: slightly beyond.
+_EXCESS = 2.0
 #: A difference is called inherited when the inputs made this share of it.
 _MOSTLY = 0.5
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
@@ -102,7 +105,7 @@ class Accountant:
         if found.operation.is_cell:
             return Account("contained", keys=keys)
         pairs = [value for value in found.values if value.is_output and value.target and value.golden]
-        changed = {key.path for key in keys if key.is_output and key.differs and key.target and key.golden}
+        changed = {key.path for key in keys if key.is_output and key.differs}
         if not changed and not dtype:
             return Account("equal", keys=keys)
         known = Account("unaccounted", keys=keys, dtype=dtype, is_cast=is_cast)
@@ -227,7 +230,7 @@ class Accountant:
             if terms.weight(part) < _SHARE:
                 continue
             judgement = call.judge(direction, output)
-            if judgement.status == "error":
+            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))

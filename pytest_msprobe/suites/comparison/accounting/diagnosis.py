@@ -57,7 +57,7 @@ class Diagnosis:
             return "fault"
         if any(is_suspect(step) for step in self.steps) or self.unlinked:
             return "unaccounted"
-        differs = any(key.differs and key.golden and key.target for step in self.steps for key in step.account.keys)
+        differs = any(key.differs for step in self.steps for key in step.account.keys)
         return "rounding" if differs else "equal"
 
     @property

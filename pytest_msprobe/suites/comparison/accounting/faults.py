@@ -154,7 +154,9 @@ class Causes:
             names = " and ".join(dict.fromkeys(source.record for source, _ in sources))
             sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
             node = f"{step.record} {key.path}"
-            self._by_node[node] = Fault(step, "gradient", "both", key.path, sentence, "", key.distance)
+            self._by_node[node] = Fault(
+                step, "gradient", "both", key.path, sentence, "", key.distance, records=[step.record]
+            )
             self._link(step, node)
             return
         self._candidates.append(_unrecorded(step, key, maker))
