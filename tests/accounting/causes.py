@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import Plan, Training
-from torch_recorder import record_step
+from accounting.networks import Plan, Training
+from accounting.torch_recorder import record_step
 
 Change = Callable[[str, Any, Any, Any], Any]
 

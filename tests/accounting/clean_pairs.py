@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import Training
-from torch_recorder import record_step
+from accounting.networks import Training
+from accounting.torch_recorder import record_step
 
 
 @dataclass(frozen=True)
