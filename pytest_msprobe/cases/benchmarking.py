@@ -49,6 +49,8 @@ def benchmark_result(
             raised.append(f"benchmark ({bench.label}): {outcome.text}")
         else:
             return bench, outcome
+    if raised and case.constructed:
+        raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
     if raised:
         raise NotJudged("error", "; ".join(raised))
     if not is_installed("torch") and choice.bench == "auto":

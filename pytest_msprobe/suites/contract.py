@@ -119,6 +119,10 @@ class SuiteReport:
         """(what it is, path) of each file."""
         return ()
 
+    def resumable(self) -> Path | None:
+        """The file of its own with which `--msprobe-resume` continues an interrupted run; None for none."""
+        return None
+
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
@@ -223,6 +227,13 @@ class Suite(ABC):
     def placement(self) -> Placement:
         """What the suite wants of workers."""
         return Placement()
+
+    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
+        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that must judge a record; None for any."""
+        return None
 
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""

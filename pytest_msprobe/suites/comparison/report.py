@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format.operation import Operation
-from pytest_msprobe.suites.comparison.divergence import NOTHING_MATCHED, RecordSummary
+from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
 from pytest_msprobe.suites.contract import SuiteError, SuiteReport
@@ -98,8 +98,9 @@ class ComparisonReport(SuiteReport):
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
         divergences = [output.divergence for output in self._outputs.values()]
-        if any(divergence.is_unmatched for divergence in divergences):
-            return NOTHING_MATCHED
+        for divergence in divergences:
+            if divergence.is_unmatched:
+                return divergence.why_unmatched
         if any(diagnosis.faults for diagnosis in self._diagnoses.values()):
             return "the runs differ by more than rounding: see what is at fault above"
         if self._suite.pairs.lone():
