@@ -15,10 +15,10 @@ PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "o
 #: Each option with a value that is right where the option has an effect, and the suites that it has one in.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-device=auto": (PRECHECK, REPEAT),
-    "--msprobe-bench=torch": (PRECHECK, OVERFLOW),
-    "--msprobe-bench-python={python}": (PRECHECK, OVERFLOW),
+    "--msprobe-bench=torch": (PRECHECK, COMPARISON, OVERFLOW),
+    "--msprobe-bench-python={python}": (PRECHECK, COMPARISON, OVERFLOW),
     "--msprobe-seed=3": (PRECHECK, OVERFLOW, REPEAT),
-    "--msprobe-max-memory=1GB": (PRECHECK, OVERFLOW, REPEAT),
+    "--msprobe-max-memory=1GB": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-save-error-data": (PRECHECK,),
     "--msprobe-error-data-dir=kept": (PRECHECK,),
     "--msprobe-error-data-limit=1MB": (PRECHECK,),
@@ -44,6 +44,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-accept=unmatched": (COMPARISON,),
     "--msprobe-result-column=accuracy": (COMPARISON,),
     "--msprobe-xlsx": (COMPARISON,),
+    "--msprobe-accounting=off": (COMPARISON,),
+    "--msprobe-inherited=fail": (COMPARISON,),
+    "--msprobe-diagnosis=diagnosis.json": (COMPARISON,),
     "--msprobe-overflow-strict": (OVERFLOW,),
     "--msprobe-overflow-undecided=skip": (OVERFLOW,),
     "--msprobe-overflow-rules=rules.yaml": (OVERFLOW,),
