@@ -32,6 +32,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-hf32=conv": (PRECHECK,),
     "--msprobe-strict=subnormals": (PRECHECK,),
     "--msprobe-seeds=2": (PRECHECK,),
+    "--msprobe-edge-cases": (PRECHECK,),
     "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
     "--msprobe-noise={golden}": (COMPARISON,),

@@ -236,7 +236,7 @@ class CallCheck:
         """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
         origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
-        benches = self._engines.benchmarks if origin else ()
+        benches = (*self._own_benchmarks(case), *self._engines.benchmarks) if origin else ()
         if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
             raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 
