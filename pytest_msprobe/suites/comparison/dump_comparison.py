@@ -39,6 +39,7 @@ class DumpComparison:
 
     Attributes:
         target, golden: the dumps.
+        limits: largest distances by dtype.
         mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
@@ -54,7 +55,7 @@ class DumpComparison:
         self.target = Side(target, data_dirs)
         self.golden = Side(golden, data_dirs)
         self._settings = settings
-        self._agreement = DistanceLimits.with_changes(settings.distances)
+        self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = _api_rules(settings)
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
@@ -129,9 +130,9 @@ class DumpComparison:
             )
         if target.is_tensor or golden.is_tensor:
             folders = self.target.tensors, self.golden.tensors
-            found = judge_tensors(target, golden, folders, self._agreement, accept=self._settings.accept)
+            found = judge_tensors(target, golden, folders, self.limits, accept=self._settings.accept)
         else:
-            found = judge_plain(target, golden, self._agreement)
+            found = judge_plain(target, golden, self.limits)
         if operation.record in self.matching.by_bare_name:
             status = "warning" if found.status == "pass" else found.status
             return ValueComparison(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_msprobe.suites.comparison.divergence import NOTHING_MATCHED, RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
+from pytest_msprobe.suites.comparison.row_summary import divergence_lines
 from pytest_msprobe.suites.contract import SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.verdicts import VerdictRow
@@ -55,11 +56,8 @@ class ComparisonReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         """The first divergence of each dump, and what was not compared."""
-        several = len(self._outputs) > 1
-        for target, output in self._outputs.items():
-            if several:
-                yield f"{file_id(target, self._root)}:"
-            yield from (f"  {line}" if several else line for line in output.divergence.lines())
+        outputs = self._outputs.items()
+        yield from divergence_lines({file_id(target, self._root): output.divergence for target, output in outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def files(self) -> Iterator[tuple[str, Path]]:

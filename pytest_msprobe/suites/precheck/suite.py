@@ -25,13 +25,14 @@ from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import escape
+from pytest_msprobe.suites.places import place_in
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
 from pytest_msprobe.suites.precheck.header import header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import OPTIONS, PrecheckSettings
 from pytest_msprobe.suites.precheck.report import PrecheckReport
 from pytest_msprobe.suites.precheck.standard_choice import DEFAULT, STANDARD_BOUNDS, StandardChoice, matches
-from pytest_msprobe.verdicts import Figure, Verdict
+from pytest_msprobe.verdicts import Figure, Place, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
@@ -116,6 +117,11 @@ class PrecheckSuite(Suite):
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump."""
+        name = record.call if record.part == RECORD else f"{record.call}.{record.part}"
+        return place_in(self.dump(record.file), name, f"{record.call}.forward")
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
