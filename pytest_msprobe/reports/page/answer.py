@@ -5,20 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from pytest_msprobe.verdicts import EXPLAINED, Place, VerdictRow
 
 _NAMED = 3
 _REASONS = 3
+_RANKS = 8
 
 
 @dataclass(slots=True)
 class _Fault:
-    """Failures of one API that rounding does not explain."""
+    """Failures of one API that rounding does not explain.
+
+    Attributes:
+        count: of them.
+        worst: the largest error over tolerance.
+        cells: outer Cells that all of them ran in.
+        ranks: on which they are.
+    """
 
     count: int = 0
     worst: float = 0.0
+    cells: tuple[str, ...] | None = None
+    ranks: set[int | None] = field(default_factory=set)
+
+    def add(self, place: Place, heat: float | None) -> None:
+        """Count one failure, and keep what its place has in common with the others'."""
+        self.count += 1
+        self.worst = max(self.worst, heat or 0.0)
+        self.ranks.add(place.rank)
+        common = place.cells if self.cells is None else self.cells
+        pairs = zip(common, place.cells)
+        self.cells = tuple(cell for cell, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass(slots=True)
@@ -34,6 +54,7 @@ class Answer:
     _reasons: Counter[str] = field(default_factory=Counter)
     _faults: dict[str, _Fault] = field(default_factory=dict)
     _totals: Counter[str] = field(default_factory=Counter)
+    _ranks: set[int | None] = field(default_factory=set)
     _explained: int = 0
     _first: tuple[tuple[Any, ...], VerdictRow, Place] | None = None
 
@@ -41,6 +62,7 @@ class Answer:
         """Count one row."""
         self._outcomes[row.outcome] += 1
         api = api_of(row.call)
+        self._ranks.add(place.rank)
         self._totals[api] += 1
         if row.status == "skip":
             self._reasons[row.message.partition("\n")[0]] += 1
@@ -49,9 +71,7 @@ class Answer:
         if row.rounding == EXPLAINED:
             self._explained += 1
             return
-        fault = self._faults.setdefault(api, _Fault())
-        fault.count += 1
-        fault.worst = max(fault.worst, heat or 0.0)
+        self._faults.setdefault(api, _Fault()).add(place, heat)
         order = (place.step or 0, place.order if place.order >= 0 else 1 << 60, place.rank or 0)
         if self._first is None or order < self._first[0]:
             self._first = order, row, place
@@ -84,10 +104,21 @@ class Answer:
             return f"{which} explained by rounding: no operation is at fault."
         named = [f"{api} ({fault.count} of {self._totals[api]})" for api, fault in self._ranked()]
         if len(named) == 1:
-            return f"{named[0]} is at fault."
+            ((api, fault),) = self._faults.items()
+            return f"{api} is at fault: {fault.count} of its {self._totals[api]} records fail{self._where(fault)}."
         more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
         *front, last = [*named[:_NAMED], *more]
         return f"{len(named)} operations are at fault: {', '.join(front)} and {last}."
+
+    def _where(self, fault: _Fault) -> str:
+        """What the failures have in common: a Cell, and some ranks of several."""
+        every = "all " if fault.count > 1 else ""
+        inside = f", {every}in {fault.cells[-1]}" if fault.cells else ""
+        ranks = sorted(rank for rank in fault.ranks if rank is not None)
+        if not ranks or fault.ranks == self._ranks:
+            return inside
+        listed = ", ".join(map(str, ranks[:_RANKS])) + (" and others" if len(ranks) > _RANKS else "")
+        return f"{inside}, only on {'rank' if len(ranks) == 1 else 'ranks'} {listed}"
 
     def _more(self, *, has_own: bool) -> Iterator[str]:
         if self._first is not None and not has_own:

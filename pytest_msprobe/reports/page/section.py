@@ -182,6 +182,7 @@ class Section:
             **{name: self._text(texts[name]) for name in _OUTPUT_TEXTS},
             "status": _STATUS[output.status],
             "heat": _json_number(heat_of(self._suite, output), 6),
+            "picture": output.picture,
             **{f"f_{name}": _json_number(value, 10) for name, value in figures},
         }
 

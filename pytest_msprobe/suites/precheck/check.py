@@ -16,6 +16,7 @@ from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, Ou
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines
+from pytest_msprobe.evidence.error_picture import ErrorPictures
 from pytest_msprobe.evidence.error_plot import ErrorPlotter
 from pytest_msprobe.evidence.failure_evidence import FailureKeeper, Sides
 from pytest_msprobe.installing import is_installed
@@ -44,7 +45,7 @@ class CheckSettings:
         standard: the rule for verdicts, or what chooses one for each API call.
         hooks: of conftest.py files, which may change the standard and more.
         numeric: what the device does to numbers, and how many random inputs are drawn.
-        plotter: draws what a failing output is off by; None when nobody will look.
+        plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
     """
 
@@ -54,6 +55,7 @@ class CheckSettings:
     hooks: Hooks
     numeric: NumericSettings = field(default_factory=NumericSettings)
     plotter: ErrorPlotter | None = None
+    pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
 
 
@@ -199,6 +201,8 @@ class CallCheck:
 
     def _illustrated(self, finding: Verdict, pairs: Sequence[tuple[object, object]]) -> Verdict:
         """`finding`, with a picture when it failed and somebody looks; `pairs` are the values behind its rows."""
+        if finding.status == "error" and self._settings.pictures is not None:
+            finding = replace(finding, outputs=self._settings.pictures.added(finding.outputs, pairs))
         if finding.status != "error" or self._settings.plotter is None:
             return finding
         return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))

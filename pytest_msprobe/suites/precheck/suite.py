@@ -219,12 +219,14 @@ class PrecheckSuite(Suite):
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
+        from pytest_msprobe.evidence.error_picture import ErrorPictures
         from pytest_msprobe.evidence.error_plot import ErrorPlotter
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.standard_choice import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
         settings, config = self.settings, self._context.config
+        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -238,6 +240,7 @@ class PrecheckSuite(Suite):
             numeric=settings.numeric,
             hooks=Hooks(config),
             plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
+            pictures=ErrorPictures() if has_rows else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 

@@ -1,6 +1,7 @@
 // The execution strip: every row in its order, one lane per dump, on a canvas.
 
-const MARGIN = { left: 62, right: 14, top: 20, bottom: 30 };
+const TALL = { left: 62, right: 14, top: 20, bottom: 30 };
+const LOW = { left: 108, right: 14, top: 8, bottom: 20 };
 
 function theme() {
   const style = getComputedStyle(document.documentElement);
@@ -63,11 +64,11 @@ function backwardStart(section, lane) {
   return after > 0.6 * (lane.rows.length - first) ? first : -1;
 }
 
-function laneHeight(count) { return count === 1 ? 210 : count <= 3 ? 130 : 92; }
+function laneHeight(count) { return count === 1 ? 210 : count <= 3 ? 110 : 70; }
 
 class StripPainter {
   constructor(canvas, section, lane, isTall) {
-    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section) });
+    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: isTall ? TALL : LOW });
     this.bands = bandsOf(section, lane);
     this.backward = backwardStart(section, lane);
     this.failure = firstFailure(section, lane.rows);
@@ -84,9 +85,9 @@ class StripPainter {
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
 
-  x(position) { return MARGIN.left + ((position + 0.5) / this.section.longest) * (this.width - MARGIN.left - MARGIN.right); }
-  position(x) { return Math.floor(((x - MARGIN.left) / (this.width - MARGIN.left - MARGIN.right)) * this.section.longest); }
-  y(share) { return this.height - MARGIN.bottom - share * (this.height - MARGIN.top - MARGIN.bottom); }
+  x(position) { return this.margin.left + ((position + 0.5) / this.section.longest) * (this.width - this.margin.left - this.margin.right); }
+  position(x) { return Math.floor(((x - this.margin.left) / (this.width - this.margin.left - this.margin.right)) * this.section.longest); }
+  y(share) { return this.height - this.margin.bottom - share * (this.height - this.margin.top - this.margin.bottom); }
 
   rowY(row) {
     const { section } = this;
@@ -101,7 +102,7 @@ class StripPainter {
     context.clearRect(0, 0, this.width, this.height);
     context.font = colors.font;
     this.drawAxes(colors);
-    const step = (this.width - MARGIN.left - MARGIN.right) / section.longest;
+    const step = (this.width - this.margin.left - this.margin.right) / section.longest;
     const size = Math.max(1.6, Math.min(this.isTall ? 4.5 : 3.5, step * 1.2));
     const later = [];
     for (const row of lane.rows) {
@@ -133,43 +134,43 @@ class StripPainter {
 
   drawAxes(colors) {
     const { context, scale, section } = this;
-    const right = this.width - MARGIN.right;
+    const right = this.width - this.margin.right;
     context.lineWidth = 1;
     context.textAlign = "right";
     context.textBaseline = "middle";
-    const every = Math.ceil((scale.top - scale.bottom) / (this.isTall ? 8 : 4));
+    const every = Math.ceil((scale.top - scale.bottom) / (this.isTall ? 8 : 2));
     for (let decade = scale.bottom; decade <= scale.top; decade += every) {
       const y = this.y(scale.share(10 ** decade));
       context.strokeStyle = colors.line;
-      context.beginPath(); context.moveTo(MARGIN.left, y); context.lineTo(right, y); context.stroke();
+      context.beginPath(); context.moveTo(this.margin.left, y); context.lineTo(right, y); context.stroke();
       context.fillStyle = colors.muted;
-      context.fillText(Math.abs(decade) < 4 ? String(Number((10 ** decade).toPrecision(1))) : `1e${decade}`, MARGIN.left - 6, y);
+      context.fillText(Math.abs(decade) < 4 ? String(Number((10 ** decade).toPrecision(1))) : `1e${decade}`, this.margin.left - 6, y);
     }
     if (this.isTall) {
       context.fillStyle = colors.muted;
-      context.fillText("0", MARGIN.left - 6, this.y(0));
-      context.fillText("inf", MARGIN.left - 6, this.y(1));
+      context.fillText("0", this.margin.left - 6, this.y(0));
+      context.fillText("inf", this.margin.left - 6, this.y(1));
     }
     if (section.hasLimit) {
       const y = this.y(scale.share(1));
       context.strokeStyle = colors.fail[1];
       context.setLineDash([6, 4]);
-      context.beginPath(); context.moveTo(MARGIN.left, y); context.lineTo(right, y); context.stroke();
+      context.beginPath(); context.moveTo(this.margin.left, y); context.lineTo(right, y); context.stroke();
       context.setLineDash([]);
     }
     this.drawBands(colors);
   }
 
   drawBands(colors) {
-    const { context } = this, y = this.height - 16;
+    const { context } = this, deep = this.isTall ? 14 : 6, y = this.height - deep - 2;
     this.bands.forEach(([name, from, to], index) => {
       if (!name) return;
       const left = this.x(from - 0.5), width = this.x(to - 0.5) - left;
       context.fillStyle = colors.band;
       context.globalAlpha = index % 2 ? 0.55 : 1;
-      context.fillRect(left, y, Math.max(width - 0.5, 0.5), 14);
+      context.fillRect(left, y, Math.max(width - 0.5, 0.5), deep);
       context.globalAlpha = 1;
-      if (context.measureText(name).width + 6 > width) return;
+      if (!this.isTall || context.measureText(name).width + 6 > width) return;
       context.fillStyle = colors.text;
       context.textAlign = "center";
       context.textBaseline = "middle";
@@ -178,13 +179,14 @@ class StripPainter {
     if (this.backward > 0) {
       const x = this.x(this.backward - 0.5);
       context.strokeStyle = colors.muted;
-      context.beginPath(); context.moveTo(x, MARGIN.top - 6); context.lineTo(x, this.y(0) + 10); context.stroke();
+      context.beginPath(); context.moveTo(x, this.margin.top - 6); context.lineTo(x, this.y(0) + 10); context.stroke();
+      if (!this.isTall && this.lane.number) return;
       context.fillStyle = colors.muted;
       context.textBaseline = "alphabetic";
       context.textAlign = "right";
-      context.fillText("forward", x - 5, MARGIN.top - 7);
+      context.fillText("forward", x - 5, this.margin.top - 7);
       context.textAlign = "left";
-      context.fillText("backward", x + 5, MARGIN.top - 7);
+      context.fillText("backward", x + 5, this.margin.top - 7);
     }
   }
 
@@ -197,15 +199,16 @@ class StripPainter {
 
   drawFlag(colors, row, text, color) {
     const { context } = this;
-    const x = this.x(this.section.position[row]), y = this.rowY(row), top = MARGIN.top + (this.taken === null ? 0 : 18);
+    const x = this.x(this.section.position[row]), y = this.rowY(row), top = this.margin.top + (this.taken === null ? 0 : 18);
     this.taken = x;
     context.strokeStyle = color;
     context.lineWidth = 1.5;
     context.beginPath(); context.moveTo(x, top + 4); context.lineTo(x, this.y(0) + 8); context.stroke();
     context.lineWidth = 1;
     context.beginPath(); context.arc(x, y, 7, 0, 7); context.stroke();
+    if (!this.isTall) { context.fillStyle = color; context.beginPath(); context.moveTo(x - 5, 0); context.lineTo(x + 5, 0); context.lineTo(x, 9); context.fill(); return; }
     const width = context.measureText(text).width + 12;
-    const left = Math.min(Math.max(MARGIN.left, x - 8), this.width - MARGIN.right - width);
+    const left = Math.min(Math.max(this.margin.left, x - 8), this.width - this.margin.right - width);
     context.fillStyle = color;
     context.fillRect(left, top - 8, width, 17);
     context.fillStyle = colors.panel;
@@ -223,7 +226,7 @@ class StripPainter {
 
   // The row nearest to a point of the canvas, within reach.
   nearest(x, y) {
-    const { lane } = this, around = Math.ceil((10 / (this.width - MARGIN.left - MARGIN.right)) * this.section.longest) + 1;
+    const { lane } = this, around = Math.ceil((10 / (this.width - this.margin.left - this.margin.right)) * this.section.longest) + 1;
     const at = this.position(x);
     let best = -1, least = 200;
     for (let place = Math.max(0, at - around); place <= Math.min(lane.rows.length - 1, at + around); place++) {
@@ -288,7 +291,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     <canvas ref=${canvas} tabindex="0" role="img" style=${`height:${height}px`}
       aria-label=${`${lane.name}: ${lane.rows.length} records in execution order, ${failed} failed. Left and right arrow keys go from failure to failure.`}
       onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${() => setHover(null)} onKeyDown=${keys}></canvas>
-    ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}</span>`}
+    ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
       <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle.toLowerCase()} ${short(section.heat[hover.row])}`}
