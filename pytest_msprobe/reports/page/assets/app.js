@@ -3,8 +3,8 @@
 function App({ content }) {
   const [at, setAt] = useState(0);
   const [themeName, setTheme] = useState(() => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  document.documentElement.dataset.theme = themeName; // before canvases ask for its colours
   const sections = useMemo(() => content.sections.map((raw) => new Section(raw)), [content]);
-  useLayoutEffect(() => { document.documentElement.dataset.theme = themeName; }, [themeName]);
   const section = sections[at];
   return html`
     <header class="top"><span class="brand">pytest-msprobe ${content.version}</span><span class="made">${content.made}</span>
@@ -67,7 +67,8 @@ function SuitePage({ section, themeName }) {
   const setCell = (cell) => change({ cell, api: -1 });
   return html`<main class=${isOpen ? "with-details" : ""}>
     <${Top} section=${section} filter=${filter} change=${change} onSelect=${open} />
-    <${Strip} ...${shared} onBrush=${(from, to) => change({ from, to })} />
+    ${section.suite === "gradients" ? html`<${GradientMap} ...${shared} />` : html`<${Strip} ...${shared} onBrush=${(from, to) => change({ from, to })} />`}
+    ${section.suite === "overflow" && html`<${OverflowGraph} ...${shared} />`}
     <${FilterBar} section=${section} filter=${filter} change=${change} rows=${rows} columns=${columns} />
     <div class="columns">
       <${TreeView} section=${section} tree=${tree} isShown=${isInTree} filter=${filter} selected=${selected} onCell=${setCell} onApi=${(api) => change({ api, cell: -1 })} onSelect=${open} />
@@ -88,7 +89,8 @@ function Top({ section, filter, change, onSelect }) {
   const { answer } = section;
   const fault = useMemo(() => rowsAtFault(section), [section]);
   const verdicts = useMemo(() => countVerdicts(section), [section]);
-  const first = fault.find((row) => section.order[row] >= 0) ?? fault[0];
+  const first = (section.suite === "overflow" ? firstNonfinite(section, allRows(section)) : undefined) ?? fault.find((row) => section.order[row] >= 0) ?? fault[0];
+  const faults = answer.faults.filter(([api]) => section.suite !== "overflow" || api !== "first_anomaly");
   const state = fault.length ? (verdicts.some((one) => one.verdict === "explained" && one.count === fault.length) ? "explained" : "bad") : answer.outcomes.passed ? "good" : "none";
   return html`<section class=${`answer answer-${state}`} aria-label="Answer">
     <p class="suite">${section.title}</p>
@@ -96,7 +98,7 @@ function Top({ section, filter, change, onSelect }) {
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     <div class="answer-columns">
       <div><ul class="points">${answer.points.map((point) => html`<li key=${point} class=${point.startsWith("  ") ? "inner" : ""}>${point}</li>`)}</ul>
-        ${answer.faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${answer.faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${filter.api >= 0 && section.apis[filter.api] === api} onClick=${() => { const at = section.apis.indexOf(api); change({ api: filter.api === at ? -1 : at, cell: -1 }); }}>${api} <b>${count}</b>/${total}</button>`)}${answer.faults.length > 8 && ` and ${answer.faults.length - 8} more`}</p>`}</div>
+        ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${filter.api >= 0 && section.apis[filter.api] === api} onClick=${() => { const at = section.apis.indexOf(api); change({ api: filter.api === at ? -1 : at, cell: -1 }); }}>${api} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
       <div class="commands">
         ${first !== undefined && html`<div class="command"><span class="command-title">First in order</span><button class="link" onClick=${() => onSelect(first)}>${section.title_(first)}</button>${section.cell[first] >= 0 && html`<span>in ${section.cells[section.cell[first]].name}</span>`}</div>`}
         ${first !== undefined && section.text("source", first) && html`<div class="command"><span class="command-title">Source line</span><code>${section.text("source", first)}</code></div>`}
@@ -127,7 +129,7 @@ function FilterBar({ section, filter, change, rows, columns }) {
     ${section.cells.length > 0 && select("cell", "Cell", [[-1, "all"], ...section.cells.map((cell, index) => [index, cell.name])])}
     ${ranks.length > 1 && select("rank", "Rank", [["", "all"], ...ranks.map((rank) => [rank, rank])])}
     ${steps.length > 1 && select("step", "Step", [["", "all"], ...steps.map((one) => [one, one])])}
-    ${place("from", "From")}${place("to", "To")}
+    ${section.suite !== "gradients" && [place("from", "From"), place("to", "To")]}
     <div class="filter-end"><output id="shown"><b>${number(rows.length)}</b> of ${number(section.count)}</output>
       <button class="small" id="reset" disabled=${!is} onClick=${() => change(NO_FILTER)}>Show all</button>
       <${Copy} what="the rows shown, as Markdown" label="Copy as Markdown" text=${() => markdownOf(section, Array.from(rows), columns)} />

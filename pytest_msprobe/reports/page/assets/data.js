@@ -168,7 +168,7 @@ function formatted(value, form) {
 
 function short(value, digits = 3) {
   if (Number.isNaN(value)) return "";
-  if (!Number.isFinite(value)) return value > 0 ? "inf or NaN" : "-inf";
+  if (!Number.isFinite(value)) return value > 0 ? "inf/NaN" : "-inf";
   if (value === 0) return "0";
   const size = Math.abs(value);
   const text = size < 1e-4 || size >= 1e6 ? value.toExponential(digits - 1) : value.toPrecision(digits);

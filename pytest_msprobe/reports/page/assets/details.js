@@ -1,6 +1,6 @@
 // One record opened, and the commands that judge records again.
 
-const DROPPED = /^(--msprobe-(jsonl|page|resume|shard|html-passes)|--html|--self-contained-html|--junitxml|--junit-xml|--lf|--last-failed|--ff|--failed-first|--collect-only|--co)(=|$)/;
+const DROPPED = /^(-[qvsx]+$|--msprobe-(jsonl|page|resume|shard|html-passes)|--html|--self-contained-html|--junitxml|--junit-xml|--lf|--last-failed|--ff|--failed-first|--collect-only|--co)(=|$)/;
 const WITH_VALUE = new Set(["-k", "-m", "-n", "--numprocesses", "--html", "--junitxml", "--junit-xml", "--msprobe-jsonl", "--msprobe-page", "--msprobe-resume", "--msprobe-shard"]);
 const KEEPS_VALUE = new Set(["-p", "-c", "-o", "-W", "--rootdir", "--confcutdir", "--tb"]);
 
@@ -32,8 +32,9 @@ function nodeId(section, row) {
 const MOST_IDS = 20;
 
 function rerunCommand(section, rows, extra = []) {
-  const own = [...ownArguments(section.runs[0]), ...extra];
-  const chosen = rows.length <= MOST_IDS ? rows.map((row) => nodeId(section, row))
+  const isNamed = rows.length <= MOST_IDS; // a node id names its dump
+  const own = [...ownArguments(section.runs[0]).filter((one) => !isNamed || !one.startsWith("--msprobe-dump")), ...extra];
+  const chosen = isNamed ? rows.map((row) => nodeId(section, row))
     : ["-k", [...new Set(rows.map((row) => section.apis[section.api[row]]))].slice(0, MOST_IDS).join(" or ")];
   return ["python -m pytest", ...chosen.map(quoted), ...own.map(quoted)].join(" ");
 }
@@ -101,13 +102,17 @@ function Details({ section, row, onClose, onStep, onCell, columns }) {
     ${outputs.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Outputs"><table class="outputs"><thead><tr><th>Output</th><th>Verdict</th><th>Dtype</th><th>Shape</th>${figures.map((figure) => html`<th class="num">${figure.title}</th>`)}<th>What is known</th></tr></thead><tbody>
       ${outputs.slice(0, 100).map((output) => html`<tr class=${`row-${section.outputs.status[output]}`}><td>${section.outputText("label", output)}</td><td><span class="verdict">${["Passed", "Failed", "Not judged"][section.outputs.status[output]]}</span></td>
         <td>${dtypePair(section, output)}</td><td>${section.outputText("shape", output)}</td>${figures.map((figure) => html`<td class="num">${section.figureText(figure, output)}</td>`)}
-        <td>${[section.outputText("pattern", output), section.outputText("rounding", output), section.outputText("message", output)].filter(Boolean).join("; ")}</td></tr>`)}
+        <td title=${known(section, output)}>${known(section, output)}</td></tr>`)}
     </tbody></table></div>${outputs.length > 100 && html`<p>and ${outputs.length - 100} more</p>`}`}
     <${RecordPictures} section=${section} row=${row} />
     <${Command} title="Judge it again" text=${rerunCommand(section, [row])} />
     <div class="actions"><${Copy} what="link to this record" label="Copy link" text=${() => location.href.split("#")[0] + "#" + encodeURI(section.link(row))} />
       <${Copy} what="this record" label="Copy as Markdown" text=${() => markdownOf(section, [row], columns)} /></div>
   </aside>`;
+}
+
+function known(section, output) {
+  return ["pattern", "rounding", "message"].map((column) => section.outputText(column, output)).filter(Boolean).join("; ");
 }
 
 function dtypePair(section, output) {

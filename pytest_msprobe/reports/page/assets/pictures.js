@@ -47,8 +47,7 @@ function Picture({ id, title, children, note }) {
 
 function Pictures(props) {
   const { section } = props;
-  if (section.suite === "gradients") return html`<div class="pictures"><${GradientMap} ...${props} /></div>`;
-  if (section.suite === "overflow") return html`<div class="pictures"><${OverflowGraph} ...${props} /></div>`;
+  if (section.suite === "gradients" || section.suite === "overflow") return null; // theirs stand above the table
   if (!section.count || !section.outputs.label) return null;
   return html`<div class="pictures"><${Dots} ...${props} /><${Distribution} ...${props} /></div>`;
 }
@@ -215,8 +214,6 @@ function gradientColor(colors, section, row) {
   const heat = section.heat[row];
   return colors.pass[Number.isNaN(heat) ? 0 : Math.min(3, Math.floor(heat * 8))];
 }
-
-function parameterOf(section, row) { return section.call(row).replace(/\.step\d+$/, ""); }
 
 function gradientGrid(section) {
   const ranks = new Map();

@@ -91,6 +91,8 @@ function countVerdicts(section) {
     .filter(({ verdict }, _, all) => verdict !== "unexplained" || all.some((one) => one.verdict === "explained"));
 }
 
+function allRows(section) { return Array.from({ length: section.count }, (_, row) => row); }
+
 // The first row of a lane that failed and is not explained; the first that is NaN or infinite.
 function firstFailure(section, rows) {
   return rows.find((row) => section.status[row] === ERROR && !section.explained[row] && section.order[row] >= 0);

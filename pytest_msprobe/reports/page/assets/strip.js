@@ -15,6 +15,7 @@ function theme() {
 
 // Colour by error over its limit: four blues up to the limit, four warm ones from it on, on a log scale.
 function heatColor(colors, section, row) {
+  if (section.suite === "overflow") return { origin: colors.fail[2], propagated: colors.fail[0] }[section.text("level", row)] || colors.pass[1];
   if (section.status[row] === SKIP) return colors.skip;
   const ramp = section.status[row] === ERROR ? colors.fail : colors.pass;
   const heat = section.heat[row];
@@ -91,7 +92,7 @@ class StripPainter {
 
   rowY(row) {
     const { section } = this;
-    if (section.status[row] === SKIP) return this.y(0) + 5;
+    if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) return this.y(0) + 5;
     if (section.status[row] === ERROR && Number.isNaN(section.heat[row])) return this.y(1);
     return this.y(this.scale.share(section.heat[row]));
   }
@@ -106,6 +107,7 @@ class StripPainter {
     const size = Math.max(1.6, Math.min(this.isTall ? 4.5 : 3.5, step * 1.2));
     const later = [];
     for (const row of lane.rows) {
+      if (section.order[row] < 0 && section.suite === "overflow") continue; // the item on the whole step has no place in it
       if (section.status[row] === ERROR) { later.push(row); continue; }
       this.drawRow(colors, row, size, !isFiltered || isShown[row]);
     }
@@ -120,7 +122,7 @@ class StripPainter {
     const x = this.x(section.position[row]), y = this.rowY(row);
     context.globalAlpha = isBright ? 1 : 0.12;
     context.fillStyle = heatColor(colors, section, row);
-    if (section.status[row] === SKIP) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
+    if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
     if (section.lane.length > 30000 && section.status[row] === PASS) { context.fillRect(x - 1, y - 1, 2, 2); return; }
     context.beginPath();
     if (section.part(row) === "backward") {
@@ -294,7 +296,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
-      <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle.toLowerCase()} ${short(section.heat[hover.row])}`}
+      <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
       ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
   </div>`;
 }
@@ -303,12 +305,14 @@ const STATUS_WORDS = ["passed", "failed", "not judged"];
 
 function Strip(props) {
   const { section } = props;
-  const legend = section.hasLimit
+  const legend = section.suite === "overflow"
+    ? html`<span class="key"><i class="dot" style="background:var(--fail-2)"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="dot" style="background:var(--pass-1)"></i>clean or absorbs</span>`
+    : section.hasLimit
     ? html`<span class="key"><i class="ramp ramp-pass"></i>1e-4 to 1</span><span class="key"><i class="ramp ramp-fail"></i>1 to 1000 times the limit</span>`
     : html`<span class="key"><i class="dot" style="background:var(--pass-1)"></i>passed</span><span class="key"><i class="dot" style="background:var(--fail-2)"></i>failed</span>`;
   return html`<section class="panel" id="strip" aria-label="Execution strip">
-    <div class="panel-head"><h2>${section.suite === "gradients" ? "Every gradient in order" : "The step in execution order"}</h2>
-      <div class="legend"><span>height and colour: ${section.measureTitle.toLowerCase()}</span>${legend}
+    <div class="panel-head"><h2>The step in execution order</h2>
+      <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
         <span class="key"><i class="tick"></i>not judged</span>
         ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
         <span class="hint">drag to filter, click a point to open it</span></div></div>

@@ -4,10 +4,13 @@ const ROW_HEIGHT = 30;
 
 function columnsOf(section) {
   const worst = (row) => section.worst(row);
+  const figures = inOrderOfMeasure(section).map((figure) => ({
+    id: `f_${figure.name}`, title: figure.title, kind: "num", key: (row) => section.figureOf(figure.name, worst(row)), text: (row) => section.figureText(figure, worst(row)),
+  }));
   const columns = [
     { id: "order", title: "#", kind: "num", key: (row) => row, text: (row) => (section.order[row] < 0 ? "" : String(section.order[row])), hint: "place in the execution of its dump" },
     { id: "verdict", title: "Verdict", key: (row) => [2, 0, 3][section.status[row]] + section.explained[row], text: (row) => verdictText(section, row) },
-    { id: "name", title: NAMES[section.suite] || "API call", kind: "name", key: (row) => section.call(row), text: (row) => section.call(row) },
+    { id: "name", title: NAMES[section.suite] || "API call", kind: "name", key: (row) => nameOf(section, row), text: (row) => nameOf(section, row) },
     { id: "part", title: "Direction", key: (row) => section.label(row), text: (row) => section.label(row) },
     { id: "step", title: "Step", kind: "num", key: (row) => section.dump(row).step ?? NaN, text: (row) => String(section.dump(row).step ?? "") },
     { id: "rank", title: "Rank", kind: "num", key: (row) => section.dump(row).rank ?? NaN, text: (row) => String(section.dump(row).rank ?? "") },
@@ -15,13 +18,13 @@ function columnsOf(section) {
     { id: "cell", title: "Cell", key: (row) => cellName(section, row), text: (row) => cellName(section, row) },
     { id: "dtype", title: "Dtype", key: (row) => section.dtypes[section.dtype[row]], text: (row) => section.dtypes[section.dtype[row]] },
     { id: "shape", title: "Shape", key: (row) => size(section, worst(row)), text: (row) => (worst(row) < 0 ? "" : section.outputText("shape", worst(row))) },
-    ...inOrderOfMeasure(section).map((figure) => ({
-      id: `f_${figure.name}`, title: figure.title, kind: "num", key: (row) => section.figureOf(figure.name, worst(row)), text: (row) => section.figureText(figure, worst(row)),
-    })),
+    ...figures.slice(0, section.measure.length),
     { id: "why", title: "What is known", kind: "wide", key: (row) => why(section, row), text: (row) => why(section, row) },
+    ...figures.slice(section.measure.length),
     { id: "source", title: "Source", kind: "wide", key: (row) => section.text("source", row), text: (row) => section.text("source", row) },
   ];
   return columns.filter((column) => {
+    if (column.id === "cell" && section.suite === "gradients") return false;
     if (["step", "rank"].includes(column.id)) return new Set(section.slots.map((slot) => slot[column.id])).size > 1;
     for (let row = 0; row < section.count; row++) if (column.text(row)) return true;
     return false;
@@ -29,6 +32,11 @@ function columnsOf(section) {
 }
 
 const NAMES = { gradients: "Parameter", comparison: "Operation", overflow: "Record" };
+
+// A gradient is called by its parameter: the step has a column of its own.
+function nameOf(section, row) { return section.suite === "gradients" ? parameterOf(section, row) : section.call(row); }
+
+function parameterOf(section, row) { return section.call(row).replace(/\.step\d+$/, ""); }
 
 function inOrderOfMeasure(section) {
   const first = section.figures.filter((figure) => section.measure.includes(figure.name));

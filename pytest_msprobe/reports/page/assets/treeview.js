@@ -117,7 +117,7 @@ function shortenNames(tree) {
 function initiallyOpen(tree) {
   const open = [];
   if (tree.roots.length === 1) open.push(tree.roots[0].index);
-  const first = firstFailure(tree.section, Array.from({ length: tree.section.count }, (_, row) => row));
+  const first = firstFailure(tree.section, allRows(tree.section));
   if (first !== undefined && tree.section.cell[first] >= 0) open.push(...tree.pathTo(tree.section.cell[first]));
   return open;
 }
