@@ -22,7 +22,7 @@ from pytest_msprobe.apis.not_judged import reason_not_judged
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
 from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.gradient_pairing import GradientPairing, pair_gradients
+from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
 from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
 
@@ -73,15 +73,16 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         backward = dump.backward(name) if with_backward else None
         _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
         positional, keywords, notes = source.arguments(name, forward)
+        attributes = source.attributes(name, forward)
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
     except Unsupported as error:
         raise NotJudged("skip", str(error)) from None
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
-    call = Call(api, dump.framework, positional, keywords)
-    pairing = pair_gradients(api, forward, backward.outgoing or ()) if backward else _NO_GRADIENTS
-    wanted = (tuple(sorted(pairing.entries, key=pairing.entries.__getitem__)) or _all_leaves(call)) if backward else ()
+    call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
+    wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
     return Case(api, forward, backward, call, pairing, wanted, tuple(notes))
 
 
@@ -97,8 +98,9 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if case.backward.outgoing is None:
         raise NotJudged("skip", "the dump holds no gradients of this call (cut by data_mode or scope?)")
     if case.pairing.unmatched:
-        index = case.pairing.unmatched[0]
-        raise NotJudged("error", f"{case.api}.backward: output[{index}]: this gradient fits no tensor argument")
+        entry = case.pairing.unmatched[0]
+        where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
+        raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
@@ -122,7 +124,8 @@ def _forward(dump: Dump, name: str) -> ForwardRecord:
 def _refuse_large(
     api: ApiName, framework: str, forward: ForwardRecord, backward: BackwardRecord | None, limit: int
 ) -> None:
-    made = bytes_of_outputs(api, framework, forward.arguments or (), forward.keywords)
+    named = {**(forward.attributes or {}), **forward.keywords}
+    made = bytes_of_outputs(api, framework, forward.arguments or (), named)
     if made > limit:
         raise NotJudged(
             "skip",
@@ -130,7 +133,7 @@ def _refuse_large(
         )
     values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
     if backward is not None:
-        values += (backward.incoming or (), backward.outgoing or ())
+        values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
     needed = sum(needed_bytes(value) for value in values)
     if needed > limit:
         largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
@@ -151,7 +154,7 @@ def _size(count: float) -> str:
 
 
 def _all_leaves(call: Call) -> tuple[LeafPath, ...]:
-    """Every argument that can be differentiated: for calls whose tensors stand in lists or keywords."""
+    """Every argument that can be differentiated: for calls of whose gradients the dump holds none."""
     found: list[LeafPath] = []
 
     def note(path: LeafPath, value: Any) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.mindspore_callables import resolve
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
@@ -24,6 +24,7 @@ from pytest_msprobe.engines.protocol import (
     Output,
     Unsupported,
     flatten_outputs,
+    map_attributes,
     map_leaves,
     padded_incoming,
 )
@@ -68,11 +69,13 @@ class MindSporeEngine:
         refusal = self.refusal(call.api, call.framework)
         if refusal is not None:
             raise Unsupported(refusal)
-        function = self._resolve(call.api)
         leaves: dict[LeafPath, Any] = {}
-        arguments, keywords = map_leaves(
-            call, lambda path, value: self._convert(call.api, path, value, differentiate, leaves)
-        )
+
+        def convert(path: LeafPath, value: Any) -> Any:
+            return self._convert(call.api, path, value, differentiate, leaves)
+
+        function = resolve(self._mindspore, call.api, map_attributes(call, convert))
+        arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
             """The API call as a function of the leaves that are differentiated."""
@@ -107,16 +110,6 @@ class MindSporeEngine:
             mindspore.set_device(self.target)
         mindspore.runtime.launch_blocking()
         return mindspore
-
-    def _resolve(self, api: ApiName) -> Callable[..., Any]:
-        path = find_operator("mindspore", api.type, api.table_name)
-        assert path is not None  # refusal has seen to it
-        if api.type == "Tensor":
-            return _method(self._mindspore.Tensor, path.rpartition(".")[2])
-        found = _attribute(self._mindspore, path)
-        if found is None or not callable(found):
-            raise Unsupported(f"MindSpore {self._mindspore.__version__} has no {path}")
-        return _primitive(found) if api.type == "Primitive" else cast(Callable[..., Any], found)
 
     def _convert(
         self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
@@ -246,39 +239,6 @@ def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:
 
 def _is_float(mindspore: Any, value: Any) -> bool:
     return isinstance(value, mindspore.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _primitive(found: Any) -> Callable[..., Any]:
-    """An instance of a Primitive's class."""
-    attributes = list(inspect.signature(found.__init__).parameters)[1:]
-    if attributes:
-        raise Unsupported(
-            f"{found.__name__} has constructor attributes ({', '.join(attributes)}) that the dump does not hold"
-        )
-    return cast(Callable[..., Any], found())
-
-
-def _method(tensor_type: type, name: str) -> Callable[..., Any]:
-    """The method or property `name` of a tensor, as a function of that tensor."""
-
-    def call(tensor: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        if not isinstance(tensor, tensor_type):
-            raise Unsupported("the tensor whose method it is was not recorded")
-        attribute = getattr(tensor, name, None)
-        if attribute is None:
-            raise Unsupported(f"this MindSpore's Tensor has no {name}")
-        # Some names that PyTorch has as methods are properties here (`size`).
-        return attribute(*arguments, **keywords) if callable(attribute) else attribute
-
-    return call
-
-
-def _attribute(mindspore: Any, path: str) -> Any:
-    """What stands at `path` of the table of operators; None when this version lacks it."""
-    found = mindspore
-    for step in path.split(".")[1:]:
-        found = getattr(found, step, None)
-    return found
 
 
 def _output(tensor_type: type, value: Any) -> Any:

@@ -5,7 +5,7 @@ Values cross as NumPy arrays and plain Python values only; nothing of a framewor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
@@ -60,6 +60,7 @@ class Call:
             that keeps it in its own dtype; 0 for none. Engines that cannot reach such values ignore it.
         saved_seed: chooses whether up or down.
         arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
+        attributes: what the class of a Primitive was called with; None where the dump does not say.
     """
 
     api: ApiName
@@ -69,6 +70,12 @@ class Call:
     saved_roundoff: float = 0.0
     saved_seed: int = 0
     arithmetic_roundoff: float = 0.0
+    attributes: Mapping[str, Argument] | None = None
+
+    @property
+    def named(self) -> dict[str, Argument]:
+        """Keyword arguments, and attributes of a Primitive."""
+        return {**(self.attributes or {}), **self.keywords}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,13 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
     arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
     return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
+
+
+def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[str, Any] | None:
+    """Attributes of `call` as `map_leaves` converts arguments; None where the dump does not say."""
+    if call.attributes is None:
+        return None
+    return {key: _mapped(("attributes", key), value, convert) for key, value in call.attributes.items()}
 
 
 def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:

@@ -157,7 +157,7 @@ class RecordItem(pytest.Item):
         if verdict.status == "skip":
             pytest.skip(shown(verdict.message))
         if verdict.status == "error":
-            raise CheckFailure(shown_lines(verdict.explanation or verdict.message))
+            raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code."""
@@ -166,8 +166,14 @@ class RecordItem(pytest.Item):
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Headline of a failure; not a suffix of the node id, or pytest would print it twice."""
-        return self.path, 0, shown(self.config.stash[keys.SUITE].headline(self.record))
+        """Headline of a failure, with its file where there are several.
+
+        Not a suffix of the node id, or pytest would print it twice.
+        """
+        run = self.config.stash[keys.RUN]
+        file = run.names.of(str(self.path), "").rstrip("/.")
+        headline = shown(run.suite.headline(self.record))
+        return self.path, 0, f"{file}: {headline}" if file else headline
 
     def unrun(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
         """The row of this item when it could not be judged."""

@@ -119,6 +119,10 @@ class SuiteReport:
         """(what it is, path) of each file."""
         return ()
 
+    def resumable(self) -> Path | None:
+        """The file of its own with which `--msprobe-resume` continues an interrupted run; None for none."""
+        return None
+
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""

@@ -60,7 +60,7 @@ class Sample:
 
 
 def _rank(folder: Path, *, calls: int) -> DumpBuilder:
-    builder = DumpBuilder(folder)
+    builder = DumpBuilder(folder, fingerprints=True)
     for number in range(calls):
         builder.call(f"Mint.neg.{number}", [A], [-A], incoming=[A], gradients=[-A])
     return builder

@@ -1,9 +1,10 @@
 """What names of a dump can do: names outside the tables of operators, and the operators in them.
 
-    python -m tests.operator_audit [refused] [called] [--every N]
+    python -m tests.operator_audit [refused] [runs] [called] [--every N]
 
-`refused` tries every public name of both frameworks that is in no table as a record; `called` calls every operator of
-the tables with strings, integers and tensors. Both count events of an audit hook (files written, processes, sockets,
+`refused` tries every public name of both frameworks that is in no table as a record on each device, and `runs` in whole
+runs of precheck with reproducers, overflow and comparison; `called` calls every operator of the tables with strings,
+integers and tensors. All count events of an audit hook (files written, processes, sockets,
 libraries, code, imports), print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20
 takes a sample, the same one every time.
 """
@@ -28,25 +29,31 @@ _MOST_SECONDS = 120
 def main() -> int:
     """Run what was asked for; 1 when anything happened."""
     parser = argparse.ArgumentParser(prog="python -m tests.operator_audit", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[[], "refused", "called"], metavar="refused|called")
+    parser.add_argument("parts", nargs="*", choices=[[], *_PARTS], metavar="|".join(_PARTS))
     parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         return _child(arguments.first, arguments.every, arguments.child)
-    parts = arguments.parts or ["refused", "called"]
+    parts = arguments.parts or [*_PARTS]
     with tempfile.TemporaryDirectory() as folder:
         found = {part: _PARTS[part](Path(folder), arguments.every) for part in parts}
     for part, counts in found.items():
         print(f"{part}: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
-    return int(any(counts["events"] or counts["files made"] for counts in found.values()))
+    return int(any(counts[bad] for counts in found.values() for bad in ("events", "files made", "records lost")))
 
 
 def _refused(folder: Path, every: int) -> Counter[str]:
     from operator_audit.refused import try_refused
 
     return try_refused(folder, every=every)
+
+
+def _runs(folder: Path, every: int) -> Counter[str]:
+    from operator_audit.whole_runs import try_in_runs
+
+    return try_in_runs(folder, every=every)
 
 
 def _called(folder: Path, every: int) -> Counter[str]:
@@ -107,7 +114,7 @@ def _child(first: int, every: int, canary: str) -> int:
     os._exit(0)  # the frameworks' own ends are not what is tested
 
 
-_PARTS = {"refused": _refused, "called": _called}
+_PARTS = {"refused": _refused, "runs": _runs, "called": _called}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -40,7 +40,7 @@ class Recorder:
         self._configuration = configuration
         self._framework = framework
         self._faults = faults
-        self._encoder = ValueEncoder(values, with_checksum=configuration.summary == "md5", on_unknown=faults.note_value)
+        self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
         self._stacks = StackRecorder(_PACKAGE)
         self._queue = WritingQueue(faults.note) if configuration.async_dump else None

@@ -12,7 +12,8 @@ from pytest_msprobe.suites.option import Option
 from pytest_msprobe.suites.shared_options import DATA_DIR, GOLDEN
 
 #: Differences that a user may declare to be expected.
-ACCEPTABLE = ("dtype", "requires_grad", "unmatched")
+#: `bits`: fingerprints differ and the statistics agree within their limits.
+ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits")
 RESULT_COLUMNS = ("result", "accuracy")
 #: In place of a mapping file: the rules that need none.
 BUILT_IN = "builtin"

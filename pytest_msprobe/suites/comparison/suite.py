@@ -9,6 +9,7 @@ from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -206,10 +207,10 @@ def _found(comparison: DumpComparison, record: Record) -> OperationComparison:
 
 def _explanation(found: OperationComparison, comparison: DumpComparison, frame: Frame | None) -> str:
     wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [found.fault] if found.fault else []
-    lines += [value.explanation or f"{value.name} {value.status}: {value.message}" for value in wrong]
+    lines = [shown(found.fault)] if found.fault else []
+    lines += [value.explanation or shown(f"{value.name} {value.status}: {value.message}") for value in wrong]
     partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}")
+    lines.append(shown(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}"))
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:

@@ -35,7 +35,7 @@ class ValueComparison:
         status: see `ValueStatus`.
         reasons: whole sentences; empty for a plain pass.
         distance: relative distance of the two, or what their statistics prove of it; 0 for equal ones, inf where it
-            cannot be determined; None where nothing was compared.
+            cannot be determined; None where nothing was compared, or bits differ with equal statistics.
         figures: of real data.
         explanation: several lines for a failure of real data, else "".
     """

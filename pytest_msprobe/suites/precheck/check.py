@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from msprobe_collector.dump_format import Direction, Dump
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
@@ -296,4 +297,4 @@ def _in_best_order(
 
 def _with_lines(verdict: Verdict, lines: Sequence[str]) -> Verdict:
     """`verdict` with `lines` below its explanation."""
-    return replace(verdict, explanation="\n\n".join([verdict.explanation or verdict.message, "\n".join(lines)]))
+    return replace(verdict, explanation="\n\n".join([verdict.explanation or shown(verdict.message), "\n".join(lines)]))

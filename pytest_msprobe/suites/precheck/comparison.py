@@ -89,6 +89,11 @@ class Comparison:
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
 
+    def leave(self, label: str, tested: Array) -> None:
+        """Enter a gradient that only the device has."""
+        message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
+        self.rows.append(OutputRow(label, "", _dtype_name(tested), tuple(tested.shape), "skip", message))
+
     def finding(self, device: str, bench: str, notes: tuple[str, ...]) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
         failed = bool(self.problem) or any(row.status == "error" for row in self.rows)
@@ -136,11 +141,17 @@ def compare_gradients(
     standard: Standard,
     opinions: Opinions,
 ) -> Comparison:
-    """Gradients compared argument by argument; one that the dump does not hold is not compared."""
+    """Gradients compared argument by argument; one that the dump does not hold is not compared.
+
+    None in the benchmark is a gradient of zero, or one that it does not know: where the device has another value, the
+    gradient is not judged.
+    """
     comparer = _Comparer(case, standard, opinions, Comparison(), ())
     for position, (path, actual, expected) in enumerate(zip(case.wanted, tested, reference)):
         if actual is not None and expected is not None:
             comparer.compare_arrays(position, _gradient_label(case, path), actual, expected)
+        elif actual is not None and actual.any():
+            comparer.found.leave(_gradient_label(case, path), actual)
     return comparer.found
 
 

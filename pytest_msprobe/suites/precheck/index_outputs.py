@@ -75,7 +75,7 @@ def tested_indices(tested: Sequence[Output], described: IndexOutput) -> Array | 
 def _argument(call: Call, position: int, *names: str) -> Argument:
     value = call.arguments[position] if len(call.arguments) > position else None
     for name in names:
-        value = call.keywords.get(name, value)
+        value = call.named.get(name, value)
     return value
 
 

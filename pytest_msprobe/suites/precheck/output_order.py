@@ -20,7 +20,7 @@ def in_one_order(call: Call, outputs: Sequence[Output]) -> list[Output]:
     position = sorted_position(call.api)
     given = call.arguments[position] if position is not None and len(call.arguments) > position else True
     arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
-    if position is None or call.keywords.get("sorted", given) is not False or len(arrays) < len(outputs) or not arrays:
+    if position is None or call.named.get("sorted", given) is not False or len(arrays) < len(outputs) or not arrays:
         return list(outputs)
     ordered = _unique(call, arrays) if call.api.short == "unique" else _top(call, arrays)
     return [replace(output, value=array) for output, array in zip(outputs, ordered)]

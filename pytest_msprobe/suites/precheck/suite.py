@@ -20,6 +20,7 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.cost import estimate_cost
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
@@ -204,7 +205,7 @@ class PrecheckSuite(Suite):
 
     def _explained(self, record: Record, verdict: Verdict) -> Verdict:
         """`verdict` with all that a failure says: what differs, what was tested, which line made the call."""
-        lines = [verdict.explanation or verdict.message]
+        lines = [verdict.explanation or shown(verdict.message)]
         if verdict.device:
             names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
             standard = f"; standard: {', '.join(names)}" if names else ""
