@@ -31,27 +31,29 @@ def vendor(folder: Path = FOLDER) -> list[Path]:
     with tempfile.TemporaryDirectory() as scratch:
         for name, library in json.loads(LIBRARIES.read_text(encoding="utf-8")).items():
             package, version = library["package"], library["version"]
-            tarball = _fetched(f"{package}@{version}", Path(scratch))
+            tarball = fetched(f"{package}@{version}", Path(scratch))
             _check(f"{package}@{version}", tarball.read_bytes(), library["tarball_sha256"])
             with tarfile.open(tarball) as content:
                 # A page has no source map to point to, and must ask for nothing.
-                text = _member(content, library["file"]).partition(_MAP_COMMENT)[0].strip() + b"\n"
+                text = member(content, library["file"]).partition(_MAP_COMMENT)[0].strip() + b"\n"
                 _check(name, text, library["sha256"])
-                licence = _member(content, "LICENSE")
+                licence = member(content, "LICENSE")
             for path, found in ((folder / name, text), (folder / f"LICENSE.{package}", licence)):
                 path.write_bytes(found)
                 written[path] = None
     return list(written)
 
 
-def _fetched(package: str, scratch: Path) -> Path:
+def fetched(package: str, scratch: Path) -> Path:
+    """The tarball of `package`, as `name@version`, in the folder `scratch`. Raises subprocess.CalledProcessError."""
     npm = shutil.which("npm") or "npm"
     subprocess.run([npm, "pack", "--silent", package], cwd=scratch, check=True, stdout=subprocess.DEVNULL)
     name = package.rpartition("@")
     return scratch / f"{name[0]}-{name[2]}.tgz"
 
 
-def _member(content: tarfile.TarFile, name: str) -> bytes:
+def member(content: tarfile.TarFile, name: str) -> bytes:
+    """The file `name` of a package. Raises KeyError or ValueError when it has none."""
     file = content.extractfile(f"package/{name}")
     if file is None:
         raise ValueError(f"{name}: the package has no such file")

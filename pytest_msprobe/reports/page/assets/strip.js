@@ -182,7 +182,7 @@ class StripPainter {
       const x = this.x(this.backward - 0.5);
       context.strokeStyle = colors.muted;
       context.beginPath(); context.moveTo(x, this.margin.top - 6); context.lineTo(x, this.y(0) + 10); context.stroke();
-      if (!this.isTall && this.lane.number) return;
+      if (!this.isTall) return;
       context.fillStyle = colors.muted;
       context.textBaseline = "alphabetic";
       context.textAlign = "right";

@@ -18,7 +18,7 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
     const own = facts.get(node.index);
     if (matching && !matching.has(node)) return;
     if (!own.counts[0] && !own.counts[1] && !own.counts[2]) return;
-    const isOpen = open.has(node.index) || (matching && matching.get(node));
+    const isOpen = open.has(node.index) || Boolean(matching && matching.get(node));
     entries.push({ node, depth, own, isOpen });
     if (!isOpen) return;
     node.children.forEach((child) => visit(child, depth + 1));
