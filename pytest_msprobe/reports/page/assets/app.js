@@ -25,10 +25,11 @@ function SuitePage({ section, themeName }) {
   const rows = useMemo(() => sortRows(found, columns.find((column) => column.id === sort.id), sort.isDescending), [found, sort, columns]);
   const isShown = useMemo(() => { const mask = new Uint8Array(section.count); for (const row of found) mask[row] = 1; return mask; }, [found]);
   const isInTree = useMemo(() => {
+    if (filter.cell < 0 && filter.api < 0) return isShown;
     const mask = new Uint8Array(section.count);
     for (const row of selectRows(section, { ...filter, cell: -1, api: -1 })) mask[row] = 1;
     return mask;
-  }, [section, filter.text, filter.verdict, filter.dtype, filter.rank, filter.step, filter.from, filter.to]);
+  }, [section, filter]);
   const isFiltered = found.length < section.count;
 
   const open = useCallback((row) => {
@@ -74,9 +75,19 @@ function SuitePage({ section, themeName }) {
       <${TreeView} section=${section} tree=${tree} isShown=${isInTree} filter=${filter} selected=${selected} onCell=${setCell} onApi=${(api) => change({ api, cell: -1 })} onSelect=${open} />
       <section class="panel" id="table" aria-label="Records"><${Table} section=${section} rows=${rows} columns=${columns} sort=${sort} selected=${selected} onSort=${sortBy} onSelect=${open} onOpen=${() => setOpen(true)} /></section>
     </div>
-    <${Pictures} ...${shared} change=${change} />
+    <${Pictures} ...${shared} isShown=${useLater(isShown)} change=${change} />
     ${isOpen && selected >= 0 && html`<${Details} section=${section} row=${selected} columns=${columns} onClose=${close} onStep=${step} onCell=${setCell} />`}
   </main>`;
+}
+
+// A value some moments later: what stands below the first screen does not hold up the answer to a click.
+function useLater(value) {
+  const [late, setLate] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(value), 60);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return late;
 }
 
 // Figures begin with their worst value.
@@ -97,11 +108,11 @@ function Top({ section, filter, change, onSelect }) {
     <h1>${answer.headline}</h1>
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     <div class="answer-columns">
-      <div><ul class="points">${answer.points.map((point) => html`<li key=${point} class=${point.startsWith("  ") ? "inner" : ""}>${point}</li>`)}</ul>
+      <div><ul class="points" tabindex="0" aria-label="What else is known">${answer.points.map((point) => html`<li key=${point} class=${point.startsWith("  ") ? "inner" : ""}>${point}</li>`)}</ul>
         ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${filter.api >= 0 && section.apis[filter.api] === api} onClick=${() => { const at = section.apis.indexOf(api); change({ api: filter.api === at ? -1 : at, cell: -1 }); }}>${api} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
       <div class="commands">
         ${first !== undefined && html`<div class="command"><span class="command-title">First in order</span><button class="link" onClick=${() => onSelect(first)}>${section.title_(first)}</button>${section.cell[first] >= 0 && html`<span>in ${section.cells[section.cell[first]].name}</span>`}</div>`}
-        ${first !== undefined && section.text("source", first) && html`<div class="command"><span class="command-title">Source line</span><code>${section.text("source", first)}</code></div>`}
+        ${first !== undefined && section.text("source", first) && html`<div class="command"><span class="command-title">Source line</span><code tabindex="0">${section.text("source", first)}</code></div>`}
         ${fault.length > 0 && html`<${Command} title="Judge only these again" text=${rerunCommand(section, fault)} />`}
         ${fault.length > 0 && section.suite === "precheck" && html`<${Command} title="Write a script that shows it" text=${rerunCommand(section, [first], ["--msprobe-reproducers=reproducers"])} />`}
       </div></div>
@@ -126,7 +137,7 @@ function FilterBar({ section, filter, change, rows, columns }) {
     <label class="grow">Text<input id="search" type="search" placeholder="name, message, source line, Cell   ( / )" value=${filter.text} onInput=${(event) => change({ text: event.target.value })} /></label>
     ${select("verdict", "Verdict", [["", "all"], ...VERDICTS])}
     ${section.dtypes.filter(Boolean).length > 1 && select("dtype", "Dtype", [[-1, "all"], ...section.dtypes.map((name, index) => [index, name || "unknown"])])}
-    ${section.cells.length > 0 && select("cell", "Cell", [[-1, "all"], ...section.cells.map((cell, index) => [index, cell.name])])}
+    ${useMemo(() => section.cells.length > 0 && select("cell", "Cell", [[-1, "all"], ...section.cells.map((cell, index) => [index, cell.name])]), [section, filter.cell])}
     ${ranks.length > 1 && select("rank", "Rank", [["", "all"], ...ranks.map((rank) => [rank, rank])])}
     ${steps.length > 1 && select("step", "Step", [["", "all"], ...steps.map((one) => [one, one])])}
     ${section.suite !== "gradients" && [place("from", "From"), place("to", "To")]}

@@ -108,7 +108,8 @@ function Dots({ section, isShown, filter, change, onSelect, themeName }) {
         const { x, y } = put(dot, index), kind = found.dtypes.indexOf(dot.dtype);
         context.fillStyle = DTYPE_COLORS[kind % DTYPE_COLORS.length];
         context.globalAlpha = group.dots.length > 200 ? 0.5 : 0.85;
-        drawShape(context, SHAPES[kind % SHAPES.length], x, y, 3.4);
+        if (group.dots.length > 400) context.fillRect(x - 2, y - 2, 4, 4);
+        else drawShape(context, SHAPES[kind % SHAPES.length], x, y, 3.4);
       });
     });
     context.globalAlpha = 1;
@@ -272,7 +273,7 @@ function OverflowGraph({ section, onSelect, themeName, selected }) {
     return best;
   };
   if (!graph.rows.length) return html`<${Picture} id="overflow" title="From the origin to what it reached"><p class="empty">No record makes NaN or Inf.</p><//>`;
-  return html`<${Picture} id="overflow" title="From the origin to what it reached" note=${html`<span class="key" style="color:var(--fail-2)">▲ origin</span><span class="key" style="color:var(--fail-0)">● passes on</span><span class="key" style="color:var(--pass-2)">◆ absorbs or holds</span>`}>
+  return html`<${Picture} id="overflow" title="From the origin to what it reached" note=${html`<span class="key"><i class="mark mark-origin"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="mark mark-holds"></i>absorbs or holds</span>`}>
     <${Plot} height=${height} draw=${draw} pick=${pick} onSelect=${onSelect} watch=${[graph, themeName, selected]} label=${`${graph.rows.length} records with NaN or Inf`} />
     <ul class="reached">${graph.origins.map(([origin, reached]) => html`<li key=${origin}><button class="link" onClick=${() => onSelect(origin)}>${section.title_(origin)}</button>${section.lanes.length > 1 ? ` (${slotName(section.dump(origin))})` : ""} reached ${reached.length} ${reached.length === 1 ? "record" : "records"}${reached.length ? html`, the last <button class="link" onClick=${() => onSelect(reached[reached.length - 1])}>${section.title_(reached[reached.length - 1])}</button>` : ""}</li>`)}</ul><//>`;
 }

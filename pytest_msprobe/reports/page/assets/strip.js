@@ -27,6 +27,7 @@ function heatColor(colors, section, row) {
 
 // The scale of heights: a floor for 0, decades, a ceiling for infinite and for errors without a figure.
 function heightScale(section) {
+  if (section.scale) return section.scale;
   let low = Infinity, high = -Infinity;
   for (const heat of section.heat) if (heat > 0 && Number.isFinite(heat)) { low = Math.min(low, heat); high = Math.max(high, heat); }
   if (section.hasLimit) { low = Math.min(low, 0.1); high = Math.max(high, 10); }
@@ -34,11 +35,12 @@ function heightScale(section) {
   let bottom = Math.floor(Math.log10(low)), top = Math.ceil(Math.log10(high));
   if (top <= bottom) top = bottom + 1;
   bottom = Math.max(bottom, top - 12);
-  return { bottom, top, share: (heat) => {
+  section.scale = { bottom, top, share: (heat) => {
     if (Number.isNaN(heat) || heat <= 0) return 0;
     if (!Number.isFinite(heat)) return 1;
     return 0.1 + 0.8 * Math.max(0, Math.min(1, (Math.log10(heat) - bottom) / (top - bottom)));
   } };
+  return section.scale;
 }
 
 // The outermost Cells that tell rows apart, as runs of a lane: [name, from, to].
@@ -83,6 +85,7 @@ class StripPainter {
     canvas.width = Math.round(this.width * ratio);
     canvas.height = Math.round(this.height * ratio);
     this.context = canvas.getContext("2d");
+    this.alpha = this.color = null;
     this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
 
@@ -105,6 +108,7 @@ class StripPainter {
     this.drawAxes(colors);
     const step = (this.width - this.margin.left - this.margin.right) / section.longest;
     const size = Math.max(1.6, Math.min(this.isTall ? 4.5 : 3.5, step * 1.2));
+    this.alpha = this.color = null;
     const later = [];
     for (const row of lane.rows) {
       if (section.order[row] < 0 && section.suite === "overflow") continue; // the item on the whole step has no place in it
@@ -117,13 +121,18 @@ class StripPainter {
     if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
   }
 
+  // Setting a canvas's colour costs more than a point: only where it changes.
+  paint(alpha, color) {
+    if (this.alpha !== alpha) { this.context.globalAlpha = alpha; this.alpha = alpha; }
+    if (this.color !== color) { this.context.fillStyle = color; this.color = color; }
+  }
+
   drawRow(colors, row, size, isBright) {
     const { context, section } = this;
     const x = this.x(section.position[row]), y = this.rowY(row);
-    context.globalAlpha = isBright ? 1 : 0.12;
-    context.fillStyle = heatColor(colors, section, row);
+    this.paint(isBright ? 1 : 0.12, heatColor(colors, section, row));
     if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
-    if (section.lane.length > 30000 && section.status[row] === PASS) { context.fillRect(x - 1, y - 1, 2, 2); return; }
+    if (size < 2.2) { context.fillRect(x - size, y - size, 2 * size, 2 * size); return; } // too small for shapes
     context.beginPath();
     if (section.part(row) === "backward") {
       context.moveTo(x - size, y - size * 0.8);
