@@ -212,6 +212,7 @@ function GradientMap({ section, isShown, onSelect, themeName }) {
 function gradientColor(colors, section, row) {
   if (section.status[row] === ERROR) return colors.fail[2];
   if (section.status[row] === SKIP) return colors.skip;
+  if (section.status[row] === EXPECTED) return colors.explained;
   const heat = section.heat[row];
   return colors.pass[Number.isNaN(heat) ? 0 : Math.min(3, Math.floor(heat * 8))];
 }

@@ -7,6 +7,7 @@ const VERDICTS = [
   ["unexplained", "Failed, not explained"],
   ["explained", "Explained by rounding"],
   ["passed", "Passed"],
+  ["expected", "Expected failures"],
   ["skipped", "Not judged"],
   ["unmatched", "Only on one side"],
 ];
@@ -16,6 +17,7 @@ function hasVerdict(section, row, verdict) {
   if (verdict === "unexplained") return section.status[row] === ERROR && !section.explained[row];
   if (verdict === "explained") return section.explained[row] === 1;
   if (verdict === "passed") return section.status[row] === PASS;
+  if (verdict === "expected") return section.status[row] === EXPECTED;
   if (verdict === "skipped") return section.status[row] === SKIP;
   return section.text("side", row) !== "both";
 }

@@ -9,7 +9,7 @@ function theme() {
   const ramp = (kind) => [0, 1, 2, 3].map((step) => color(`${kind}-${step}`));
   return {
     text: color("text"), muted: color("muted"), line: color("line"), panel: color("panel"), accent: color("accent"),
-    skip: color("skip"), band: color("band"), pass: ramp("pass"), fail: ramp("fail"), font: "12px system-ui, sans-serif",
+    skip: color("skip"), explained: color("explained"), band: color("band"), pass: ramp("pass"), fail: ramp("fail"), font: "12px system-ui, sans-serif",
   };
 }
 
@@ -17,6 +17,7 @@ function theme() {
 function heatColor(colors, section, row) {
   if (section.suite === "overflow") return { origin: colors.fail[2], propagated: colors.fail[0] }[section.text("level", row)] || colors.pass[1];
   if (section.status[row] === SKIP) return colors.skip;
+  if (section.status[row] === EXPECTED) return colors.explained;
   const ramp = section.status[row] === ERROR ? colors.fail : colors.pass;
   const heat = section.heat[row];
   if (!section.hasLimit) return ramp[section.status[row] === ERROR ? 2 : 1];
@@ -112,7 +113,7 @@ class StripPainter {
     const later = [];
     for (const row of lane.rows) {
       if (section.order[row] < 0 && section.suite === "overflow") continue; // the item on the whole step has no place in it
-      if (section.status[row] === ERROR) { later.push(row); continue; }
+      if (section.status[row] === ERROR || section.status[row] === EXPECTED) { later.push(row); continue; }
       this.drawRow(colors, row, size, !isFiltered || isShown[row]);
     }
     for (const row of later) this.drawRow(colors, row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
@@ -310,7 +311,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
   </div>`;
 }
 
-const STATUS_WORDS = ["passed", "failed", "not judged"];
+const STATUS_WORDS = ["passed", "failed", "not judged", "expected failure"];
 
 function Strip(props) {
   const { section } = props;
@@ -323,6 +324,7 @@ function Strip(props) {
     <div class="panel-head"><h2>The step in execution order</h2>
       <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
         <span class="key"><i class="tick"></i>not judged</span>
+        ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>expected failure</span>`}
         ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
         <span class="hint">drag to filter, click a point to open it</span></div></div>
     <div class="lanes">${section.lanes.map((lane) => html`<${Lane} key=${lane.number} lane=${lane} ...${props} />`)}</div>

@@ -9,7 +9,7 @@ function columnsOf(section) {
   }));
   const columns = [
     { id: "order", title: "#", kind: "num", key: (row) => row, text: (row) => (section.order[row] < 0 ? "" : String(section.order[row])), hint: "place in the execution of its dump" },
-    { id: "verdict", title: "Verdict", key: (row) => [2, 0, 3][section.status[row]] + section.explained[row], text: (row) => verdictText(section, row) },
+    { id: "verdict", title: "Verdict", key: (row) => [3, 0, 4, 2][section.status[row]] + section.explained[row], text: (row) => verdictText(section, row) },
     { id: "name", title: NAMES[section.suite] || "API call", kind: "name", key: (row) => nameOf(section, row), text: (row) => nameOf(section, row) },
     { id: "part", title: "Direction", key: (row) => section.label(row), text: (row) => section.label(row) },
     { id: "step", title: "Step", kind: "num", key: (row) => section.dump(row).step ?? NaN, text: (row) => String(section.dump(row).step ?? "") },

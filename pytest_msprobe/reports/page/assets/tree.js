@@ -42,7 +42,7 @@ class ModelTree {
   // Counts, worst and dtypes of every node over `isShown` rows.
   summarise(isShown) {
     const { section } = this;
-    const blank = () => ({ counts: [0, 0, 0], unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
+    const blank = () => ({ counts: [0, 0, 0, 0], unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
     const facts = new Map();
     const add = (node) => {
       const own = blank();
@@ -76,5 +76,5 @@ class ModelTree {
 }
 
 function statusOf(facts) {
-  return facts.counts[ERROR] ? ERROR : facts.counts[PASS] ? PASS : SKIP;
+  return [ERROR, EXPECTED, PASS].find((status) => facts.counts[status]) ?? SKIP;
 }

@@ -17,7 +17,7 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
   const visit = (node, depth) => {
     const own = facts.get(node.index);
     if (matching && !matching.has(node)) return;
-    if (!own.counts[0] && !own.counts[1] && !own.counts[2]) return;
+    if (!own.counts.some(Boolean)) return;
     const isOpen = open.has(node.index) || Boolean(matching && matching.get(node));
     entries.push({ node, depth, own, isOpen });
     if (!isOpen) return;
@@ -70,7 +70,7 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
   const partner = node.partner && node.partner !== node.name ? node.partner : "";
   return html`<div role="treeitem" tabindex=${index ? -1 : 0} aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isChosen}
     class=${`node ${isChosen ? "chosen" : ""}`} style=${`padding-left:${depth * 16 + 4}px`} onClick=${() => onChoose(node)}
-    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[2]} not judged${unmatched}`}>
+    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}`}>
     <span class="twist" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); onToggle(node); }}>${isOpen ? "▾" : "▸"}</span>
     <span class=${`mark mark-${status}`} aria-hidden="true"></span>
     <span class="node-name">${lastWords(node)}${partner && html`<i class="partner"> ↔ ${partner}</i>`}</span>
