@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.evidence.error_plot import DecadeCounts, absolute_errors, can_be_drawn
-from pytest_msprobe.verdicts import OutputRow
+from pytest_msprobe.evidence.error_plot import DecadeCounts, ErrorPlotter, absolute_errors, can_be_drawn
+from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _ROWS, _COLUMNS = 40, 64
 #: Of larger outputs every n-th row is looked at: at most 5 million elements, some 60 ms.
@@ -32,7 +32,8 @@ class ErrorPictures:
 
         Never raises: a picture is not a verdict.
         """
-        return tuple(self._with_picture(row, *pair) for row, pair in zip(rows, pairs))
+        drawn = [self._with_picture(row, *pair) for row, pair in zip(rows, pairs)]
+        return (*drawn, *rows[len(drawn) :])
 
     def _with_picture(self, row: OutputRow, tested: Any, reference: Any) -> OutputRow:
         if row.status != "error" or self._left <= 0 or not can_be_drawn(tested, reference):
@@ -42,6 +43,17 @@ class ErrorPictures:
             return replace(row, picture=error_picture(tested, reference))
         except Exception:
             return row
+
+
+def illustrated(
+    pictures: ErrorPictures | None, plotter: ErrorPlotter | None, verdict: Verdict, pairs: Sequence[tuple[Any, Any]]
+) -> Verdict:
+    """`verdict` with what either page draws of a failure; `pairs` are the values behind its outputs."""
+    if verdict.status != "error":
+        return verdict
+    if pictures is not None:
+        verdict = replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
+    return verdict if plotter is None else replace(verdict, plot=plotter.draw(verdict.outputs, pairs))
 
 
 def error_picture(tested: Array, reference: Array) -> dict[str, Any]:

@@ -265,8 +265,9 @@ def test_a_row_opens_has_a_link_and_neighbours(faults: Page) -> None:
     faults.click(".details button[aria-label='Next record']")
     assert faults.run("return location.hash") == "#rank0/Mint.add.0.forward"
     faults.click(".details button[aria-label='Previous record']")
+    faults.until("location.hash === '#rank0/Mint.mean.0.forward'")
     faults.keys("k")
-    assert faults.texts(".details h2") == ["Mint.square.0 forward"]
+    faults.until("document.querySelector('.details h2').textContent === 'Mint.square.0 forward'")
     faults.click(".details .fact button", "layers.0.Block")
     faults.until("[...document.querySelectorAll('td.c-cell')].every(cell => cell.textContent.startsWith('layers.0.'))")
     faults.click(".details button[aria-label='Close']")

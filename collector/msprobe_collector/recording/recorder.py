@@ -42,7 +42,7 @@ class Recorder:
         self._faults = faults
         self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
-        self._stacks = StackRecorder(_PACKAGE)
+        self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self._queue = WritingQueue(faults.note) if configuration.async_dump else None
         self._lock = RLock()
         self._counters: dict[str, int] = {}

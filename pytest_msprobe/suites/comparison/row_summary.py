@@ -8,7 +8,6 @@ from pytest_msprobe.suites.comparison.divergence import Divergence, RecordSummar
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.verdicts import VerdictRow
 
-
 _MOST_NAMED = 10
 
 

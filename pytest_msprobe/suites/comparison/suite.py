@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.operation import Operation
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
@@ -48,6 +49,7 @@ class ComparisonSuite(Suite):
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
         Figure("max_rel", "Max rel", ".3g"),
+        Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/limit", ".3g"),
     )
 
@@ -159,6 +161,7 @@ class ComparisonSuite(Suite):
         root = self._context.config.rootpath
         pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
         lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
+        lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
@@ -187,7 +190,8 @@ def make(context: Context) -> ComparisonSuite:
     if not golden.exists():
         raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
     if not find_files(golden):
-        raise SuiteError(f"--msprobe-golden={golden}: holds no dump.json; give a dump, step or rank folder")
+        why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
+        raise SuiteError(f"--msprobe-golden={golden}: {why}")
     return ComparisonSuite(context, golden)
 
 

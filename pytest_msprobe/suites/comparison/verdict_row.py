@@ -42,6 +42,7 @@ def _output(value: ValueComparison, limits: DistanceLimits) -> OutputRow:
         message=value.message,
         figures={
             "distance": value.distance,
+            "tolerance": value.tolerance.limit if value.tolerance is not None else None,
             **{name: getattr(figures, name, None) for name in ("cosine", "max_abs", "max_rel")},
             "ratio": _ratio(value, limits),
         },
@@ -52,5 +53,6 @@ def _ratio(value: ValueComparison, limits: DistanceLimits) -> float | None:
     """How many times its limit the distance is; what must be equal and is not, infinitely many times."""
     if value.distance is None or value.status not in ("pass", "warning", "error"):
         return None
-    limit = limits.limit(*(leaf.dtype for leaf in (value.target, value.golden) if leaf is not None))
+    dtypes = (leaf.dtype for leaf in (value.target, value.golden) if leaf is not None)
+    limit = value.tolerance.limit if value.tolerance is not None else limits.limit(*dtypes)
     return value.distance / limit if limit else math.inf if value.distance else 0.0

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from msprobe_collector.dump_format import Direction, Dump
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.cases.edge_cases import edge_case
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -17,7 +18,7 @@ from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, Ou
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines
-from pytest_msprobe.evidence.error_picture import ErrorPictures
+from pytest_msprobe.evidence.error_picture import ErrorPictures, illustrated
 from pytest_msprobe.evidence.error_plot import ErrorPlotter
 from pytest_msprobe.evidence.failure_evidence import FailureKeeper, Sides
 from pytest_msprobe.installing import is_installed
@@ -48,6 +49,7 @@ class CheckSettings:
         numeric: what the device does to numbers, and how many random inputs are drawn.
         plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
+        edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
 
     seed: int
@@ -58,6 +60,7 @@ class CheckSettings:
     plotter: ErrorPlotter | None = None
     pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
+    edge_case: str = ""
 
 
 class CallCheck:
@@ -111,14 +114,13 @@ class CallCheck:
 
     def _case(self) -> Case | Verdict:
         if self._prepared is None:
+            limit = self._settings.max_memory_bytes
+            has_backward = "backward" in self._directions
             try:
-                self._prepared = read_case(
-                    self._dump,
-                    self._name,
-                    self._source,
-                    with_backward="backward" in self._directions,
-                    max_memory_bytes=self._settings.max_memory_bytes,
+                case = read_case(
+                    self._dump, self._name, self._source, with_backward=has_backward, max_memory_bytes=limit
                 )
+                self._prepared = edge_case(case, self._settings.edge_case, limit) if self._settings.edge_case else case
             except NotJudged as stop:
                 self._prepared = Verdict(stop.status, stop.message)
         return self._prepared
@@ -136,7 +138,9 @@ class CallCheck:
         compared = compare_outputs(case, tested, reference, standard, opinions)
         compared.problem = reference_fault(bench, tested, reference) or compared.problem
         finding = compared.finding(device.label + note, bench.label, case.notes)
-        finding = self._illustrated(finding, list(zip(_values(tested), _values(reference))))
+        finding = illustrated(
+            self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
+        )
         return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
@@ -163,7 +167,7 @@ class CallCheck:
             compared.problem = compared.problem or lost_gradients(case, tested, reference)
         finding = compared.finding(device.label + note, bench.label, case.notes)
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
-        finding = self._illustrated(finding, present)
+        finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
 
         def sides() -> Sides:
             outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
@@ -200,14 +204,6 @@ class CallCheck:
             return None
         return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
 
-    def _illustrated(self, finding: Verdict, pairs: Sequence[tuple[object, object]]) -> Verdict:
-        """`finding`, with a picture when it failed and somebody looks; `pairs` are the values behind its rows."""
-        if finding.status == "error" and self._settings.pictures is not None:
-            finding = replace(finding, outputs=self._settings.pictures.added(finding.outputs, pairs))
-        if finding.status != "error" or self._settings.plotter is None:
-            return finding
-        return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))
-
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
         default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
@@ -220,7 +216,7 @@ class CallCheck:
         return Bench(engine, self._engines.second_opinion, operand_roundoff(mode) if is_rounding else None)
 
     def _device(self, case: Case) -> Engine:
-        specification = self._engines.device_for(self._dump)
+        specification = self._engines.device_for(self._dump, runs=bool(case.constructed))
         if specification.engine == "recorded":
             return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
         return self._engines.device(specification)
@@ -236,13 +232,12 @@ class CallCheck:
         return device, outcome
 
     def _skip_refused_inputs(self, case: Case, raised: Raised, result: Callable[[Execution], _Result]) -> None:
-        """Raise NotJudged where the benchmark refuses the inputs as well, and they were drawn at random."""
+        """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
-        benches = self._engines.benchmarks if drawn else ()
+        origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
+        benches = self._engines.benchmarks if origin else ()
         if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
-            raise NotJudged(
-                "skip", f"both sides refuse the inputs, which were drawn at random ({drawn}): {raised.text}"
-            )
+            raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 
     def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
         """The first benchmark's result. One that cannot, or that raises, passes the call on to the next."""
@@ -258,6 +253,8 @@ class CallCheck:
                 raised.append(f"benchmark ({bench.label}): {outcome.text}")
             else:
                 return bench, outcome
+        if raised and case.constructed:
+            raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
         if raised:
             raise NotJudged("error", "; ".join(raised))
         if not is_installed("torch") and self._engines.choice.bench == "auto":

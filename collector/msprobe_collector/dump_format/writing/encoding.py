@@ -160,8 +160,9 @@ class ValueEncoder:
         return self._unknown(value, record)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
-        array = tensor.array
-        is_numeric = array.dtype.kind in "biufcV"
+        # Elements are asked for only where they are written: statistics may be computed on a device.
+        array = tensor.array if record.saves or self._summary != "statistics" else None
+        is_numeric = array is not None and array.dtype.kind in "biufcV"
         fingerprint = Fingerprint(array) if is_numeric and self._summary == "fingerprint" else None
         text, has_nonfinite = _described(tensor, fingerprint)
         if has_nonfinite:
@@ -174,7 +175,7 @@ class ValueEncoder:
         if record.saves:
             place = path.removeprefix(".")
             file_name = record.file_name(place) + self._values.file_suffix
-            record.arrays.append((file_name, stored))
+            record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)
         if self._summary == "md5":
             text += f', "{CHECKSUM}": "{zlib.crc32(np.ascontiguousarray(stored).data):08x}"'
@@ -202,12 +203,10 @@ def _described(tensor: TensorValues, fingerprint: Fingerprint | None) -> tuple[s
 
     `fingerprint` takes the elements meanwhile.
     """
-    array = tensor.array
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
-        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(
-            array, None if fingerprint is None else fingerprint.add
-        )
-    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(array.shape)}, '
+        found = tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
+    maximum, minimum, mean, norm, nan_count, inf_count = found
+    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(tensor.shape)}, '
     if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
         text += _STATISTICS % (maximum, minimum, mean, norm)
     else:

@@ -20,7 +20,7 @@ function SuitePage({ section, themeName }) {
   const [isOpen, setOpen] = useState(false);
   const columns = useMemo(() => columnsOf(section), [section]);
   const tree = useMemo(() => { const made = new ModelTree(section); shortenNames(made); return made; }, [section]);
-  section.parts = useMemo(() => ({ backward: section.count > 0 && section.columns.part.some((part) => section.texts[part] === "backward") }), [section]);
+  section.parts = useMemo(() => ({ backward: section.count > 0 && section.columns.part.some((part) => section.texts[part].startsWith("backward")) }), [section]);
   const found = useMemo(() => selectRows(section, filter), [section, filter]);
   const rows = useMemo(() => sortRows(found, columns.find((column) => column.id === sort.id), sort.isDescending), [found, sort, columns]);
   const isShown = useMemo(() => { const mask = new Uint8Array(section.count); for (const row of found) mask[row] = 1; return mask; }, [found]);

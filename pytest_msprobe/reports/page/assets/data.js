@@ -61,7 +61,8 @@ class Section {
   outputText(column, output) { return this.texts[this.outputs[column][output]]; }
   call(row) { return this.text("call", row); }
   part(row) { return this.text("part", row); }
-  label(row) { const part = this.part(row); return ["forward", "backward", "record"].includes(part) ? part : ""; }
+  isBackward(row) { return this.part(row).startsWith("backward"); }
+  label(row) { const part = this.part(row); return /^(forward|backward)(-|$)|^record$/.test(part) ? part : ""; }
   title_(row) { return `${this.call(row)} ${this.label(row)}`.trim(); }
   outcome(row) { return this.text("outcome", row); }
   dump(row) { return this.slots[this.slot[row]]; }

@@ -62,9 +62,9 @@ function bandsOf(section, lane) {
 }
 
 function backwardStart(section, lane) {
-  const first = lane.rows.findIndex((row) => section.part(row) === "backward");
+  const first = lane.rows.findIndex((row) => section.isBackward(row));
   if (first < 0) return -1;
-  const after = lane.rows.slice(first).filter((row) => section.part(row) === "backward").length;
+  const after = lane.rows.slice(first).filter((row) => section.isBackward(row)).length;
   return after > 0.6 * (lane.rows.length - first) ? first : -1;
 }
 
@@ -135,7 +135,7 @@ class StripPainter {
     if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
     if (size < 2.2) { context.fillRect(x - size, y - size, 2 * size, 2 * size); return; } // too small for shapes
     context.beginPath();
-    if (section.part(row) === "backward") {
+    if (section.isBackward(row)) {
       context.moveTo(x - size, y - size * 0.8);
       context.lineTo(x + size, y - size * 0.8);
       context.lineTo(x, y + size);
