@@ -65,6 +65,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 EVERYWHERE = (
     "--msprobe-out=elsewhere",
     "--msprobe-jsonl=other.jsonl",
+    "--msprobe-page=other.html",
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",
