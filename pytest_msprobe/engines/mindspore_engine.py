@@ -96,9 +96,8 @@ class MindSporeEngine:
         """See `DeviceEngine.fill_memory`."""
         mindspore = self._mindspore
         with _Guarded(mindspore, self.target):
-            return filled_memory(
-                sizes, lambda count: mindspore.mint.full((count,), value, dtype=mindspore.float32), _array
-            )
+            # mint.full has no kernel on CPUs.
+            return filled_memory(sizes, lambda count: mindspore.ops.fill(mindspore.float32, (count,), value), _array)
 
     @cached_property
     def _mindspore(self) -> Any:
