@@ -141,7 +141,7 @@ class RecordItem(pytest.Item):
         return Record(self.path, self.group, self.name, selected)
 
     def runtest(self) -> None:
-        """Judge, keep the row for the report, and raise or skip as the verdict says."""
+        """Judge, keep the row for the report, and raise, skip or xfail as the verdict says."""
         suite, record = self.config.stash[keys.SUITE], self.record
         started = perf_counter()
         try:
@@ -156,6 +156,8 @@ class RecordItem(pytest.Item):
         self._keep(self._row(record, verdict, seconds=perf_counter() - started), verdict.plot)
         if verdict.status == "skip":
             pytest.skip(shown(verdict.message))
+        if verdict.excuse:
+            pytest.xfail(shown(verdict.excuse))
         if verdict.status == "error":
             raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
 

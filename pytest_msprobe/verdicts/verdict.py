@@ -97,6 +97,8 @@ class Verdict:
         plot: picture of an error for the HTML page, PNG in base64; "" without one.
         attachment: what the suite's own report needs of this record, in builtin types; None for nothing.
         properties: further facts for JUnit, as (name, value).
+        excuse: why an error is none of the record's own, as one line: pytest counts it as an expected failure; "" for
+            any other.
     """
 
     status: Status
@@ -108,3 +110,4 @@ class Verdict:
     plot: str = ""
     attachment: Mapping[str, Any] | None = None
     properties: tuple[tuple[str, str | float], ...] = ()
+    excuse: str = ""
