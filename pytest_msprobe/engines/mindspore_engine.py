@@ -15,7 +15,7 @@ from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.mindspore_callables import resolve
 from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
+from pytest_msprobe.engines.precision import argument_dtype, contiguous, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -96,9 +96,8 @@ class MindSporeEngine:
         """See `DeviceEngine.fill_memory`."""
         mindspore = self._mindspore
         with _Guarded(mindspore, self.target):
-            return filled_memory(
-                sizes, lambda count: mindspore.mint.full((count,), value, dtype=mindspore.float32), _array
-            )
+            # mint.full has no kernel on CPUs.
+            return filled_memory(sizes, lambda count: mindspore.ops.fill(mindspore.float32, (count,), value), _array)
 
     @cached_property
     def _mindspore(self) -> Any:
@@ -128,7 +127,7 @@ class MindSporeEngine:
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
-        tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+        tensor = self._mindspore.Tensor(contiguous(value, is_raised=is_raised))
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
@@ -171,7 +170,7 @@ class MindSporeExecution:
             return self._mindspore.ops.zeros_like(output)
         if tuple(gradient.shape) != tuple(output.shape):
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
-        tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
+        tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 

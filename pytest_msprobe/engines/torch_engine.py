@@ -259,7 +259,8 @@ def to_array(torch: Any, tensor: Tensor) -> Array:
 def _like(torch: Any, gradient: Array | None, output: Tensor) -> Tensor:
     if gradient is None:
         return cast("Tensor", torch.zeros_like(output))
-    tensor = to_tensor(torch, copy_of(gradient, is_raised=False)).to(output.device, output.dtype)
+    is_raised = output.dtype in (torch.float64, torch.complex128)  # then converted while it is copied
+    tensor = to_tensor(torch, copy_of(gradient, is_raised=is_raised)).to(output.device, output.dtype)
     if tensor.shape != output.shape:
         raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")
     return tensor

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_msprobe.suites.option import Option
-from pytest_msprobe.verdicts import Figure, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -132,6 +132,17 @@ class SuiteReport:
         return ""
 
 
+class RowSummary:
+    """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row, with its attachment, in any order."""
+
+    def lines(self) -> Iterable[str]:
+        """The findings, most important first."""
+        return ()
+
+
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
 
@@ -143,6 +154,7 @@ class Suite(ABC):
         options: its own options, beside those of every run.
         calls_tell_files: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
+        measure: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
     """
 
     name: ClassVar[str]
@@ -152,6 +164,12 @@ class Suite(ABC):
     calls_tell_files: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
+    measure: ClassVar[tuple[str, ...]] = ("ratio",)
+
+    @classmethod
+    def summary(cls) -> RowSummary:
+        """A new summary of rows."""
+        return RowSummary()
 
     @property
     @abstractmethod
@@ -184,6 +202,10 @@ class Suite(ABC):
         from msprobe_collector.dump_format import parse_api_name
 
         return parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """Where the record stands in its training step. Must not raise for a record of `groups`."""
+        return Place()
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""

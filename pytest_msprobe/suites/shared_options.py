@@ -28,33 +28,33 @@ SEED = Option(
     "seed", "N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", "0", option_values.seed
 )
 
+BENCH = Option(
+    "bench",
+    "BENCH",
+    "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore",
+    "auto",
+    option_values.bench,
+)
+
+BENCH_PYTHON = Option(
+    "bench_python",
+    "FILE",
+    "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
+    "",
+    option_values.interpreter,
+)
+
 MAX_MEMORY = Option(
     "max_memory",
     "SIZE",
-    "precheck, overflow, repeat: skip API calls that may need more memory, e.g. 16GB; auto is 80 %% of this machine",
+    "precheck, comparison, overflow, repeat: do not compute API calls that may need more memory, e.g. 16GB; auto is "
+    "80 %% of this machine",
     "auto",
     option_values.memory,
 )
 
-#: Of suites that compute API calls on the CPU.
-BENCHMARK_OPTIONS = (
-    Option(
-        "bench",
-        "BENCH",
-        "precheck, overflow: float64 CPU benchmark: auto, torch or mindspore",
-        "auto",
-        option_values.bench,
-    ),
-    Option(
-        "bench_python",
-        "FILE",
-        "precheck, overflow: Python interpreter that runs the benchmark in a process of its own",
-        "",
-        option_values.interpreter,
-    ),
-    SEED,
-    MAX_MEMORY,
-)
+#: Of suites that compute API calls on the CPU, on random inputs where a dump holds none.
+BENCHMARK_OPTIONS = (BENCH, BENCH_PYTHON, SEED, MAX_MEMORY)
 
 #: Of suites that run API calls on devices.
 DEVICE_OPTIONS = (

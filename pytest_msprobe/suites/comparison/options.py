@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_msprobe.suites import option_values
 from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import DATA_DIR, GOLDEN
+from pytest_msprobe.suites.shared_options import BENCH, BENCH_PYTHON, DATA_DIR, GOLDEN, MAX_MEMORY
 
 #: Differences that a user may declare to be expected.
 #: `bits`: fingerprints differ and the statistics agree within their limits.
@@ -17,6 +17,8 @@ ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits")
 RESULT_COLUMNS = ("result", "accuracy")
 #: In place of a mapping file: the rules that need none.
 BUILT_IN = "builtin"
+ACCOUNTING = ("auto", "off")
+INHERITED = ("pass", "fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,9 @@ class ComparisonSettings:
         accept: differences that are warnings, of `ACCEPTABLE`.
         result_column: `result` for the newer tool's column, `accuracy` for the older one's.
         xlsx: whether an .xlsx file is written beside the .csv file.
+        accounting: `auto`: differences of tensor dumps are accounted for; `off`: distances alone judge.
+        inherited: whether an operation whose difference is not its own fault passes or fails.
+        diagnosis: file for the answer as JSON, or None.
     """
 
     golden: Path | None = None
@@ -46,6 +51,9 @@ class ComparisonSettings:
     accept: frozenset[str] = frozenset()
     result_column: str = "result"
     xlsx: bool = False
+    accounting: str = "auto"
+    inherited: str = "pass"
+    diagnosis: Path | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ComparisonSettings:
@@ -62,6 +70,9 @@ class ComparisonSettings:
             accept=values["accept"],
             result_column=values["result_column"],
             xlsx=values["xlsx"],
+            accounting=values["accounting"],
+            inherited=values["inherited"],
+            diagnosis=values["diagnosis"],
         )
 
 
@@ -178,4 +189,30 @@ OPTIONS = (
         option_values.switch,
         bare="true",
     ),
+    Option(
+        "accounting",
+        "|".join(ACCOUNTING),
+        "comparison: auto: between tensor dumps, find where each difference is born; off: judge by distances alone",
+        "auto",
+        option_values.one_of(*ACCOUNTING),
+    ),
+    Option(
+        "inherited",
+        "|".join(INHERITED),
+        "comparison: whether operations pass (as xfailed) or fail whose difference came in with their inputs or is "
+        "rounding",
+        "pass",
+        option_values.one_of(*INHERITED),
+    ),
+    Option(
+        "diagnosis",
+        "FILE",
+        "comparison: write which operations are at fault, and what follows from them, as JSON",
+        "",
+        option_values.optional_path,
+        is_path=True,
+    ),
+    BENCH,
+    BENCH_PYTHON,
+    MAX_MEMORY,
 )

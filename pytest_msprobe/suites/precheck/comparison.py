@@ -12,6 +12,9 @@ from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.outputs import index_output
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.index_outputs import selection
+from pytest_msprobe.cases.opinions import Opinions
+from pytest_msprobe.cases.output_order import in_one_order
 from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, Output, OutputValue
 from pytest_msprobe.numerics import (
@@ -31,9 +34,6 @@ from pytest_msprobe.numerics import (
     name_pattern,
     summarise,
 )
-from pytest_msprobe.suites.precheck.index_outputs import selection
-from pytest_msprobe.suites.precheck.opinions import Opinions
-from pytest_msprobe.suites.precheck.output_order import in_one_order
 from pytest_msprobe.suites.precheck.standards import for_dtype
 from pytest_msprobe.verdicts import OutputRow, Verdict
 

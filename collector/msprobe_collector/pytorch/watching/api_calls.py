@@ -12,6 +12,7 @@ import torch
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.pytorch.watching.api_names import ApiNames, changes_first_argument
+from msprobe_collector.pytorch.watching.call_form import as_called
 from msprobe_collector.pytorch.watching.communication import Waits, handles_of, outputs_of
 from msprobe_collector.pytorch.watching.gradients import GradientTap, Sources, sequence_number
 from msprobe_collector.pytorch.watching.recomputation import Recomputation
@@ -51,8 +52,13 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 self._thread.is_in_backward = False
-        if call.startswith("Tensor."):
-            call = calls.names.as_written(call, sys._getframe(1))
+        try:
+            if call.startswith("Tensor."):
+                call = calls.names.as_written(call, sys._getframe(1))
+            else:
+                args, kwargs = as_called(func, sys._getframe(1), args, kwargs or {})
+        except Exception as error:  # the border between the collector and the user's training
+            calls.faults.note(call, error)
         return calls.observe(func, call, args, kwargs or {})
 
     def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +98,7 @@ class ApiCalls:
         self.activity = activity
         self.names = names
         self._tap = tap
-        self._faults = faults
+        self.faults = faults
         self._remember = remember
         self._waits = waits
         self._recomputation = recomputation
@@ -163,7 +169,7 @@ class ApiCalls:
         if floor < 0:
             return None
         sources: Sources | None = guarded(
-            self._faults, name, lambda: self._tap.sources(args, kwargs, floor, is_in_place=is_in_place)
+            self.faults, name, lambda: self._tap.sources(args, kwargs, floor, is_in_place=is_in_place)
         )
         return sources
 
@@ -212,9 +218,9 @@ class ApiCalls:
             if backward is not None and backward.is_of_several:
                 self._remember(backward)
         except Exception as error:  # the border between the collector and the user's training
-            self._faults.note(backward_name, error)
+            self.faults.note(backward_name, error)
 
     def _fault(self, record: OpenRecord | None, where: str, error: BaseException) -> None:
-        self._faults.note(where, error)
+        self.faults.note(where, error)
         if record is not None:
             record.fault = f"{type(error).__name__}: {error}"

@@ -44,7 +44,8 @@ class Sources(NamedTuple):
     Attributes:
         edges: of each top-level tensor argument, None where no gradient flows; behind them those of the tensors in
             lists, tuples, dicts and keywords.
-        listed: how many gradients the backward record lists by position: as many as there are top-level tensors.
+        listed: how many gradients the backward record lists by position: as many as there are top-level tensors, or 0
+            when none of them is floating.
         paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
         floor: sequence number of the first node that the call may make.
     """
@@ -92,7 +93,8 @@ class GradientTap:
         edges = [_edge(tensor) for tensor in (*tensors, *inner.values())]
         if is_in_place and tensors and tensors[0] is arguments[0]:
             edges[0] = _edge_of_base(tensors[0])
-        return Sources(edges, len(tensors), tuple(inner), floor)
+        has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+        return Sources(edges if has_floating else edges[len(tensors) :], len(tensors) * has_floating, tuple(inner), floor)
 
     def attach(
         self,
