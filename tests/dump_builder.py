@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import dtype_of_array
+from msprobe_collector.dump_format.fingerprint import fingerprint_of
 
 Json = Any
 
 
 class DumpBuilder:
-    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too."""
+    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too, with
+    `fingerprints` as the collector writes them."""
 
-    def __init__(self, folder: Path, *, real: bool = True, framework: str = "mindspore") -> None:
+    def __init__(
+        self, folder: Path, *, real: bool = True, framework: str = "mindspore", fingerprints: bool = False
+    ) -> None:
         self.folder = folder
         self.real = real
+        self.fingerprints = fingerprints
         self.header: dict[str, Json] = {
             "task": "tensor" if real else "statistics",
             "level": "L1",
@@ -48,6 +53,8 @@ class DumpBuilder:
                 stats = [float(wide.max()), float(wide.min()), float(wide.mean()), float(np.linalg.norm(wide.ravel()))]
         entry = {"type": "mindspore.Tensor", "dtype": dtype.name, "shape": list(array.shape)}
         entry |= dict(zip(("Max", "Min", "Mean", "Norm"), stats))
+        if self.fingerprints:
+            entry["fingerprint"] = fingerprint_of(array)
         if self.real:
             stored = array.astype(np.float32) if dtype.stored_as == "float32" else array
             np.save(self.folder / "dump_tensor_data" / data_name, stored)
@@ -73,8 +80,10 @@ class DumpBuilder:
         keywords: dict[str, Any] | None = None,
         incoming: list[Any] | None = None,
         gradients: list[Any] | None = None,
+        others: dict[str, Any] | None = None,
+        attributes: dict[str, Any] | None = None,
     ) -> DumpBuilder:
-        """Add an API call, with a backward when gradients are given."""
+        """Add an API call, with a backward when gradients are given; `others` and `attributes` as msprobe_collector."""
         forward = f"{name}.forward"
         self.records[forward] = {
             "input_args": [self.value(item, f"{forward}.input.{i}") for i, item in enumerate(arguments)],
@@ -83,6 +92,8 @@ class DumpBuilder:
             },
             "output": [self.value(item, f"{forward}.output.{i}") for i, item in enumerate(outputs)],
         }
+        if attributes is not None:
+            self.records[forward]["attributes"] = {key: self.value(item, "") for key, item in attributes.items()}
         self.stacks[forward] = [f"File /home/train/net.py, line 7, in construct, \n y = {name}(x)"]
         if incoming is not None:
             backward = f"{name}.backward"
@@ -90,6 +101,10 @@ class DumpBuilder:
                 "input": [self.value(item, f"{backward}.input.{i}") for i, item in enumerate(incoming)],
                 "output": [self.value(item, f"{backward}.output.{i}") for i, item in enumerate(gradients or [])],
             }
+            if others is not None:
+                self.records[backward]["other_gradients"] = {
+                    path: self.value(item, f"{backward}.other_gradients.{path}") for path, item in others.items()
+                }
         return self
 
     def write(self) -> Path:

@@ -22,7 +22,7 @@ from pytest_msprobe.apis.not_judged import reason_not_judged
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
 from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.gradient_pairing import GradientPairing, pair_gradients
+from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
 from pytest_msprobe.engines.precision import is_differentiable
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Unsupported, map_leaves
 
@@ -39,6 +39,7 @@ class Case:
         pairing: which recorded gradient belongs to which argument.
         wanted: arguments to differentiate.
         notes: what the dump left open about the inputs.
+        constructed: name of the edge case whose inputs it has, "" for the recorded call.
     """
 
     api: ApiName
@@ -48,10 +49,16 @@ class Case:
     pairing: GradientPairing
     wanted: tuple[LeafPath, ...]
     notes: tuple[str, ...]
+    constructed: str = ""
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
         return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
+
+    def gradient_label(self, path: LeafPath) -> str:
+        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
+        entry = self.pairing.entries.get(path)
+        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""
@@ -73,16 +80,17 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         backward = dump.backward(name) if with_backward else None
         _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
         positional, keywords, notes = source.arguments(name, forward)
+        attributes = source.attributes(name, forward)
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
     except Unsupported as error:
         raise NotJudged("skip", str(error)) from None
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
-    call = Call(api, dump.framework, positional, keywords)
+    call = Call(api, dump.framework, positional, keywords, attributes=attributes)
     map_leaves(call, _protected)
-    pairing = pair_gradients(api, forward, backward.outgoing or ()) if backward else _NO_GRADIENTS
-    wanted = (tuple(sorted(pairing.entries, key=pairing.entries.__getitem__)) or _all_leaves(call)) if backward else ()
+    pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
+    wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
     return Case(api, forward, backward, call, pairing, wanted, tuple(notes))
 
 
@@ -98,8 +106,9 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if case.backward.outgoing is None:
         raise NotJudged("skip", "the dump holds no gradients of this call (cut by data_mode or scope?)")
     if case.pairing.unmatched:
-        index = case.pairing.unmatched[0]
-        raise NotJudged("error", f"{case.api}.backward: output[{index}]: this gradient fits no tensor argument")
+        entry = case.pairing.unmatched[0]
+        where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
+        raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
@@ -131,7 +140,8 @@ def _forward(dump: Dump, name: str) -> ForwardRecord:
 def _refuse_large(
     api: ApiName, framework: str, forward: ForwardRecord, backward: BackwardRecord | None, limit: int
 ) -> None:
-    made = bytes_of_outputs(api, framework, forward.arguments or (), forward.keywords)
+    named = {**(forward.attributes or {}), **forward.keywords}
+    made = bytes_of_outputs(api, framework, forward.arguments or (), named)
     if made > limit:
         raise NotJudged(
             "skip",
@@ -139,7 +149,7 @@ def _refuse_large(
         )
     values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
     if backward is not None:
-        values += (backward.incoming or (), backward.outgoing or ())
+        values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
     needed = sum(needed_bytes(value) for value in values)
     if needed > limit:
         largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
@@ -160,7 +170,7 @@ def _size(count: float) -> str:
 
 
 def _all_leaves(call: Call) -> tuple[LeafPath, ...]:
-    """Every argument that can be differentiated: for calls whose tensors stand in lists or keywords."""
+    """Every argument that can be differentiated: for calls of whose gradients the dump holds none."""
     found: list[LeafPath] = []
 
     def note(path: LeafPath, value: Any) -> None:

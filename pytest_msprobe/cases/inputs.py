@@ -17,7 +17,7 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     tensors_in,
 )
-from msprobe_collector.dump_format.fields import ARGUMENTS, INCOMING, KEYWORDS
+from msprobe_collector.dump_format.fields import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
 from pytest_msprobe.cases.argument_roles import fitted
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
@@ -59,6 +59,17 @@ class InputSource:
             key: self._argument(key, value, place / key, notes, record) for key, value in record.keywords.items()
         }
         return positional, keywords, notes
+
+    def attributes(self, call: str, record: ForwardRecord) -> dict[str, Argument] | None:
+        """What the class of a Primitive was called with; None where the dump does not say.
+
+        Raises:
+            DumpError, Unsupported: as `arguments`.
+        """
+        place = Place(self.file, f"{call}.forward", ATTRIBUTES)
+        if record.attributes is None:
+            return None
+        return {name: self._value(value, place / name, []) for name, value in record.attributes.items()}
 
     def incoming(self, call: str, values: tuple[Value, ...]) -> tuple[Array | None, ...]:
         """Incoming gradient per output tensor of a backward call; None where the dump has null."""

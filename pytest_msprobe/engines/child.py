@@ -71,6 +71,7 @@ class ChildEngine:
                 "framework": call.framework,
                 "arguments": call.arguments,
                 "keywords": call.keywords,
+                "attributes": call.attributes,
                 "saved_roundoff": call.saved_roundoff,
                 "saved_seed": call.saved_seed,
                 "arithmetic_roundoff": call.arithmetic_roundoff,

@@ -80,6 +80,7 @@ def _answer(engine: Engine, request: dict[str, Any], kept: _Kept) -> dict[str, A
             request["saved_roundoff"],
             request["saved_seed"],
             request["arithmetic_roundoff"],
+            request["attributes"],
         )
         kept.make_room(call.api)
         execution = engine.forward(call, differentiate=request["differentiate"])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 
-from msprobe_collector.dump_format import ApiName, ForwardRecord, TensorValue, Value, tensor_positions
+from msprobe_collector.dump_format import (
+    ApiName,
+    BackwardRecord,
+    ForwardRecord,
+    TensorValue,
+    Value,
+    tensor_positions,
+)
+from msprobe_collector.dump_format.fields import OTHER_GRADIENTS, OUTPUT
 from pytest_msprobe.engines.protocol import Array, LeafPath
 
 #: Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of equal-shaped arrays.
@@ -20,29 +28,39 @@ class GradientPairing:
     """Recorded gradients of one API call, by argument.
 
     Attributes:
-        entries: index into the backward record's `output` for each argument that has a recorded gradient.
+        entries: for each argument that has a recorded gradient, in the order of the record: its index in the backward
+            record's `output`, or its path in `other_gradients`.
         interchangeable: groups of arguments whose gradients cannot be distinguished by shape and dtype.
-        unmatched: indices of recorded gradients that belong to no tensor argument.
+        unmatched: the same of recorded gradients that belong to no tensor argument.
     """
 
-    entries: dict[LeafPath, int]
+    entries: dict[LeafPath, int | str]
     interchangeable: tuple[tuple[LeafPath, ...], ...]
-    unmatched: tuple[int, ...]
+    unmatched: tuple[int | str, ...]
 
 
-def pair_gradients(api: ApiName, forward: ForwardRecord, outgoing: tuple[Value, ...]) -> GradientPairing:
-    """Pairs recorded gradients with arguments: by position among the tensor arguments, nulls counted.
+def gradient_field(entry: int | str) -> str:
+    """The field of a backward record in which the gradient `entry` stands."""
+    return OTHER_GRADIENTS if isinstance(entry, str) else OUTPUT
+
+
+def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecord) -> GradientPairing:
+    """Pairs recorded gradients with arguments: by position among the tensor arguments, nulls counted, others by path.
 
     Existing collectors write those of a Primitive in the order in which their hooks fire, without nulls; there shape
-    and dtype decide, and what they leave open is `interchangeable`.
+    and dtype decide, and what they leave open is `interchangeable`. Ours, which write attributes, keep the positions.
     """
-    arguments = forward.arguments or ()
+    arguments, outgoing = forward.arguments or (), backward.outgoing or ()
     positions = tensor_positions(arguments)
     recorded = [index for index, value in enumerate(outgoing) if isinstance(value, TensorValue)]
-    if api.type == "Primitive":
+    if api.type == "Primitive" and forward.attributes is None:
         return _by_shape(arguments, positions, outgoing, recorded)
-    entries: dict[LeafPath, int] = {("input", positions[i]): i for i in recorded if i < len(positions)}
-    return GradientPairing(entries, (), tuple(i for i in recorded if i >= len(positions)))
+    entries: dict[LeafPath, int | str] = {("input", positions[i]): i for i in recorded if i < len(positions)}
+    inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
+    entries |= {inner[path]: path for path in backward.others if path in inner}
+    unmatched: list[int | str] = [index for index in recorded if index >= len(positions)]
+    unmatched += [path for path in backward.others if path not in inner]
+    return GradientPairing(entries, (), tuple(unmatched))
 
 
 def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[int, ...]:
@@ -57,6 +75,20 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
         wide = [_widened(array) for array in references]
         distance = [[_distance(_widened(array), reference) for reference in wide] for array in recorded]
     return min(permutations(indices), key=lambda order: sum(distance[i][place] for place, i in enumerate(order)))
+
+
+def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
+    """Of every tensor among the arguments."""
+    waiting: list[tuple[LeafPath, Value]] = [(("input", at), value) for at, value in enumerate(forward.arguments or ())]
+    waiting += [(("kwargs", name), value) for name, value in forward.keywords.items()]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, TensorValue) and not value.is_numpy:
+            yield path
+        elif isinstance(value, tuple):
+            waiting += [((*path, at), item) for at, item in enumerate(value)]
+        elif isinstance(value, dict):
+            waiting += [((*path, key), item) for key, item in value.items()]
 
 
 def _distance(array: Array, reference: Array) -> float:
@@ -83,7 +115,7 @@ def _by_shape(
         for look, paths in waiting.items()
         if len(paths) > 1 and any(_look(outgoing[i]) == look for i in recorded)
     }
-    entries: dict[LeafPath, int] = {}
+    entries: dict[LeafPath, int | str] = {}
     unmatched = []
     for index in recorded:
         candidates = waiting.get(_look(outgoing[index]))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
-from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.memory_filling import filled_memory
+from pytest_msprobe.engines.mindspore_callables import resolve
+from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
+from pytest_msprobe.engines.precision import argument_dtype, contiguous, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -24,14 +24,13 @@ from pytest_msprobe.engines.protocol import (
     Output,
     Unsupported,
     flatten_outputs,
+    map_attributes,
     map_leaves,
     padded_incoming,
 )
 from pytest_msprobe.installing import how_to_install, is_installed
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
-#: How often an error is waited for again; two have been seen.
-_MOST_LEFT_ERRORS = 10
 
 
 class MindSporeEngine:
@@ -68,11 +67,13 @@ class MindSporeEngine:
         refusal = self.refusal(call.api, call.framework)
         if refusal is not None:
             raise Unsupported(refusal)
-        function = self._resolve(call.api)
         leaves: dict[LeafPath, Any] = {}
-        arguments, keywords = map_leaves(
-            call, lambda path, value: self._convert(call.api, path, value, differentiate, leaves)
-        )
+
+        def convert(path: LeafPath, value: Any) -> Any:
+            return self._convert(call, path, value, differentiate, leaves)
+
+        function = resolve(self._mindspore, call.api, map_attributes(call, convert))
+        arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
             """The API call as a function of the leaves that are differentiated."""
@@ -91,6 +92,13 @@ class MindSporeEngine:
     def close(self) -> None:
         """Nothing is held."""
 
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        mindspore = self._mindspore
+        with _Guarded(mindspore, self.target):
+            # mint.full has no kernel on CPUs.
+            return filled_memory(sizes, lambda count: mindspore.ops.fill(mindspore.float32, (count,), value), _array)
+
     @cached_property
     def _mindspore(self) -> Any:
         try:
@@ -108,28 +116,20 @@ class MindSporeEngine:
         mindspore.runtime.launch_blocking()
         return mindspore
 
-    def _resolve(self, api: ApiName) -> Callable[..., Any]:
-        path = find_operator("mindspore", api.type, api.table_name)
-        assert path is not None  # refusal has seen to it
-        if api.type == "Tensor":
-            return _method(self._mindspore.Tensor, path.rpartition(".")[2])
-        found = _attribute(self._mindspore, path)
-        if found is None or not callable(found):
-            raise Unsupported(f"MindSpore {self._mindspore.__version__} has no {path}")
-        return _primitive(found) if api.type == "Primitive" else cast(Callable[..., Any], found)
-
     def _convert(
-        self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
+        self, call: Call, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
     ) -> Any:
         if isinstance(value, Dtype):
-            raised = argument_dtype(value, api.short, is_raised=self._is_raised)
+            raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
             return getattr(self._mindspore, raised.array_name or raised.name)
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return plain_argument(api, path, value)
-        is_raised = self._is_raised and not describes_dtype(api.short)
-        tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+            return plain_argument(call.api, path, value)
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
+        tensor = self._mindspore.Tensor(contiguous(value, is_raised=is_raised))
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
             leaves[path] = tensor
         return tensor
@@ -170,7 +170,7 @@ class MindSporeExecution:
             return self._mindspore.ops.zeros_like(output)
         if tuple(gradient.shape) != tuple(output.shape):
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
-        tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
+        tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 
@@ -189,21 +189,10 @@ class _Guarded:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         restore_subnormals()
         if error is not None:
-            _discard_left_errors(self._mindspore)
+            discard_left_errors(self._mindspore)
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
-
-
-def _discard_left_errors(mindspore: Any) -> None:
-    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
-    raised, and would do so from the next call.
-    """
-    for _ in range(_MOST_LEFT_ERRORS):
-        with suppress(Exception):  # of any kind: it is the error that was raised already
-            mindspore.runtime.synchronize()
-            (mindspore.Tensor(1.0) + 1.0).asnumpy()
-            return
 
 
 @cache
@@ -246,39 +235,6 @@ def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:
 
 def _is_float(mindspore: Any, value: Any) -> bool:
     return isinstance(value, mindspore.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _primitive(found: Any) -> Callable[..., Any]:
-    """An instance of a Primitive's class."""
-    attributes = list(inspect.signature(found.__init__).parameters)[1:]
-    if attributes:
-        raise Unsupported(
-            f"{found.__name__} has constructor attributes ({', '.join(attributes)}) that the dump does not hold"
-        )
-    return cast(Callable[..., Any], found())
-
-
-def _method(tensor_type: type, name: str) -> Callable[..., Any]:
-    """The method or property `name` of a tensor, as a function of that tensor."""
-
-    def call(tensor: Any = None, *arguments: Any, **keywords: Any) -> Any:
-        if not isinstance(tensor, tensor_type):
-            raise Unsupported("the tensor whose method it is was not recorded")
-        attribute = getattr(tensor, name, None)
-        if attribute is None:
-            raise Unsupported(f"this MindSpore's Tensor has no {name}")
-        # Some names that PyTorch has as methods are properties here (`size`).
-        return attribute(*arguments, **keywords) if callable(attribute) else attribute
-
-    return call
-
-
-def _attribute(mindspore: Any, path: str) -> Any:
-    """What stands at `path` of the table of operators; None when this version lacks it."""
-    found = mindspore
-    for step in path.split(".")[1:]:
-        found = getattr(found, step, None)
-    return found
 
 
 def _output(tensor_type: type, value: Any) -> Any:

@@ -5,7 +5,7 @@ Values cross as NumPy arrays and plain Python values only; nothing of a framewor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
@@ -60,6 +60,8 @@ class Call:
             that keeps it in its own dtype; 0 for none. Engines that cannot reach such values ignore it.
         saved_seed: chooses whether up or down.
         arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
+        attributes: what the class of a Primitive was called with; None where the dump does not say.
+        is_strided: whether a device under test gets tensors of two and more dimensions as transposed views.
     """
 
     api: ApiName
@@ -69,6 +71,13 @@ class Call:
     saved_roundoff: float = 0.0
     saved_seed: int = 0
     arithmetic_roundoff: float = 0.0
+    attributes: Mapping[str, Argument] | None = None
+    is_strided: bool = False
+
+    @property
+    def named(self) -> dict[str, Argument]:
+        """Keyword arguments, and attributes of a Primitive."""
+        return {**(self.attributes or {}), **self.keywords}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,19 @@ class Engine(Protocol):
         """Give back what the engine holds outside this process."""
 
 
+class DeviceEngine(Engine, Protocol):
+    """An engine that may stand for the device under test."""
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """Leave `value` in the memory that the next tensors will most likely get.
+
+        Allocates a tensor filled with it for each of the `sizes` in bytes, between two small ones, and releases it.
+
+        Returns:
+            Whether the two small ones are still as they were; to be asked once, which releases them.
+        """
+
+
 def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[Array | None, ...]:
     """`incoming` with None, which counts as zero, for each further one of the `outputs` tensors.
 
@@ -138,6 +160,13 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
     """Arguments and keywords of `call`, every leaf replaced by convert(path, leaf); tuples and dicts stay."""
     arguments = [_mapped(("input", index), value, convert) for index, value in enumerate(call.arguments)]
     return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
+
+
+def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[str, Any] | None:
+    """Attributes of `call` as `map_leaves` converts arguments; None where the dump does not say."""
+    if call.attributes is None:
+        return None
+    return {key: _mapped(("attributes", key), value, convert) for key, value in call.attributes.items()}
 
 
 def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:

@@ -13,7 +13,7 @@ from msprobe_collector.dump_format import (
     Value,
 )
 from msprobe_collector.dump_format.fields import OUTPUT
-from pytest_msprobe.engines.gradient_pairing import GradientPairing
+from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported
 
 
@@ -37,7 +37,7 @@ class RecordedEngine:
         file: str,
     ) -> None:
         self._forward = forward
-        self._outgoing = (backward.outgoing if backward else None) or ()
+        self._backward = backward
         self._pairing = pairing
         self._tensors = tensors
         self._file = file
@@ -62,10 +62,12 @@ class RecordedEngine:
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:
         """The recorded gradient of one argument, or None where none was recorded."""
         entry = self._pairing.entries.get(path)
-        value = None if entry is None else self._outgoing[entry]
-        if entry is None or not isinstance(value, TensorValue):
+        if entry is None or self._backward is None:
             return None
-        return self._load(value, Place(self._file, f"{call}.backward", OUTPUT) / entry)
+        value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
+        if not isinstance(value, TensorValue):
+            return None
+        return self._load(value, Place(self._file, f"{call}.backward", gradient_field(entry)) / entry)
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: Place) -> list[Output]:
         if isinstance(value, tuple):

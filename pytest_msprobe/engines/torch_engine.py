@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
@@ -19,10 +21,11 @@ from pytest_msprobe.engines.protocol import (
     Output,
     Unsupported,
     flatten_outputs,
+    map_attributes,
     map_leaves,
     padded_incoming,
 )
-from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup
+from pytest_msprobe.engines.torch_map import MissingAttributes, MissingInTorch, Refusal, lookup
 from pytest_msprobe.engines.torch_saving import perturbed_saving
 from pytest_msprobe.installing import how_to_install, is_installed
 
@@ -61,18 +64,23 @@ class TorchEngine:
         if isinstance(binding, Refusal):
             raise Unsupported(binding.reason)
         leaves: dict[LeafPath, Tensor] = {}
-        arguments, keywords = map_leaves(
-            call, lambda path, value: self._convert(call, path, value, differentiate, leaves)
-        )
+
+        def convert(path: LeafPath, value: Any) -> Any:
+            return self._convert(call, path, value, differentiate, leaves)
+
+        arguments, keywords = map_leaves(call, convert)
+        attributes = map_attributes(call, convert)
         saving = perturbed_saving(self._torch, call, (*arguments, *keywords.values()))
         arithmetic = _rounded_arithmetic(call)
         with self._torch.set_grad_enabled(bool(differentiate)), saving, arithmetic:
             try:
-                returned = binding.call(arguments, keywords, self._roots)
+                returned = binding.call(arguments, keywords, self._roots, attributes)
             except TypeError as error:
                 if not self._is_raised:
                     raise
                 raise Unsupported(f"the recorded arguments do not fit {binding.target}: {_first_line(error)}") from None
+            except MissingAttributes as error:
+                raise Unsupported(str(error)) from None
             except MissingInTorch as error:
                 raise Unsupported(f"{error} (PyTorch {self._torch.__version__})") from None
             except NotImplementedError as error:
@@ -82,6 +90,14 @@ class TorchEngine:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        return filled_memory(
+            sizes,
+            lambda count: self._torch.full((count,), value, dtype=self._torch.float32, device=self._device),
+            lambda tensor: to_array(self._torch, tensor),
+        )
 
     @cached_property
     def _torch(self) -> Any:
@@ -112,6 +128,8 @@ class TorchEngine:
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.mT.contiguous().mT
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()
@@ -135,7 +153,7 @@ class TorchExecution:
         self._torch = torch
         self._arithmetic = arithmetic
         self._leaves = leaves
-        self._tensors = []
+        self._tensors: list[Tensor | None] = []
         outputs = []
         for path, value in flatten_outputs(returned, lambda item: isinstance(item, torch.Size)):
             if isinstance(value, torch.Tensor):
@@ -144,14 +162,15 @@ class TorchExecution:
                     self._tensors.append(value)
                 outputs.append(Output(path, to_array(torch, value)))
             else:
+                if len(path) == 1 and value is None:
+                    self._tensors.append(None)
                 outputs.append(Output(path, _plain_output(torch, value)))
         self.outputs = tuple(outputs)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`."""
         torch = self._torch
-        padded = padded_incoming(incoming, len(self._tensors))
-        pairs = [(out, gradient) for out, gradient in zip(self._tensors, padded) if out.requires_grad]
+        pairs = [(out, gradient) for out, gradient in self._with_gradients(incoming) if out.requires_grad]
         if not pairs:
             raise Unsupported("the PyTorch counterpart has no gradient")
         seeds = [_like(torch, gradient, out) for out, gradient in pairs]
@@ -167,6 +186,16 @@ class TorchExecution:
             to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
             for gradient, leaf in zip(found, self._leaves)
         )
+
+    def _with_gradients(self, incoming: tuple[Array | None, ...]) -> list[tuple[Tensor, Array | None]]:
+        """Each output tensor with its incoming gradient. None is an output that is left open, or no output at all."""
+        tensors: list[Tensor | None] = [tensor for tensor in self._tensors if tensor is not None]
+        if len(incoming) > len(tensors):
+            tensors = self._tensors
+        pairs = list(zip(tensors, padded_incoming(incoming, len(tensors))))
+        if any(tensor is None and gradient is not None and gradient.any() for tensor, gradient in pairs):
+            raise Unsupported("a gradient comes into an output that the benchmark leaves open")
+        return [(tensor, gradient) for tensor, gradient in pairs if tensor is not None]
 
 
 def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:
@@ -230,7 +259,8 @@ def to_array(torch: Any, tensor: Tensor) -> Array:
 def _like(torch: Any, gradient: Array | None, output: Tensor) -> Tensor:
     if gradient is None:
         return cast("Tensor", torch.zeros_like(output))
-    tensor = to_tensor(torch, copy_of(gradient, is_raised=False)).to(output.device, output.dtype)
+    is_raised = output.dtype in (torch.float64, torch.complex128)  # then converted while it is copied
+    tensor = to_tensor(torch, copy_of(gradient, is_raised=is_raised)).to(output.device, output.dtype)
     if tensor.shape != output.shape:
         raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")
     return tensor

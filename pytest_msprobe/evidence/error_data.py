@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from msprobe_collector.dump_format import TENSOR_FOLDER
+from msprobe_collector.dump_format.fields import INCOMING, OTHER_GRADIENTS, OUTPUT
 from msprobe_collector.dump_format.stacks import frame_text
 from msprobe_collector.dump_format.writing.growing_file import GrowingFile, quoted
 from msprobe_collector.dump_format.writing.tensor_files import write_npy
@@ -87,6 +88,8 @@ def _records(evidence: Evidence) -> tuple[dict[str, str], Recording]:
         "input_args": recording.encode(evidence.arguments, f"{forward}.input"),
         "input_kwargs": recording.encode(evidence.keywords, f"{forward}.kwargs"),
     }
+    if evidence.attributes is not None:
+        fields["attributes"] = recording.encode(dict(evidence.attributes), f"{forward}.attributes")
     if evidence.tested is not None:
         fields["output"] = recording.encode_leaves(evidence.tested, f"{forward}.output")
     for path, value in evidence.bench or ():
@@ -99,20 +102,20 @@ def _records(evidence: Evidence) -> tuple[dict[str, str], Recording]:
 
 def _backward(gradients: Gradients, name: str, recording: Recording) -> str:
     incoming = (recording.encode(value, f"{name}.input.{index}") for index, value in enumerate(gradients.incoming))
-    places = [entry for entry in gradients.entries if entry is not None]
+    places = [entry for entry in gradients.entries if isinstance(entry, int)]
     outgoing = ["null"] * (max(places, default=-1) + 1)
+    others = {}
     for position, entry in enumerate(gradients.entries):
         label = gradients.label(position)
         if gradients.tested is not None:
-            stem = f"{name}.output.{label}"
-            if entry is None:
-                # The format has no place for gradients of tensors in lists and keywords; their values are kept.
-                recording.keep(gradients.tested[position], stem)
-            else:
-                outgoing[entry] = recording.encode(gradients.tested[position], stem)
+            if isinstance(entry, int):
+                outgoing[entry] = recording.encode(gradients.tested[position], f"{name}.{OUTPUT}.{label}")
+            elif gradients.tested[position] is not None:
+                others[entry] = recording.encode(gradients.tested[position], f"{name}.{OTHER_GRADIENTS}.{label}")
         if gradients.bench is not None:
             recording.keep(gradients.bench[position], f"{name}.bench_output.{label}")
-    return _object({"input": listed(incoming), "output": listed(outgoing)})
+    fields = {INCOMING: listed(incoming), OUTPUT: listed(outgoing)}
+    return _object({**fields, OTHER_GRADIENTS: _object(others)} if others else fields)
 
 
 def _object(fields: Mapping[str, str]) -> str:

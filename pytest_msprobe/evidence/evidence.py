@@ -38,20 +38,19 @@ class Gradients:
     Attributes:
         incoming: gradient of the i-th top-level output tensor; None where there is none.
         wanted: the arguments that were differentiated.
-        entries: for each of them its index in a backward record's `output`; None where the format has no place for it.
+        entries: for each of them its index in a backward record's `output`, or its path in `other_gradients`.
         tested, bench: their gradients; None when that side raised.
     """
 
     incoming: tuple[Array | None, ...]
     wanted: tuple[ValuePath, ...]
-    entries: tuple[int | None, ...]
+    entries: tuple[int | str, ...]
     tested: tuple[Array | None, ...] | None
     bench: tuple[Array | None, ...] | None
 
     def label(self, position: int) -> str:
         """Name of one gradient as in the details table, without `output.`."""
-        entry = self.entries[position]
-        return ".".join(map(str, self.wanted[position])) if entry is None else str(entry)
+        return str(self.entries[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class Evidence:
         dump: path of the dump.json; `framework`: who ran the training.
         api: name of the call.
         arguments, keywords: arrays, `NumpyValue`, `Dtype`, plain values, slices, tuples and dicts of them.
+        attributes: of a Primitive, likewise; None where the dump does not say.
         tested, bench: forward outputs, the benchmark's in float64; None when that side raised.
         gradients: of a failing backward.
         frames: call stack, innermost first.
@@ -79,6 +79,7 @@ class Evidence:
     api: ApiName
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
+    attributes: Mapping[str, Any] | None
     tested: Leaves | None
     bench: Leaves | None
     gradients: Gradients | None

@@ -10,7 +10,7 @@ from typing import Any
 from msprobe_collector.dump_format import Direction, Dtype, Dump, tensor_positions, tensors_in
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.cases.case import Case
-from pytest_msprobe.engines.protocol import Array, Call, NumpyArgument, Output, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, map_attributes, map_leaves
 from pytest_msprobe.engines.torch_map import Refusal, lookup
 from pytest_msprobe.evidence.evidence import Evidence, EvidenceWriter, Gradients, Leaves, NumpyValue
 from pytest_msprobe.numerics import round_once
@@ -67,6 +67,7 @@ class FailureKeeper:
             api=case.api,
             arguments=tuple(arguments),
             keywords=keywords,
+            attributes=map_attributes(case.call, lambda _, value: _plain(value)),
             tested=_leaves(sides.tested),
             bench=_leaves(sides.bench),
             gradients=_gradients(case, sides) if sides.incoming is not None else None,
@@ -101,8 +102,9 @@ def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> st
         return f"{binding.target}({', '.join([*texts, *(f'{key}={text}' for key, text in named.items())])})"
     for form in binding.forms:
         try:
-            form.bind(call.arguments, call.keywords, {})
-            bound = form.signature.bind(*texts, **named)
+            form.bind(call.arguments, call.keywords, {}, call.attributes)
+            known = {name: text for name, text in named.items() if name in form.signature.parameters}
+            bound = form.signature.bind(*texts, **known)
         except (TypeError, KeyError):
             continue
         expressions = {name: text for name, text in bound.arguments.items() if isinstance(text, str)}
@@ -139,8 +141,10 @@ def _leaves(outputs: Sequence[Output] | None) -> Leaves | None:
 
 def _gradients(case: Case, sides: Sides) -> Gradients:
     positions = tensor_positions(case.forward.arguments or ())
-    by_position = {("input", position): index for index, position in enumerate(positions)}
-    entries = tuple(case.pairing.entries.get(path, by_position.get(path)) for path in case.wanted)  # type: ignore[arg-type]
+    by_position: dict[LeafPath, int | str] = {("input", position): index for index, position in enumerate(positions)}
+    entries = tuple(
+        case.pairing.entries.get(path, by_position.get(path, ".".join(map(str, path)))) for path in case.wanted
+    )
     assert sides.incoming is not None  # the caller asks only then
     return Gradients(sides.incoming, case.wanted, entries, sides.tested_gradients, sides.bench_gradients)
 

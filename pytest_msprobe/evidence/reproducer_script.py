@@ -229,7 +229,7 @@ def _seeds(evidence: Evidence, gradients: Gradients, arrays: dict[str, Any]) -> 
 
 def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
     """PyTorch as a second opinion on the benchmark, for calls that it takes under its own name with one output."""
-    text = None if evidence.is_in_place else evidence.torch_text(call.arguments, call.keywords)
+    text = None if evidence.is_in_place else evidence.torch_text(call.arguments, {**call.attributes, **call.keywords})
     if text is None or call.numpy_names or len(_paired(evidence)) != 1:
         return
     yield "\ntry:\n    import torch\nexcept ImportError:\n    torch = None"

@@ -39,6 +39,7 @@ class ScriptCall:
         arrays: arrays by the name of their variable.
         paths: the variable that stands at a place among the arguments.
         arguments, keywords: texts of the arguments.
+        attributes: texts of what the class of a Primitive is called with.
     """
 
     api: str
@@ -49,6 +50,7 @@ class ScriptCall:
     paths: dict[ValuePath, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     keywords: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
 
     @property
     def tensors(self) -> list[str]:
@@ -62,7 +64,8 @@ class ScriptCall:
             arguments[0] = f"({arguments[0]} * 1)"
         name = self.api.rpartition(".")[2]
         if api.type != "Tensor":
-            return f"{f'{name}()' if api.type == 'Primitive' else self.api}({joined(arguments, self.keywords)})"
+            made = f"{name}({joined((), self.attributes)})" if api.type == "Primitive" else self.api
+            return f"{made}({joined(arguments, self.keywords)})"
         if name in _PROPERTIES and len(arguments) == 1:
             return f"{arguments[0]}.{name}"
         return f"{arguments[0]}.{name}({joined(arguments[1:], self.keywords)})"
@@ -89,6 +92,10 @@ def script_call(evidence: Evidence) -> ScriptCall:
         if not is_name(key):
             raise NoScript(f"the keyword {key!r} is not a name in Python")
         found.keywords[key] = _text(found, api.short, ("kwargs", key), value)
+    for key, value in (evidence.attributes or {}).items():
+        if not is_name(key):
+            raise NoScript(f"the attribute {key!r} is not a name in Python")
+        found.attributes[key] = _text(found, api.short, ("attributes", key), value)
     if api.type == "Tensor" and (not evidence.arguments or found.arguments[0] not in found.arrays):
         raise NoScript("the tensor whose method it is was not recorded")
     return found

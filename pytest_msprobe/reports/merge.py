@@ -39,7 +39,7 @@ class Merged:
 
     def lines(self) -> list[str]:
         """The summary."""
-        counts = [line for tally in self.tallies for line in (*tally.lines(), "")]
+        counts = [line for tally in self.tallies for line in (*(line.text for line in tally.lines()), "")]
         return [*counts, *(f"{what}: {path}" for what, path in self.files)]
 
 

@@ -7,10 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, VerdictRow
 
 _WORST = 10
+_WORST_VERBOSE = 50
 _NEAREST = 3
 _FIGURES = 3
 _REASONS = 10
@@ -23,6 +25,23 @@ _WORDS = {
     "xfailed": "expected failures",
     "xpassed": "unexpected passes",
 }
+
+
+class Line(NamedTuple):
+    """One line of the summary.
+
+    Attributes:
+        text: without control characters of its own; what it quotes from a dump may have some.
+        colour: as pytest colours the same: `red`, `yellow`, `green`; "" for none.
+    """
+
+    text: str
+    colour: str = ""
+
+    @property
+    def markup(self) -> dict[str, bool]:
+        """Arguments of pytest's `write_line`."""
+        return {self.colour: True} if self.colour else {}
 
 
 @dataclass(slots=True)
@@ -48,7 +67,7 @@ class VerdictCounts:
     _explained: int = 0
     _unexplained: list[str] = field(default_factory=list)
     _judged: int = 0
-    _worst: list[tuple[tuple[bool, float], int, str, VerdictRow, OutputRow | None]] = field(default_factory=list)
+    _worst: list[tuple[tuple[bool, bool, float], int, str, VerdictRow, OutputRow | None]] = field(default_factory=list)
 
     def add(self, name: str, row: VerdictRow) -> None:
         """Count one row; `name` is how reports call its group."""
@@ -64,8 +83,10 @@ class VerdictCounts:
             self._count_rounding(name, row)
         output = row.worst
         self._judged += 1
-        entry = ((is_failed, output.badness[1] if output else math.inf), -self._judged, name, row, output)
-        keep = heapq.heappush if len(self._worst) < _WORST else heapq.heappushpop
+        is_wrong = is_failed and row.rounding != EXPLAINED
+        badness = output.badness[1] if output else math.inf
+        entry = ((is_failed, is_wrong, badness), -self._judged, name, row, output)
+        keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
         keep(self._worst, entry)
 
     @property
@@ -78,23 +99,40 @@ class VerdictCounts:
         """How many of them have a verdict that is not a skip."""
         return self._judged
 
-    def lines(self) -> Iterator[str]:
-        """The summary, line by line."""
+    def lines(self, verbosity: int = 0) -> Iterator[Line]:
+        """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons."""
         counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
-        yield f"{', '.join(shown)} ({self.noun})"
-        yield from self._rounding_lines()
-        for bench, count in self.benches.most_common():
-            yield f"benchmark {bench}: {count} judged"
-        yield from self._worst_lines()
-        if self.reasons:
-            yield ""
-            yield "not judged:"
-            for reason, count in self.reasons.most_common(_REASONS):
-                first = reason.partition("\n")[0]
-                yield f"  {count:>6}  {first if len(first) <= _REASON_WIDTH else f'{first[: _REASON_WIDTH - 3]}...'}"
-            if len(self.reasons) > _REASONS:
-                yield f"  and {len(self.reasons) - _REASONS} more reasons; pytest -rs shows all of them"
+        yield Line(f"{', '.join(shown)} ({self.noun})", self._colour)
+        yield from (Line(text, "red") for text in self._rounding_lines())
+        if verbosity >= 0:
+            for bench, count in self.benches.most_common():
+                yield Line(f"benchmark {bench}: {count} judged")
+        if self.failed:
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
+            more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
+            yield Line(f"failing {self.kinds}: {kinds}{more}", "red")
+        if verbosity >= 0:
+            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST)
+            yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
+
+    @property
+    def _colour(self) -> str:
+        """By pytest's rules for its own last line."""
+        if self.failed:
+            return "red"
+        return "green" if self.outcomes["passed"] else "yellow"
+
+    def _reason_lines(self, most: int) -> Iterator[Line]:
+        if not self.reasons:
+            return
+        yield Line("")
+        yield Line("not judged:", "yellow")
+        for reason, count in self.reasons.most_common(most):
+            first = reason.partition("\n")[0]
+            yield Line(f"  {count:>6}  {first if len(first) <= _REASON_WIDTH else f'{first[: _REASON_WIDTH - 3]}...'}")
+        if len(self.reasons) > most:
+            yield Line(f"  and {len(self.reasons) - most} more reasons; pytest -v shows all of them")
 
     def _count_rounding(self, name: str, row: VerdictRow) -> None:
         if row.rounding == EXPLAINED:
@@ -118,24 +156,21 @@ class VerdictCounts:
             "--msprobe-standard=backward-error passes those that rounding explains"
         )
 
-    def _worst_lines(self) -> Iterator[str]:
+    def _worst_lines(self, most: int) -> Iterator[Line]:
         ranked = sorted(self._worst, key=lambda entry: entry[:2], reverse=True)
         has_failed = bool(self.failed)
         with_figures = [entry for entry in ranked if entry[4] is not None]
-        shown = [entry for entry in ranked if entry[0][0]] if has_failed else with_figures[:_NEAREST]
+        shown = [entry for entry in ranked if entry[0][0]][:most] if has_failed else with_figures[:_NEAREST]
         if not shown:
             return
-        if has_failed:
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
-            yield f"failing {self.kinds}: {kinds}"
-        yield ""
-        yield f"worst {self.noun}:" if has_failed else "nearest to the limit:"
+        yield Line("")
+        yield Line(f"worst {self.noun}:" if has_failed else "nearest to the limit:")
         names = [f"{name} {row.label}".rstrip() for _, _, name, row, _ in shown]
         width = max(map(len, names))
         titles = "".join(f"{figure.title.lower():>12}  " for figure in self.figures[:_FIGURES])
-        yield f"  {'':{width}}  verdict  {titles}output"
+        yield Line(f"  {'':{width}}  verdict  {titles}output")
         for name, (_, _, _, row, output) in zip(names, shown):
-            yield f"  {name:{width}}  {row.status:7}  {self._cells(row, output)}"
+            yield Line(f"  {name:{width}}  {row.status:7}  {self._cells(row, output)}")
 
     def _cells(self, row: VerdictRow, output: OutputRow | None) -> str:
         if output is None:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from pytest_msprobe.reports.resume import EarlierRun
+from pytest_msprobe.run.page import started_as
 from pytest_msprobe.run.reporting import ReportPlugin
 from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.terminal_output import Progress
 from pytest_msprobe.suites.contract import Suite
 
 
@@ -38,10 +40,13 @@ def register_reports(
         header,
         out=settings.out,
         jsonl=settings.jsonl,
+        page=settings.page,
+        started=started_as(config),
         earlier=earlier,
         allows_empty=settings.allows_empty,
     )
     config.pluginmanager.register(reports, "msprobe-reports")
+    config.pluginmanager.register(Progress(), "msprobe-progress")
     if config.getoption("durations") is None:
         config.pluginmanager.register(PassedPhaseReports(), "msprobe-passed-phase-reports")
     if config.getoption("xmlpath", None):

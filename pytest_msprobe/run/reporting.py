@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import pytest
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.reports.terminal import Line, VerdictCounts
 from pytest_msprobe.run.observers import VerdictObservers
+from pytest_msprobe.run.page import RunPage
 from pytest_msprobe.run.selection import names_of
+from pytest_msprobe.run.terminal_output import limited_failures
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -34,12 +36,15 @@ class ReportPlugin:
         *,
         out: Path,
         jsonl: Path | None,
+        page: Path | None = None,
+        started: Mapping[str, object] | None = None,
         earlier: EarlierRun | None,
         allows_empty: bool,
     ) -> None:
-        """A writer of results into the folder `out`, and of machine rows into `jsonl`.
+        """A writer of results into the folder `out`, of machine rows into `jsonl`, and of the page into `page`.
 
-        `header` gives the lines above the run; `earlier` is the run that is continued; `allows_empty` tells whether a
+        `header` gives the lines above the run; `earlier` is the run that is continued; `started`
+        says how this one was; `allows_empty` tells whether a
         run that judged nothing is a success.
 
         Raises:
@@ -58,7 +63,12 @@ class ReportPlugin:
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
         self._lines: JsonLines | None = None
+        self._started = started
+        self._page = RunPage(page, suite) if page is not None else None
         self._jsonl_path = jsonl or (earlier.jsonl if earlier else None)
+        self._shows_rows = self._jsonl_path is not None
+        if self._page is not None and self._jsonl_path is None:
+            self._jsonl_path = self._page.rows_beside()
         self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
         _check_writable("--msprobe-out", out)
         if jsonl is not None and not self._appends:
@@ -99,6 +109,7 @@ class ReportPlugin:
         wire = report.__dict__.pop("msprobe_row", None)
         if wire is not None and report.outcome != "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
             row = VerdictRow.from_wire(wire)
+            report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
             self._stream(name, row)
@@ -119,13 +130,29 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        if self._page is not None and self._jsonl_path is not None:
+            try:
+                self._page.write(self._jsonl_path)
+            except (OSError, ValueError) as error:
+                self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
 
-    @pytest.hookimpl
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        """Findings, verdicts, worst records, reasons of skips and the paths of the files."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> Generator[None, object, object]:
+        """Findings, verdicts, worst records, reasons of skips and files: last, where a terminal shows them."""
+        with limited_failures(terminalreporter) as hidden:
+            result = yield
         # pytest has ended the line of its progress; as long as it thinks otherwise, its next line is an empty one.
         terminalreporter.currentfspath = None
+        if hidden:
+            terminalreporter.write_line(f"and {hidden} more failures; -v prints all of them")
+        self.sum_up(terminalreporter, exitstatus)
+        return result
+
+    def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+        """Write our sections below those of pytest."""
         findings = list(self._report.findings())
         if not (self._tally.total or findings or self._problems):
             is_filtered = terminalreporter.stats.get("deselected") or terminalreporter.stats.get("error")
@@ -135,24 +162,33 @@ class ReportPlugin:
             return
         if findings:
             terminalreporter.section(f"msprobe {self._suite.name}")
-            for line in findings:
-                terminalreporter.write_line(shown(line))
+            for finding in findings:
+                terminalreporter.write_line(shown(finding))
         terminalreporter.section("msprobe")
-        for line in self._summary():
-            terminalreporter.write_line(shown(line))
-        for line in self._faults():
-            terminalreporter.write_line(shown(line), red=True)
+        for line in self._summary(terminalreporter.verbosity):
+            terminalreporter.write_line(shown(line.text), **line.markup)
+        if exitstatus == pytest.ExitCode.INTERRUPTED and (file := self._to_continue):
+            terminalreporter.write_line(shown(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
+        for text in self._faults():
+            terminalreporter.write_line(shown(text), red=True)
 
-    def _summary(self) -> Iterator[str]:
+    def _summary(self, verbosity: int) -> Iterator[Line]:
         if self._earlier is not None:
-            yield f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run"
-        yield from self._tally.lines()
+            yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
+        yield from self._tally.lines(verbosity)
         files = [*self._report.files()]
-        if self._lines is not None:
+        if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
-        if files:
-            yield ""
-        yield from (f"{what}: {path}" for what, path in files)
+        if self._page is not None and self._page.option not in self._problems:
+            files.append(("page", self._page.path))
+        if files and verbosity >= 0:
+            yield Line("")
+        yield from (Line(f"{what}: {path}") for what, path in files)
+
+    @property
+    def _to_continue(self) -> Path | None:
+        """The file from which an interrupted run goes on."""
+        return self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
 
     def _faults(self) -> Iterator[str]:
         yield from self._problems.values()
@@ -203,6 +239,8 @@ class ReportPlugin:
                 self._unwritten[f"{name} {row.label}".rstrip()] = None
                 return
             self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
+            if self._started is not None and row.run is None:
+                row, self._started = replace(row, run={**self._started, "header": self._header()}), None
             self._lines.write(name, row)
         except OSError as error:
             self._fail(option, f"{name} {row.label}".rstrip(), error)

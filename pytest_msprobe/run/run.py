@@ -26,6 +26,7 @@ class Run:
     Attributes:
         settings: what the run was asked to do.
         suite: how records are judged.
+        names: how reports call groups of records.
         done: names in reports of the groups that an interrupted run has done; workers get them from the controller.
     """
 
@@ -34,6 +35,7 @@ class Run:
     def __init__(self, config: pytest.Config, settings: Settings, suite: Suite) -> None:
         self.settings = settings
         self.suite = suite
+        self.names = names_of(suite)
         self.done: frozenset[str] = frozenset(getattr(config, "workerinput", {}).get("msprobe_done", ()))
         self._config = config
         self._files = frozenset(suite.files)
@@ -54,7 +56,7 @@ class Run:
         """Leave out the groups of other shards, those that no conftest.py wants, and what a resumed run has done."""
         deselect_other_shards(self._config, self.suite, items, self.settings.shard)
         deselect_by_hook(self._config, self.suite, items)
-        deselect_done(self._config, items, names_of(self.suite), self.done)
+        deselect_done(self._config, items, self.names, self.done)
 
     def begin(self, items: list[pytest.Item]) -> None:
         """Tell each group which of its records will be judged."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_msprobe.suites.option import Option
-from pytest_msprobe.verdicts import Figure, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -119,6 +119,10 @@ class SuiteReport:
         """(what it is, path) of each file."""
         return ()
 
+    def resumable(self) -> Path | None:
+        """The file of its own with which `--msprobe-resume` continues an interrupted run; None for none."""
+        return None
+
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
@@ -126,6 +130,17 @@ class SuiteReport:
     def markup(self) -> str:
         """Pictures for the HTML page, between its summary and its table."""
         return ""
+
+
+class RowSummary:
+    """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row, with its attachment, in any order."""
+
+    def lines(self) -> Iterable[str]:
+        """The findings, most important first."""
+        return ()
 
 
 class Suite(ABC):
@@ -139,6 +154,7 @@ class Suite(ABC):
         options: its own options, beside those of every run.
         calls_tell_files: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
+        measure: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
     """
 
     name: ClassVar[str]
@@ -148,6 +164,12 @@ class Suite(ABC):
     calls_tell_files: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
+    measure: ClassVar[tuple[str, ...]] = ("ratio",)
+
+    @classmethod
+    def summary(cls) -> RowSummary:
+        """A new summary of rows."""
+        return RowSummary()
 
     @property
     @abstractmethod
@@ -180,6 +202,10 @@ class Suite(ABC):
         from msprobe_collector.dump_format import parse_api_name
 
         return parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """Where the record stands in its training step. Must not raise for a record of `groups`."""
+        return Place()
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
@@ -223,6 +249,13 @@ class Suite(ABC):
     def placement(self) -> Placement:
         """What the suite wants of workers."""
         return Placement()
+
+    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
+        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that must judge a record; None for any."""
+        return None
 
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
+from msprobe_collector.mindspore.hooking.primitives import constructor_attributes
+
 
 class Net(nn.Cell):
     def __init__(self):
@@ -104,6 +106,9 @@ def test_primitives_say_what_they_were_made_with(make_debugger, records):
     product = found["Primitive.product.MatMul.0.forward"]["attributes"]
     assert product["transpose_b"] == {"type": "bool", "value": True}
     assert "attributes" not in found["Mint.mul.0.forward"]
+    # Its base class overwrites what MindSpore keeps of it.
+    local = constructor_attributes(ops.LRN(depth_radius=2))
+    assert (local["depth_radius"], local["norm_region"]) == (2, "ACROSS_CHANNELS")
 
 
 def test_gradients_of_tensors_in_lists_and_keywords_are_recorded_by_path(make_debugger, records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from operator_audit.names import TYPES
 from operator_audit.watch import Watch
 
 from pytest_msprobe.apis.operators import find_operator, operator_names
-from pytest_msprobe.engines.mindspore_engine import _attribute, _method, _primitive
+from pytest_msprobe.engines.mindspore_callables import found_at, instance_of, method_of
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, adapters, lookup, names
 
@@ -68,11 +69,24 @@ def _callers(framework: str, api_type: str, name: str) -> Iterator[tuple[Caller,
 
 def _in_mindspore(api_type: str, path: str) -> Caller:
     if api_type == "Tensor":
-        return _method(mindspore.Tensor, path.rpartition(".")[2])
-    found: Caller | None = _attribute(mindspore, path)
+        return method_of(mindspore.Tensor, path.rpartition(".")[2])
+    found: Caller | None = found_at(mindspore, path)
     if found is None:
         raise Unsupported("not in this version")
-    return _primitive(found) if api_type == "Primitive" else found
+    return _made(found) if api_type == "Primitive" else found
+
+
+def _made(kind: Any) -> Caller:
+    """Makes an instance of a Primitive as it is called: with each attribute the first argument, then calls it."""
+    names = list(inspect.signature(kind.__init__).parameters)[1:]
+
+    def call(*arguments: Any) -> object:
+        for given in (dict.fromkeys(names, arguments[0]), dict.fromkeys(names, 1), dict.fromkeys(names, (1, 1))):
+            with suppress(Exception):
+                instance_of(kind, given)(*arguments)
+        return None
+
+    return call
 
 
 def _arguments(tensor: Callable[[], Any], canary: str) -> Iterator[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Runs with many failures: pytest's summary must not look through every setup and teardown for each of them."""
+"""Runs with many failures: what pytest prints and keeps of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from pytest_msprobe.run.terminal_output import MOST_FAILURES
+
 X = np.arange(4, dtype=np.float32)
-CALLS = 10
+CALLS = 30
 CONFTEST = """
 def pytest_runtest_teardown(item):
     if {loud}:
@@ -49,3 +51,40 @@ def test_durations_see_all_of_them(pytester: pytest.Pytester, wrong_dump: None) 
     done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "--durations=0", "-vv")
     done.stdout.fnmatch_lines([f"kept: {CALLS} setups, {CALLS} teardowns"])
     done.stdout.fnmatch_lines(["*s setup *Mint.exp.0*"])
+
+
+def test_the_first_failures_are_printed_and_the_summary_is_last(pytester: pytest.Pytester, wrong_dump: None) -> None:
+    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "--junitxml=all.xml")
+    lines = done.stdout.lines
+    assert sum(line.startswith("FAILED ") for line in lines) == MOST_FAILURES
+    assert sum(line.startswith("____") for line in lines) == MOST_FAILURES
+    more = lines.index(f"and {CALLS - MOST_FAILURES} more failures; -v prints all of them")
+    assert lines.index(next(line for line in lines if line.strip("=") == " msprobe ")) == more + 1
+    done.assert_outcomes(failed=CALLS)
+    assert (pytester.path / "all.xml").read_text().count("<failure") == CALLS
+
+
+def test_verbose_prints_all_failures(pytester: pytest.Pytester, wrong_dump: None) -> None:
+    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "-v")
+    assert sum(line.startswith("FAILED ") for line in done.stdout.lines) == CALLS
+
+
+def test_quiet_prints_counts_and_files_only(pytester: pytest.Pytester, wrong_dump: None) -> None:
+    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded", "-q")
+    lines = done.stdout.lines
+    start = next(number for number, line in enumerate(lines) if line.strip("=") == " msprobe ")
+    assert [line.partition(" ")[0] for line in lines[start + 1 : -1]] == [
+        str(CALLS - CALLS),
+        "failing",
+        "results:",
+        "details:",
+    ]
+
+
+def test_headlines_name_the_file_where_there_are_several(pytester: pytest.Pytester) -> None:
+    for rank in range(2):
+        DumpBuilder(pytester.path / f"dump/rank{rank}").call("Mint.exp.0", [X], [X]).write()
+    done = pytester.runpytest_subprocess("--msprobe-dump=dump", "--msprobe-device=recorded")
+    done.stdout.fnmatch_lines(
+        ["___* rank0: Mint.exp, call 0, forward ___*", "___* rank1: Mint.exp, call 0, forward ___*"]
+    )

@@ -239,6 +239,60 @@ def test_list_gradients_cannot_be_judged_from_recorded_values(pytester: pytest.P
     result.stdout.fnmatch_lines(["*lists or keywords*"])
 
 
+def test_list_gradients_that_are_recorded_are_judged(pytester: pytest.Pytester, reports: Reports) -> None:
+    wrong = {"input.0.0": A, "input.0.1": A + 1}
+    builder = DumpBuilder(pytester.path).call(
+        "Mint.cat.0",
+        [[A, A], 0],
+        [np.concatenate([A, A])],
+        incoming=[np.concatenate([A, A])],
+        gradients=[],
+        others=wrong,
+    )
+    run(pytester, builder).assert_outcomes(passed=1, failed=1)
+    assert {name: row["Status"] for name, row in reports.details.items() if "backward" in name} == {
+        "Mint.cat.0.backward.output.input.0.0": "pass",
+        "Mint.cat.0.backward.output.input.0.1": "error",
+    }
+
+
+def test_a_recorded_gradient_that_belongs_to_no_argument_is_an_error(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path).call(
+        "Mint.exp.0", [A], [np.exp(A)], incoming=[A], gradients=[A * np.exp(A)], others={"input.1.0": A}
+    )
+    result = run(pytester, builder)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*other_gradients[[]input.1.0[]]: this gradient fits no tensor argument*"])
+
+
+@pytest.mark.parametrize("device", ["recorded", "mindspore:cpu", "torch:cpu"])
+def test_attributes_of_a_primitive_are_used(pytester: pytest.Pytester, device: str) -> None:
+    attributes = {"transpose_a": False, "transpose_b": True}
+    square = np.asarray([[1, 2], [3, 4]], np.float32)
+    builder = DumpBuilder(pytester.path).call(
+        "Primitive.product.MatMul.0",
+        [square, square + 1],
+        [square @ (square + 1).T],
+        incoming=[square],
+        gradients=[square @ (square + 1), square.T @ square],
+        attributes=attributes,
+    )
+    run(pytester, builder, f"--msprobe-device={device}").assert_outcomes(passed=2)
+
+
+def test_attributes_of_strangers_are_values_of_the_lists(pytester: pytest.Pytester) -> None:
+    function = {"type": "function", "value": "os.system"}
+    builder = DumpBuilder(pytester.path)
+    builder.call("Primitive.a.Softmax.0", [A], [A], attributes={"axis": function})
+    builder.call("Primitive.b.BiasAdd.0", [A, A[0]], [A], attributes={"data_format": "/etc/passwd"})
+    builder.call("Primitive.c.Softmax.0", [A], [A], attributes={"__class__": -1})
+    result = run(pytester, builder, "--msprobe-device=mindspore:cpu", "-rs")
+    result.assert_outcomes(skipped=3)
+    result.stdout.fnmatch_lines_random(
+        ["*the string '/etc/passwd' is not passed to BiasAdd*", "*(axis) are not in the*"]
+    )
+
+
 def test_a_device_output_of_another_dtype_than_recorded_is_an_error(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path, real=False).call("Mint.add.0", [A, A], [(A + A).astype(np.float16)])
     result = run(pytester, builder, "--msprobe-device=mindspore:cpu")

@@ -6,8 +6,7 @@ python train.py          collects steps 0 and 2 into ./cnn_dump (config.json)
 from pathlib import Path
 
 import numpy as np
-from mindspore import Parameter, Tensor, mint, nn, ops
-from mindspore.common.initializer import initializer
+from mindspore import Tensor, nn
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import LossMonitor, Model
 
@@ -17,30 +16,25 @@ HERE = Path(__file__).parent
 CLASSES, SIZE, BATCH, STEPS = 4, 12, 8, 3
 
 
-class Convolution(nn.Cell):
-    """3 x 3, to the same size. Not nn.Conv2d: a dump holds the arguments of a call, not the attributes of an object."""
-
-    def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__()
-        self.weight = Parameter(initializer("he_uniform", (channels_out, channels_in, 3, 3)))
-        self.bias = Parameter(initializer("zeros", (channels_out,)))
-
-    def construct(self, images: Tensor) -> Tensor:
-        return ops.conv2d(images, self.weight, self.bias, pad_mode="pad", padding=1)
-
-
 class CNN(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
-        self.first = Convolution(1, 8)
-        self.norm = mint.nn.GroupNorm(2, 8)
-        self.second = Convolution(8, 16)
-        self.classes = mint.nn.Linear(16 * (SIZE // 4) ** 2, CLASSES)
+        self.relu = nn.ReLU()
+        self.first = nn.Conv2d(1, 8, 3, has_bias=True)
+        self.first_norm = nn.BatchNorm2d(8)
+        self.max_pool = nn.MaxPool2d(2, 2)
+        self.second = nn.Conv2d(8, 16, 3, pad_mode="pad", padding=1)
+        self.second_norm = nn.BatchNorm2d(16)
+        self.average_pool = nn.AvgPool2d(2, 2)
+        self.flatten = nn.Flatten()
+        self.hidden = nn.Dense(16 * (SIZE // 4) ** 2, 32, activation="relu")
+        self.dropout = nn.Dropout(p=0.1)
+        self.classes = nn.Dense(32, CLASSES)
 
     def construct(self, images: Tensor) -> Tensor:
-        x = ops.max_pool2d(mint.nn.functional.relu(self.norm(self.first(images))), 2, 2)
-        x = ops.avg_pool2d(mint.nn.functional.relu(self.second(x)), 2, 2)
-        return self.classes(mint.flatten(x, 1))
+        x = self.max_pool(self.relu(self.first_norm(self.first(images))))
+        x = self.average_pool(self.relu(self.second_norm(self.second(x))))
+        return self.classes(self.dropout(self.hidden(self.flatten(x))))
 
 
 def dataset() -> NumpySlicesDataset:

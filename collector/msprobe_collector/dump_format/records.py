@@ -28,14 +28,14 @@ class ForwardRecord:
         arguments: positional arguments; for a Tensor method the tensor itself comes first.
         keywords: keyword arguments by name.
         outputs: what the call returned; a single return value is a tuple of one.
-        attributes: what the class of a Primitive was called with (`stride`, `transpose_b`), by name; empty where the
+        attributes: what the class of a Primitive was called with (`stride`, `transpose_b`), by name; None where the
             dump does not say, as those of the existing tool.
     """
 
     arguments: tuple[Value, ...] | None
     keywords: dict[str, Value]
     outputs: tuple[Value, ...] | None
-    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attributes: Mapping[str, Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,9 @@ def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:
         _values(fields, Place(file, record, ARGUMENTS)),
         _named_values(fields, Place(file, record, KEYWORDS), "keyword arguments"),
         _values(fields, Place(file, record, OUTPUT)),
-        _named_values(fields, Place(file, record, ATTRIBUTES), "constructor attributes"),
+        _named_values(fields, Place(file, record, ATTRIBUTES), "constructor attributes")
+        if ATTRIBUTES in fields
+        else None,
     )
 
 

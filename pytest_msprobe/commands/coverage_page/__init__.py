@@ -1,4 +1,4 @@
-"""Which APIs of the installed MindSpore can be judged, by what, and why not: the page `docs/coverage.md`."""
+"""Which APIs of the installed MindSpore can be judged, by what, and why not."""
 
 from __future__ import annotations
 

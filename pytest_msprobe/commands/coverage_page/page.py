@@ -1,4 +1,4 @@
-"""The page `docs/coverage.md`: counts per namespace, then every API with its state."""
+"""The page of coverage: counts per namespace, then every API with its state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_msprobe.commands.coverage_page.states import CoveredApi, State
 _HEAD = """\
 # Which APIs are judged, and by what
 
-Written by `python -m pytest_msprobe coverage -o docs/coverage.md` with MindSpore {mindspore} and PyTorch {torch};
+Written by `python -m pytest_msprobe coverage` with MindSpore {mindspore} and PyTorch {torch};
 run it to see what holds for yours. Public callables are found by looking at the installed MindSpore; states come from
 the tables that a run itself asks.
 

@@ -9,10 +9,21 @@ from __future__ import annotations
 from pytest_msprobe.engines.torch_map.bindings import (
     Binding,
     CallMapping,
+    MissingAttributes,
     MissingInTorch,
     Refusal,
     lookup,
+    missing_attributes,
     names,
 )
 
-__all__ = ["Binding", "CallMapping", "MissingInTorch", "Refusal", "lookup", "names"]
+__all__ = [
+    "Binding",
+    "CallMapping",
+    "MissingAttributes",
+    "MissingInTorch",
+    "Refusal",
+    "lookup",
+    "missing_attributes",
+    "names",
+]

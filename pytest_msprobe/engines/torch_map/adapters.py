@@ -6,6 +6,7 @@ here: what the API returns is judged, and PyTorch forbids writing into a leaf wh
 
 from __future__ import annotations
 
+from pytest_msprobe.engines.torch_map import primitives
 from pytest_msprobe.engines.torch_map.arguments import (
     all_axes,
     as_tensor,
@@ -241,6 +242,7 @@ __all__ = [
     "pad_last",
     "permutation",
     "population_count",
+    "primitives",
     "prod",
     "ptp",
     "qr",

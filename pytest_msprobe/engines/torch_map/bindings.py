@@ -2,10 +2,11 @@
 
 Tables are apis/facts/torch_calls: ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of
 one name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
-takes (``axis: int | None = None``): with them two overloads of equal length can be distinguished. The right-hand
-side may use parameters, literals, dotted names that begin with ``torch.`` or ``adapters.``, methods and
-attributes of any of these, tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run
-by the small interpreter below: a table cannot do more than call PyTorch.
+takes (``axis: int | None = None``): with them two overloads of equal length can be distinguished. Keyword-only
+parameters of a Primitive are attributes, given to its constructor. The right-hand side may use parameters, literals,
+dotted names that begin with ``torch.``, ``adapters.`` or ``references.``, methods and attributes of any of these,
+tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run by the small interpreter below: a
+table cannot do more than call PyTorch.
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ _ALLOWED_NODES = (
 )
 
 
+class MissingAttributes(LookupError):
+    """The call needs attributes of a Primitive that the dump does not hold."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(missing_attributes(names))
+
+
+def missing_attributes(names: Sequence[str]) -> str:
+    """What is wrong with a record of a Primitive that lacks the attributes `names`."""
+    return f"constructor attributes ({', '.join(names)}) are not in the dump; msprobe_collector records them"
+
+
 class MissingInTorch(LookupError):
     """The installed PyTorch has no such name."""
 
@@ -72,10 +85,15 @@ class CallMapping:
     expression: ast.expr
 
     def bind(
-        self, args: Sequence[object], kwargs: Mapping[str, object], roots: Mapping[str, object]
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        roots: Mapping[str, object],
+        attributes: Mapping[str, object] | None = None,
     ) -> dict[str, object]:
         """Value of every parameter; TypeError when the arguments do not fit."""
-        values: dict[str, object] = dict(self.signature.bind(*args, **kwargs).arguments)
+        used = {name: value for name, value in (attributes or {}).items() if name in self.attributes}
+        values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
         for name, parameter in self.signature.parameters.items():
             if name in values:
                 if parameter.annotation is not parameter.empty and not _is_of_kind(values[name], parameter.annotation):
@@ -85,6 +103,21 @@ class CallMapping:
             else:
                 values[name] = _evaluate(parameter.default, {}, roots)
         return values
+
+    @property
+    def attributes(self) -> list[str]:
+        """Names of the parameters that a Primitive's constructor was given."""
+        return [parameter.name for parameter in self._attributes()]
+
+    def missing(self, attributes: Mapping[str, object] | None) -> list[str]:
+        """The attributes without a default that are not among `attributes`."""
+        needed = [parameter.name for parameter in self._attributes() if parameter.default is parameter.empty]
+        return [name for name in needed if attributes is None or name not in attributes]
+
+    def _attributes(self) -> list[inspect.Parameter]:
+        return [
+            parameter for parameter in self.signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
+        ]
 
     def targets(self) -> tuple[str, ...]:
         """Dotted names under ``torch`` and ``adapters`` that the call needs."""
@@ -108,14 +141,25 @@ class Binding:
                 _attribute(target, roots)
         return lambda *args, **kwargs: self.call(args, kwargs, roots)
 
-    def call(self, args: Sequence[object], kwargs: Mapping[str, object], roots: Mapping[str, object]) -> object:
-        """Run it. `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values."""
+    def call(
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        roots: Mapping[str, object],
+        attributes: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run it. `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values.
+
+        Raises TypeError, MissingAttributes or MissingInTorch when arguments, attributes or PyTorch do not fit.
+        """
         if not self.forms:
             return cast("Callable[..., object]", _attribute(self.target, roots))(*args, **kwargs)
+        if self.api.startswith("Primitive.") and all(form.missing(attributes) for form in self.forms):
+            raise MissingAttributes(self.forms[0].missing(attributes))
         problems = []
         for form in self.forms:
             try:
-                values = form.bind(args, kwargs, roots)
+                values = form.bind(args, kwargs, roots, attributes)
             except TypeError as error:
                 problems.append(f"{form.text.partition(' -> ')[0]}: {error}")
             else:
@@ -208,7 +252,7 @@ def _dotted_names(expression: ast.expr) -> list[str]:
     found: list[str] = []
     if isinstance(expression, ast.Attribute):
         dotted = ast.unparse(expression)
-        if re.fullmatch(r"(torch|adapters)(\.\w+)+", dotted):
+        if re.fullmatch(r"(torch|adapters|references)(\.\w+)+", dotted):
             return [dotted]
     for child in ast.iter_child_nodes(expression):
         node = child.value if isinstance(child, ast.keyword) else child
@@ -225,6 +269,8 @@ def _evaluate(node: object, values: Mapping[str, object], roots: Mapping[str, ob
         case ast.Name(id=name):
             return values[name] if name in values else roots[name]
         case ast.Attribute(value=owner, attr=name):
+            if (dotted := ast.unparse(node)).startswith("references."):
+                return references.function(dotted)
             target = _evaluate(owner, values, roots)
             try:
                 return cast("object", getattr(target, name))

@@ -20,6 +20,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.engines.gradient_pairing import gradient_field
 from pytest_msprobe.engines.protocol import Array, Engine, Execution, Unsupported
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.engines.specification import DeviceSpecification
@@ -180,10 +181,8 @@ def _outputs(execution: Execution) -> _Results:
 def _gradients(case: Case, incoming: tuple[Array | None, ...]) -> Callable[[Execution], _Results]:
     def results(execution: Execution) -> _Results:
         found = execution.gradients(incoming)
-        return {
-            f"output.{case.pairing.entries.get(path, place)}": value
-            for place, (path, value) in enumerate(zip(case.wanted, found))
-        }
+        entries = [case.pairing.entries.get(path, place) for place, path in enumerate(case.wanted)]
+        return {f"{gradient_field(entry)}.{entry}": value for entry, value in zip(entries, found)}
 
     return results
 

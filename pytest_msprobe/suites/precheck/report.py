@@ -25,6 +25,10 @@ class PrecheckReport(SuiteReport):
         """Close both files."""
         self._pair.close()
 
+    def resumable(self) -> Path | None:
+        """The result CSV."""
+        return self._pair.result
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """The pair, once there is a row."""
         if self._pair.result is not None and self._pair.details is not None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe_collector.dump_format import ApiName, ForwardRecord, PlainValue, TensorValue, find_dtype
+from msprobe_collector.dump_format import ApiName, BackwardRecord, ForwardRecord, PlainValue, TensorValue, find_dtype
 from pytest_msprobe.engines.gradient_pairing import best_order, pair_gradients
 
 MINT = ApiName("Mint", "add", 0)
@@ -24,7 +24,7 @@ def tensor(*shape: int, dtype: str = "Float32", is_numpy: bool = False) -> Tenso
 
 
 def pair(api: ApiName, arguments: Any, outgoing: Any) -> tuple[dict[Any, int], Any, Any]:
-    found = pair_gradients(api, ForwardRecord(tuple(arguments), {}, None), tuple(outgoing))
+    found = pair_gradients(api, ForwardRecord(tuple(arguments), {}, None), BackwardRecord(None, tuple(outgoing)))
     return {path[1]: entry for path, entry in found.entries.items()}, found.interchangeable, found.unmatched
 
 
@@ -62,8 +62,28 @@ def test_gradients_of_apis_pair_by_position_with_nulls_counted(
 
 
 def test_a_record_without_arguments_pairs_nothing() -> None:
-    found = pair_gradients(MINT, ForwardRecord(None, {}, None), (X,))
+    found = pair_gradients(MINT, ForwardRecord(None, {}, None), BackwardRecord(None, (X,)))
     assert (found.entries, found.unmatched) == ({}, (0,))
+
+
+def test_gradients_in_lists_and_keywords_pair_by_path() -> None:
+    forward = ForwardRecord((X, (W, tensor(2, is_numpy=True), (B,))), {"weight": W, "axis": THREE}, None)
+    others = {"input.1.0": W, "kwargs.weight": W, "input.1.1": B, "input.1.2.0": B, "kwargs.axis": B}
+    found = pair_gradients(MINT, forward, BackwardRecord(None, (X,), others))
+    assert found.entries == {
+        ("input", 0): 0,
+        ("input", 1, 0): "input.1.0",
+        ("kwargs", "weight"): "kwargs.weight",
+        ("input", 1, 2, 0): "input.1.2.0",
+    }
+    assert found.unmatched == ("input.1.1", "kwargs.axis")
+
+
+def test_gradients_of_primitives_keep_their_positions_where_attributes_are_recorded() -> None:
+    forward = ForwardRecord((X, X), {}, None, attributes={})
+    found = pair_gradients(PRIMITIVE, forward, BackwardRecord(None, (None, X)))
+    assert found.entries == {("input", 1): 1}
+    assert found.interchangeable == ()
 
 
 def paths(*positions: int) -> tuple[tuple[str, int], ...]:

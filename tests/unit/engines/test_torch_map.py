@@ -15,7 +15,15 @@ from torch_map_samples import attribute, mindspore_api
 
 from pytest_msprobe.apis import Fact, facts
 from pytest_msprobe.apis.fact_table import FOLDER
-from pytest_msprobe.engines.torch_map import Binding, MissingInTorch, Refusal, bindings, lookup, names
+from pytest_msprobe.engines.torch_map import (
+    Binding,
+    MissingAttributes,
+    MissingInTorch,
+    Refusal,
+    bindings,
+    lookup,
+    names,
+)
 
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
 ENTRIES = [(api_type, name) for api_type in API_TYPES for name in names(api_type)]
@@ -58,7 +66,7 @@ class TestTables:
             found = lookup(api_type, name)
             for form in found.forms if isinstance(found, Binding) else ():
                 used = {node.id for node in ast.walk(form.expression) if isinstance(node, ast.Name)}
-                assert used <= {*form.signature.parameters, "torch", "adapters"}, form.text
+                assert used <= {*form.signature.parameters, "torch", "adapters", "references"}, form.text
 
     def test_adapters_exist_and_are_used(self, roots: dict[str, Any]) -> None:
         used = {
@@ -80,12 +88,27 @@ class TestTables:
             checked += 1
             for form in found.forms:
                 # A table may hold more forms than inspect shows, but at least one with exactly these parameters.
-                ours = list(form.signature.parameters)[api_type == "Tensor" :]
+                ours = [
+                    name
+                    for name in list(form.signature.parameters)[api_type == "Tensor" :]
+                    if api_type != "Primitive" or name not in form.attributes
+                ]
                 if ours == theirs:
                     break
             else:
                 pytest.fail(f"{api_type}.{name}{theirs}: {[form.text for form in found.forms]}")
         assert checked > 850
+
+    def test_lines_of_primitives_name_every_attribute(self, mindspore: ModuleType) -> None:
+        checked = 0
+        for name in names("Primitive"):
+            found = lookup("Primitive", name)
+            if isinstance(found, Refusal) or not any(form.attributes for form in found.forms):
+                continue
+            parameters = list(inspect.signature(_primitive_class(mindspore, name).__init__).parameters)[1:]
+            assert found.forms[0].attributes == parameters, name
+            checked += 1
+        assert checked > 70
 
     def test_primitives_with_constructor_arguments_are_known(self, mindspore: ModuleType) -> None:
         import mindspore.ops.auto_generate as generated
@@ -174,7 +197,7 @@ class TestLookup:
             ("Distributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type Distributed"),
             ("MintDistributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type"),
             ("Functional", "no_such_op", "mindspore", "not a known operator of mindspore.ops"),
-            ("Primitive", "Softmax", "mindspore", r"\(axis\) are not in the dump"),
+            ("Primitive", "Meshgrid", "mindspore", r"no counterpart .* its attributes \(indexing\)"),
             ("Primitive", "NoSuchClass", "mindspore", "not a known operator of mindspore.ops"),
             ("Primitive", "DynamicBlockQuant", "mindspore", "no PyTorch counterpart in the table"),
             ("Functional", "eig", "mindspore", "not a known operator of mindspore.ops"),
@@ -237,6 +260,30 @@ def _mindspore_parameters(mindspore: ModuleType, api_type: str, name: str) -> li
     if any(parameter.kind is parameter.VAR_POSITIONAL and parameter.name == "args" for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]
+
+
+def _primitive_class(mindspore: ModuleType, name: str) -> Any:
+    import mindspore.ops.auto_generate as generated
+    import mindspore.ops.operations as operations
+
+    return getattr(operations, name, None) or getattr(generated, name)
+
+
+class TestAttributes:
+    def test_they_are_used(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("Primitive", "MatMul")
+        assert isinstance(found, Binding)
+        x, y = torch.rand(3, 3), torch.rand(3, 3)
+        given = {"transpose_a": False, "transpose_b": True}
+        assert torch.equal(found.call((x, y), {}, roots, given), x @ y.T)
+
+    def test_without_them_a_call_says_which_are_missing(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("Primitive", "Softmax")
+        assert isinstance(found, Binding)
+        with pytest.raises(MissingAttributes, match=r"\(axis\) are not in the dump; msprobe_collector records them"):
+            found.call((torch.rand(3),), {}, roots)
+        with pytest.raises(MissingAttributes, match=r"\(axis\)"):
+            found.call((torch.rand(3),), {}, roots, {"dim": 0})
 
 
 class TestWhatShapesTell:

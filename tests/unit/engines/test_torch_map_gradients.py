@@ -118,7 +118,7 @@ def _incoming(value: Any) -> Any:
 
 def _parameter_names(mindspore: ModuleType, sample: Sample) -> list[str]:
     try:
-        signature = inspect.signature(mindspore_api(mindspore, sample.api_type, sample.name))
+        signature = inspect.signature(mindspore_api(mindspore, sample.api_type, sample.name, **(sample.given or {})))
     except (TypeError, ValueError):
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -49,10 +49,12 @@ def test_both_frameworks_agree(
     found = lookup(sample.api_type, sample.name)
     assert isinstance(found, Binding)
     args, kwargs = _to_torch(torch, (sample.args, sample.kwargs))
-    expected = _leaves(found.call(args, kwargs, roots))
+    expected = _leaves(found.call(args, kwargs, roots, _to_torch(torch, sample.attributes)))
     args, kwargs = _to_mindspore(mindspore, (sample.args, sample.kwargs))
     try:
-        actual = _leaves(mindspore_api(mindspore, sample.api_type, sample.name)(*args, **kwargs))
+        actual = _leaves(
+            mindspore_api(mindspore, sample.api_type, sample.name, **(sample.given or {}))(*args, **kwargs)
+        )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
         reason = NO_KERNEL.search(str(error))
         if reason is None:
@@ -60,6 +62,8 @@ def test_both_frameworks_agree(
         pytest.skip(f"MindSpore CPU: {reason.group()}")
     assert len(actual) == len(expected)
     for ours, theirs in zip(expected, actual, strict=True):
+        if ours is None:  # left open
+            continue
         if isinstance(theirs, np.ndarray):
             np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
             assert theirs.shape == np.shape(ours)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, find_dtype
+from msprobe_collector.mindspore.hooking.primitives import constructor_attributes
 from pytest_msprobe.engines.protocol import Call
 
 _RANDOM = np.random.Generator(np.random.PCG64(7))
@@ -40,6 +40,12 @@ class Sample:
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    given: dict[str, Any] | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any] | None:
+        """What the collector records of a Primitive that was made with `given`."""
+        return None if self.given is None else _attributes(self.name, self.given)
 
 
 def f(*shape: int) -> np.ndarray:
@@ -108,8 +114,18 @@ def read_samples(name: str = "torch_map_samples.txt") -> list[Sample]:
         api_type, _, name = ast.unparse(call.func).partition(".")
         args = tuple(_value(node) for node in call.args)
         kwargs = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
-        samples.append(Sample(line, api_type, name, args, kwargs))
+        if api_type == "Primitive":  # what stands by name is given to the constructor
+            samples.append(Sample(line, api_type, name, args, {}, kwargs))
+        else:
+            samples.append(Sample(line, api_type, name, args, kwargs))
     return samples
+
+
+def _attributes(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """All attributes of the Primitive, as our collector records them."""
+    import mindspore
+
+    return constructor_attributes(mindspore_api(mindspore, "Primitive", name, **given))
 
 
 def _value(node: ast.expr) -> Any:
@@ -121,7 +137,8 @@ def as_call(sample: Sample, args: tuple[Any, ...] | None = None, kwargs: dict[st
     # The attribute that held a Primitive stands before its class in a record.
     name = f"_.{sample.name}" if sample.api_type == "Primitive" else sample.name
     given = (sample.args if args is None else args, sample.kwargs if kwargs is None else kwargs)
-    return Call(ApiName(sample.api_type, name, 0), "mindspore", *_argument(given))
+    attributes = _argument(sample.attributes)
+    return Call(ApiName(sample.api_type, name, 0), "mindspore", *_argument(given), attributes=attributes)
 
 
 def _argument(value: Any) -> Any:
@@ -142,12 +159,11 @@ def attribute(owner: Any, dotted: str) -> Any:
     return owner
 
 
-@cache
-def mindspore_api(mindspore: ModuleType, api_type: str, name: str) -> Any:
+def mindspore_api(mindspore: ModuleType, api_type: str, name: str, **attributes: Any) -> Any:
     if api_type == "Primitive":
         import mindspore.ops.auto_generate as generated
         import mindspore.ops.operations as operations
 
-        return (getattr(operations, name, None) or getattr(generated, name))()
+        return (getattr(operations, name, None) or getattr(generated, name))(**attributes)
     owner = {"Mint": "mint", "MintFunctional": "mint.nn.functional", "Functional": "ops", "Tensor": "Tensor"}[api_type]
     return attribute(mindspore, f"{owner}.{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ def evidence(api: ApiName, *arguments: Any, framework: str = "mindspore", **keyw
         api=api,
         arguments=arguments,
         keywords=keywords,
+        attributes=None,
         tested=(((0,), X),),
         bench=(((0,), X.astype(np.float64)),),
         gradients=None,
@@ -92,3 +94,15 @@ def test_the_script_is_python_and_says_where_the_call_was_made() -> None:
     assert "/t/net.py:3, in construct: y = f(x)" in docstring
     assert "return mint.exp(x0)" in made.text
     assert set(made.arrays) == {"x0", "recorded0", "benchmark0"}
+
+
+def test_a_primitive_is_made_with_its_attributes() -> None:
+    attributes = {"transpose_a": False, "transpose_b": True}
+    script = write_reproducer(replace(evidence(ApiName("Primitive", "p.MatMul", 0), X, X), attributes=attributes), "m")
+    assert "return MatMul(transpose_a=False, transpose_b=True)(x0, x1)" in script.text
+
+
+@pytest.mark.parametrize(("attributes", "reason"), [({"mode": "x"}, "the string 'x'"), ({"a b": 1}, "not a name")])
+def test_attributes_that_cannot_be_written_down_are_refused(attributes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NoScript, match=reason):
+        write_reproducer(replace(evidence(ApiName("Primitive", "p.MatMul", 0), X, X), attributes=attributes), "m")

@@ -21,6 +21,7 @@ DUMP = Path("/d/dump.json")
 class Terminal:
     """The lines of a summary."""
 
+    verbosity = 0
     stats: ClassVar[dict[str, list[object]]] = {}
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Run:
         self.session.exitstatus = code
         self.plugin.pytest_sessionfinish(self.session)
         terminal: Any = Terminal()
-        self.plugin.pytest_terminal_summary(terminal, int(self.session.exitstatus))
+        self.plugin.sum_up(terminal, int(self.session.exitstatus))
         return int(self.session.exitstatus), terminal.lines
 
 

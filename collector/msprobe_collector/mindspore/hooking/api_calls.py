@@ -123,7 +123,7 @@ class ApiCalls:
             name = f"{call}.{self._recorder.number(call)}.forward"
             record = self._recorder.begin(name, "forward", self._activity.cell)
             self._recorder.inputs(record, args, kwargs)
-            if attributes:
+            if attributes is not None:
                 self._recorder.part(record, "attributes", "attributes", attributes)
             if self._wants_backward:
                 sources = self._tap.sources(args, kwargs)

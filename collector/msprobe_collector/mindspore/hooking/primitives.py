@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 from msprobe_collector.mindspore.hooking.cells import named_cells
-from msprobe_collector.mindspore.hooking.method_swaps import MethodSwaps
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 
 class Wrap(Protocol):
@@ -77,11 +79,19 @@ class PrimitiveCalls:
 
 
 def constructor_attributes(primitive: Any) -> dict[str, Any]:
-    """What the primitive's class was called with, defaults included (`stride`, `transpose_b`, `epsilon`)."""
-    attributes = getattr(primitive, "init_attrs", None)
-    if not isinstance(attributes, dict):
-        return {}
-    return {name: value for name, value in attributes.items() if name != "name"}
+    """What the primitive's class was called with, defaults included (`stride`, `transpose_b`, `epsilon`).
+
+    They are in `init_attrs`, and where a base class has overwritten that (LRN), stand as attributes of their names.
+    """
+    known = {**vars(primitive), **primitive.init_attrs}
+    return {name: known[name] for name in _constructor_parameters(type(primitive).__init__) if name in known}
+
+
+@cache
+def _constructor_parameters(constructor: Callable[..., None]) -> tuple[str, ...]:
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(parameter.name for parameter in parameters if parameter.kind not in variadic)
 
 
 def _primitives_of(cell: Any) -> Iterator[tuple[str, Any]]:

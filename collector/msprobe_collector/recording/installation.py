@@ -1,0 +1,110 @@
+"""Putting recorded callables in the place of the originals, and the originals back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTarget:
+    """A callable to hook.
+
+    Attributes:
+        owner: module or class that holds it.
+        name: its attribute there.
+        original: the callable itself.
+        call: its record name without number and direction: `Mint.add`.
+    """
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    call: str
+
+
+class Installation:
+    """Swaps callables in and out.
+
+    While it is out, every name holds the very object that it held before: nothing costs anything then.
+    """
+
+    def __init__(
+        self, wrap: Callable[[Callable[..., Any], str], Callable[..., Any]], *, is_searched: Callable[[str], bool]
+    ) -> None:
+        """Prepare an installation that replaces a callable by `wrap(callable, call name)`.
+
+        Args:
+            wrap: makes what stands in a callable's place.
+            is_searched: whether other names of the callable are looked for in the module of this name.
+        """
+        self._wrap = wrap
+        self._is_searched = is_searched
+        #: (owner, attribute, what its own dict held, replacement)
+        self._swaps: list[tuple[Any, str, Any, Any]] = []
+        self._is_in = False
+
+    def add(self, targets: Sequence[ApiTarget]) -> None:
+        """Make `targets` part of it; also under other names in loaded modules (`from mindspore.mint import add`)."""
+        was_in = self._is_in
+        self.take_out()
+        wrappers: dict[int, Any] = {}
+        for target in targets:
+            wrapper = self._wrap(target.original, target.call)
+            _name_after_place(wrapper, target)
+            wrappers.setdefault(id(target.original), wrapper)
+            self._swaps.append((target.owner, target.name, vars(target.owner).get(target.name, _ABSENT), wrapper))
+        self._add_early_names(wrappers)
+        if was_in:
+            self.put_in()
+
+    def remove(self, owner: Any, name: str) -> bool:
+        """Take the callable `name` of `owner` out for good; False when it is not a part."""
+        was_in = self._is_in
+        self.take_out()
+        kept = [swap for swap in self._swaps if not (swap[0] is owner and swap[1] == name)]
+        found, self._swaps = len(kept) < len(self._swaps), kept
+        if was_in:
+            self.put_in()
+        return found
+
+    def put_in(self) -> None:
+        """Put the recorded callables in place."""
+        if not self._is_in:
+            self._is_in = True
+            for owner, name, _, wrapper in self._swaps:
+                setattr(owner, name, wrapper)
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        if self._is_in:
+            self._is_in = False
+            for owner, name, original, _ in reversed(self._swaps):
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
+
+    def _add_early_names(self, wrappers: dict[int, Any]) -> None:
+        known = {(id(owner), name) for owner, name, _, _ in self._swaps}
+        for module in list(sys.modules.values()):
+            if not isinstance(module, ModuleType) or not self._is_searched(module.__name__):
+                continue
+            for name, value in list(vars(module).items()):
+                wrapper = wrappers.get(id(value))
+                if wrapper is not None and (id(module), name) not in known:
+                    self._swaps.append((module, name, value, wrapper))
+
+
+def _name_after_place(wrapper: Any, target: ApiTarget) -> None:
+    """Let a pickle of `wrapper` find it, or the original, under the name that it has now."""
+    owner = target.owner
+    if isinstance(owner, ModuleType):
+        wrapper.__module__, wrapper.__qualname__ = owner.__name__, target.name
+    elif isinstance(owner, type):
+        wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__qualname__}.{target.name}"

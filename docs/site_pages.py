@@ -1,0 +1,101 @@
+"""Hooks of MkDocs: pages of the site that are made from the code, and pages that stand elsewhere in the repository.
+
+Nothing of it is committed. Links between Markdown files are written for the repository; on the site they lead to the
+same pages, and those to files that the site does not have become plain text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from pytest_msprobe.commands.coverage_page import make_page
+from pytest_msprobe.run.settings import RUN_OPTIONS
+from pytest_msprobe.suites.option import Option
+from pytest_msprobe.suites.registry import SUITES, suites_with
+
+ROOT = Path(__file__).parents[1]
+#: Pages by the place of their text in the repository.
+ELSEWHERE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "collector/README.md": "collector-guide.md",
+    "tests/benchmarks/README.md": "measurements.md",
+}
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages that are no files of docs."""
+    pages = {page: (ROOT / place).read_text(encoding="utf-8") for place, page in ELSEWHERE.items()}
+    pages["reference/options.md"] = "\n".join(_options())
+    pages["coverage.md"] = make_page()
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
+    """Have links of the repository lead to pages of the site."""
+    name = page.file.src_uri
+    place = next((place for place, here in ELSEWHERE.items() if here == name), f"docs/{name}")
+
+    def site_link(match: re.Match[str]) -> str:
+        text, link = match.groups()
+        target, _, anchor = link.partition("#")
+        if "://" in link or not target:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
+        found = ELSEWHERE.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        if files.get_file_from_path(found) is None:
+            return text
+        relative = posixpath.relpath(found, posixpath.dirname(name) or ".")
+        return f"[{text}]({relative}{'#' + anchor if anchor else ''})"
+
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else _LINK.sub(site_link, part) for part in parts)
+
+
+def _options() -> Iterator[str]:
+    """The page of all options, by suite."""
+    yield "# Options\n"
+    yield (
+        "Each option has three names: on the command line, in an ini file, and, as in ini but without `msprobe_`, as a "
+        "key of the YAML file of `--msprobe-config`. The command line wins, then YAML, then ini. A suite refuses "
+        "options of other suites on the command line; in ini and YAML they may stand together.\n"
+    )
+    yield "## Every suite\n"
+    yield from _table(
+        Option("dump", "PATH", "dump.json, or a folder to search for dump.json files; may be repeated", "", str),
+        Option("config", "FILE", "YAML file with any of these options as keys (out, device, ...)", "", str),
+        *RUN_OPTIONS,
+    )
+    seen: set[str] = set()
+    for name, options in SUITES.items():
+        yield f"\n## {name.capitalize()}\n"
+        shared = [option for option in options if option.name in seen]
+        if shared:
+            names = ", ".join(f"`{option.flag}`" for option in shared)
+            yield f"Also, with the same meaning as above: {names}.\n"
+        yield from _table(*(option for option in options if option.name not in seen))
+        seen.update(option.name for option in options)
+
+
+def _table(*options: Option) -> Iterator[str]:
+    yield "| option | what it does | default | ini |"
+    yield "|---|---|---|---|"
+    for option in options:
+        value = f"={option.metavar}" if option.metavar else ""
+        flag = "in YAML only" if option.is_yaml_only else f"`{option.flag}{value}`"
+        others = suites_with(option.name) if option.name not in {own.name for own in RUN_OPTIONS} else ()
+        help_text = option.help.replace("%%", "%")
+        for prefix in (f"{', '.join(others)}: ", f"{', '.join(others)}, "):
+            help_text = help_text.removeprefix(prefix)
+        cells = [flag, help_text, f"`{option.default}`" if option.default else "", f"`{option.key}`"]
+        yield f"| {' | '.join(cells)} |"  # a bar stands in code only, where it does not end a cell

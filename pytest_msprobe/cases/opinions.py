@@ -1,0 +1,218 @@
+"""Further results for one direction of an API call, computed when a standard asks for them and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from msprobe_collector.dump_format import tensors_in
+from pytest_msprobe.apis import facts
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.executions import Executions, Raised
+from pytest_msprobe.cases.operand_rounding import (
+    FORMATS,
+    has_rounded_operands,
+    rounded_incoming,
+    with_rounded_operands,
+)
+from pytest_msprobe.cases.output_order import in_one_order
+from pytest_msprobe.cases.perturbation import (
+    Perturbation,
+    accumulated_terms,
+    float_tensors,
+    has_jumped,
+    label_tensors,
+)
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
+
+#: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
+_PERTURBATIONS = (1, 2)
+#: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
+#: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
+FLOAT32_ERROR = 2.0**-18
+
+Incoming = tuple["Array | None", ...]
+#: What of an execution is compared, for these incoming gradients.
+Results = Callable[[Execution, Incoming], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Who may be asked.
+
+    Attributes:
+        engine: the benchmark that was used.
+        second: an engine that runs the call in the tested dtype; None when there is none.
+        operand_roundoff: relative error of float32 operands on a device that rounds them before it multiplies; None for
+            one that does not.
+    """
+
+    engine: Engine
+    second: Engine | None
+    operand_roundoff: float | None = None
+
+
+class Opinions:
+    """Results for perturbed inputs and of a second engine."""
+
+    def __init__(
+        self, case: Case, executions: Executions, bench: Bench, results: Results, *, incoming: Incoming = ()
+    ) -> None:
+        """For the `results` of one direction, with its `incoming` gradients when it is a backward."""
+        self._case = case
+        self._executions = executions
+        self._bench = bench
+        self._results = results
+        self._incoming = incoming
+
+    def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
+        """What a standard gets for the output at `position`."""
+
+        def fitting(found: Sequence[Any] | None) -> Array | None:
+            value = found[position] if found is not None and position < len(found) else None
+            return value if getattr(value, "shape", None) == reference.shape else None
+
+        return OutputPair(
+            tested,
+            reference,
+            metrics,
+            accumulated_terms(self._case.call, self._incoming, [reference.size, *self._recorded_sizes]),
+            FLOAT32_ERROR if facts("elementary").of(self._case.api, self._case.call.framework) else 0.0,
+            lambda: tuple(
+                Perturbed(array, perturbation.relative_size)
+                for perturbation, run in self._perturbed
+                if (array := fitting(run)) is not None
+            ),
+            lambda: tuple(
+                Perturbed(array, perturbation.relative_size)
+                for perturbation, run in self._inside
+                if (array := fitting(run)) is not None
+            ),
+            lambda: fitting(self._second),
+            self._bench.operand_roundoff,
+        )
+
+    def confusable(self, position: int) -> dict[str, Array]:
+        """What the output at `position` may be by mistake, by the phrase that says so.
+
+        An argument, an incoming gradient, or the result for operands that were rounded before they were multiplied.
+        """
+        found: dict[str, Array] = {}
+
+        def note(path: LeafPath, value: Any) -> None:
+            if hasattr(value, "__array_interface__"):
+                found["equals input " + ".".join(map(str, path[1:]))] = value
+
+        map_leaves(self._case.call, note)
+        given = {f"equals incoming gradient {i}": array for i, array in enumerate(self._incoming) if array is not None}
+        found |= given | self._rounded_operands(position)
+        return {name: array.astype(np.float64) for name, array in found.items() if _is_real(array)}
+
+    def _rounded_operands(self, position: int) -> dict[str, Array]:
+        if not has_rounded_operands(self._case.api.short, "all"):
+            return {}
+        found = {}
+        for name, bits in FORMATS.items():
+            call = with_rounded_operands(self._case.call, name)
+            results = self._ask(self._bench.engine, call, rounded_incoming(self._incoming, name), name)
+            if results is not None and position < len(results) and hasattr(results[position], "dtype"):
+                found[f"matches operands rounded to {bits} bits ({name})"] = results[position]
+        return found
+
+    @cached_property
+    def _recorded_sizes(self) -> list[int]:
+        """Sizes of the forward's outputs, which gradients use again."""
+        return [tensor.size for tensor in tensors_in(self._case.forward.outputs or ()) if tensor.size]
+
+    @cached_property
+    def _perturbed(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+        found = []
+        held, operands = self._held, self._bench.operand_roundoff
+        for number in _PERTURBATIONS:
+            # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
+            for perturbation in (
+                Perturbation(number, held=held, operands=operands),
+                Perturbation(number, is_clipped=True, held=held, operands=operands),
+            ):
+                result = self._perturbed_result(perturbation)
+                if result is not None:
+                    found.append((perturbation, result))
+                    break
+        return found
+
+    @cached_property
+    def _held(self) -> frozenset[int]:
+        """Labels in floats, such as the 1 and -1 of cosine_embedding_loss: the least move of one changes everything."""
+        candidates = label_tensors(self._case.call)
+        return frozenset(number for number in candidates if self._jumps_with(number))
+
+    def _jumps_with(self, number: int) -> bool:
+        others = frozenset(range(float_tensors(self._case.call))) - {number}
+        calls = self._case.call, Perturbation(2, held=others).call(self._case.call)
+        sides = [
+            self._executions.ask(
+                self._bench.engine, call, self._case.wanted, lambda execution: execution.outputs, variant=variant
+            )
+            for call, variant in zip(calls, ("", f"label {number}"))
+        ]
+        exact, moved = ([] if isinstance(side, (Unsupported, Raised)) else _float_outputs(side) for side in sides)
+        return len(exact) == len(moved) and any(has_jumped(*pair) for pair in zip(exact, moved))
+
+    def _perturbed_result(self, perturbation: Perturbation) -> Sequence[Any] | None:
+        call = perturbation.call(self._case.call)
+        incoming = perturbation.incoming(self._case.call, self._incoming)
+        return self._ask(self._bench.engine, call, incoming, str(perturbation))
+
+    @cached_property
+    def _inside(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
+        found = []
+        for number in _PERTURBATIONS:
+            perturbation = Perturbation(number)
+            result = self._ask(
+                self._bench.engine, perturbation.inside(self._case.call), self._incoming, f"inside {number}"
+            )
+            if result is not None:
+                found.append((perturbation, result))
+        return found
+
+    @cached_property
+    def _second(self) -> Sequence[Any] | None:
+        if self._bench.second is None:
+            return None
+        return self._ask(self._bench.second, self._case.call, self._incoming, "second")
+
+    def _ask(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
+        found = self._executions.ask(
+            engine, call, self._case.wanted, lambda execution: self._results(execution, incoming), variant=variant
+        )
+        return None if isinstance(found, (Unsupported, Raised)) else found
+
+
+def _is_real(array: Array) -> bool:
+    return kind_of(array.dtype) in ("float", "int", "bool")
+
+
+def _float_outputs(outputs: Sequence[Output]) -> list[Array]:
+    arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
+    return [array for array in arrays if array.dtype.kind == "f"]
+
+
+def output_values(case: Case) -> Results:
+    """What gives the forward outputs that are compared, in the order in which they are."""
+
+    def results(execution: Execution, incoming: Incoming) -> Sequence[Any]:
+        outputs = [output for output in execution.outputs if output.value is not None]
+        return [output.value for output in in_one_order(case.call, outputs)]
+
+    return results
+
+
+def gradient_values(execution: Execution, incoming: Incoming) -> Sequence[Any]:
+    """Gradients, one per argument that was differentiated."""
+    return execution.gradients(incoming)

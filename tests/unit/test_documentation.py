@@ -1,0 +1,64 @@
+"""What the documentation names exists: options, files, pages of the site; its CI jobs are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_msprobe.run.settings import all_options
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *sorted(DOCS.rglob("*.md"))]
+FLAGS = {"--msprobe-dump", "--msprobe-config", *(option.flag for option in all_options() if not option.is_yaml_only)}
+#: Snippets are left out: their links and flags belong to somebody else.
+FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_options_exist(page: Path) -> None:
+    named = set(re.findall(r"--msprobe-[a-z0-9]+(?:-[a-z0-9]+)*", page.read_text(encoding="utf-8")))
+    assert named <= FLAGS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    made_by_the_site = {"reference/options.md", "coverage.md"}
+    missing = [
+        link
+        for link in links
+        if "://" not in link and link not in made_by_the_site and not (page.parent / link).exists()
+    ]
+    assert missing == []
+
+
+def test_the_site_has_every_page() -> None:
+    class Loader(yaml.SafeLoader):
+        """MkDocs allows tags of its own."""
+
+    Loader.add_multi_constructor("", lambda loader, suffix, node: None)
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = yaml.load(text, Loader)["nav"]  # a SafeLoader
+    listed = set(re.findall(r"'([^']+\.md)'", repr(nav)))
+    assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed
+
+
+@pytest.mark.parametrize(
+    ("job", "schema"), [("github-actions.yml", "github-workflows"), ("gitlab-ci.yml", "gitlab-ci")]
+)
+def test_ci_jobs_are_valid(job: str, schema: str) -> None:
+    check = pytest.importorskip("check_jsonschema")
+    with pytest.raises(SystemExit) as ended:
+        check.main(["--builtin-schema", f"vendor.{schema}", str(DOCS / "ci" / job)])
+    assert ended.value.code in (0, None)
+
+
+def test_the_jenkinsfile_is_groovy() -> None:
+    groovy = pytest.importorskip("tree_sitter_groovy")
+    tree_sitter = pytest.importorskip("tree_sitter")
+    parser = tree_sitter.Parser(tree_sitter.Language(groovy.language()))
+    assert not parser.parse((DOCS / "ci" / "Jenkinsfile").read_bytes()).root_node.has_error
