@@ -134,7 +134,7 @@ class TorchEngine:
             return tensor
         leaves[path] = tensor.requires_grad_()
         # An in-place API may not write to a leaf that needs a gradient; its clone is not a leaf.
-        return tensor.clone() if writes_in_place(call.api) else tensor
+        return tensor.clone() if writes_in_place(call.api) or _may_be_asked_to_write(call) else tensor
 
     def _dtype(self, dtype: Dtype) -> Any:
         found = getattr(self._torch, dtype.array_name or dtype.name, None)
@@ -225,6 +225,11 @@ def _seeded(torch: Any) -> Any:
             return (None, *context.seeds, *(None for _ in context.seeds))
 
     return Seeded
+
+
+def _may_be_asked_to_write(call: Call) -> bool:
+    """Whether an argument may be `inplace=True`; by position any True may be it."""
+    return call.keywords.get("inplace") is True or any(value is True for value in call.arguments)
 
 
 def to_tensor(torch: Any, array: Array) -> Tensor:
