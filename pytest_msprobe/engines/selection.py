@@ -29,7 +29,7 @@ class EngineChoice:
     bench_python: str | None
 
     def device_target(self) -> str:
-        """Where the tested side runs, for dealing out devices: `ascend`, `cuda` or `cpu`."""
+        """Where the tested side runs, for dealing out devices: `ascend`, `npu`, `cuda` or `cpu`."""
         if self.device.target is not None:
             return self.device.target
         return "ascend" if self.device.engine in ("auto", "mindspore") and has_ascend() else "cpu"
@@ -96,8 +96,12 @@ class Engines:
         engine, target = self.choice.device.engine, self.choice.device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
             return f"--msprobe-device={engine}: {how_to_install(engine)}"
-        if target == "ascend" and not has_ascend() and VISIBLE_ASCEND not in os.environ:
-            return "--msprobe-device=mindspore:ascend: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+        if target in ("ascend", "npu") and not has_ascend() and VISIBLE_ASCEND not in os.environ:
+            return (
+                f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+            )
+        if target == "npu" and not is_installed("torch_npu"):
+            return f"--msprobe-device=torch:npu: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
             return (
                 "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "

@@ -60,7 +60,7 @@ def _standard_lines(suite: PrecheckSuite) -> list[str]:
 def _device_text(device: DeviceSpecification) -> str:
     if device.engine == "recorded":
         return "recorded values (what the training run itself computed)"
-    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA"}[device.target or "cpu"]
+    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA", "npu": "Ascend (torch_npu)"}[device.target or "cpu"]
     index = "" if device.index is None else f":{device.index}"
     return f"{device.engine} {version_of(device.engine)} on {target}{index}"
 

@@ -89,7 +89,7 @@ OPTIONS = (
     Option(
         "device",
         "DEVICE",
-        "precheck: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]]",
+        "precheck: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]",
         "auto",
         option_values.device,
     ),
