@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
-from pytest_msprobe.engines.mindspore_callables import resolve
+from pytest_msprobe.engines.mindspore_callables import in_mindspore, resolve
 from pytest_msprobe.engines.mindspore_refusals import missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
@@ -56,8 +56,9 @@ class MindSporeEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why MindSpore cannot run `api`, or None when it may."""
-        if framework != "mindspore":
+        if framework not in ("mindspore", "mindtorch"):
             return f"MindSpore cannot run the calls of a {framework} dump"
+        api = in_mindspore(api, framework)
         if api.type not in _TYPES:
             return f"{api.type} calls cannot be run from a dump"
         if find_operator("mindspore", api.type, api.table_name) is None:
@@ -74,7 +75,7 @@ class MindSporeEngine:
         def convert(path: LeafPath, value: Any) -> Any:
             return self._convert(call.api, path, value, differentiate, leaves)
 
-        function = resolve(self._mindspore, call.api, map_attributes(call, convert))
+        function = resolve(self._mindspore, in_mindspore(call.api, call.framework), map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
@@ -88,7 +89,7 @@ class MindSporeEngine:
                 **{key: _with_leaves(value, placed) for key, value in keywords.items()},
             )
 
-        with _Guarded(self._mindspore, self.target):
+        with _Guarded(self._mindspore, self.target), _fitting(call):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
 
     def close(self) -> None:
@@ -165,6 +166,17 @@ class MindSporeExecution:
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
         tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
+
+
+@contextmanager
+def _fitting(call: Call) -> Iterator[None]:
+    """Around a call of MSAdapter: what PyTorch accepts and mint does not says nothing of the device."""
+    try:
+        yield
+    except TypeError as error:
+        if call.framework != "mindtorch":
+            raise
+        raise Unsupported(f"the arguments do not fit mindspore.mint: {str(error).partition(chr(10))[0]}") from None
 
 
 class _Guarded:

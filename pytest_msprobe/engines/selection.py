@@ -47,16 +47,24 @@ class Engines:
         self._devices: dict[DeviceSpecification, Engine] = {}
 
     def device_for(self, dump: Dump) -> DeviceSpecification:
-        """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU."""
+        """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU.
+
+        Calls of MSAdapter run on Ascend through MindSpore, as they did in training.
+        """
         chosen = self.choice.device
         runner = "mindspore" if dump.framework == "mindspore" else "torch"
         if chosen.engine == "auto":
-            if runner == "mindspore" and has_ascend():
+            if dump.framework != "pytorch" and has_ascend():
                 return DeviceSpecification("mindspore", "ascend")
             return DeviceSpecification("recorded") if dump.holds_real_data else DeviceSpecification(runner, "cpu")
         if chosen.engine == "mindspore" and chosen.target is None:
             return DeviceSpecification("mindspore", "ascend" if has_ascend() else "cpu")
         return chosen
+
+    def tests_no_device(self, dump: Dump) -> bool:
+        """Whether the CPU of PyTorch would be both what is tested and the benchmark, and nobody has asked for that."""
+        is_torch_cpu = self.device_for(dump) == DeviceSpecification("torch", "cpu")
+        return is_torch_cpu and self.choice.device.engine == "auto"
 
     def device(self, specification: DeviceSpecification) -> Engine:
         """The engine that runs what `specification` names; not for `recorded`, which belongs to one API call."""

@@ -127,6 +127,10 @@ class SuiteReport:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
 
+    def untested(self) -> str:
+        """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""
+        return ""
+
     def markup(self) -> str:
         """Pictures for the HTML page, between its summary and its table."""
         return ""

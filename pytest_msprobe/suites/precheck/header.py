@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.suite import PrecheckSuite
 
 
+#: Why a run of PyTorch statistics on a machine without a device says nothing, and what does.
+NO_DEVICE = (
+    "they hold statistics only, so that PyTorch on CPU is compared with itself; choose a device with "
+    "--msprobe-device, or collect with task tensor to judge the recorded values"
+)
+
+
 def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     cells = 0
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
+    untested = 0
     for path in suite.files:
         try:
             dump = suite.dump(path)
@@ -31,6 +39,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
         if dump.problem:
             problems.append(f"msprobe: {dump.problem}")
         devices[suite.engines.device_for(dump)] += 1
+        untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
             found = split_record_name(record)
             if is_cell_record(record):
@@ -43,6 +52,8 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
     lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    if untested:
+        lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [*lines, *_benchmark_lines(suite, calls), *_standard_lines(suite)]
 
 
