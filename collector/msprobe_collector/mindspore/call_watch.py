@@ -12,7 +12,7 @@ from msprobe_collector.mindspore.framework import is_graph_mode
 from msprobe_collector.mindspore.hooking.api_calls import ApiCalls
 from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells
 from msprobe_collector.mindspore.hooking.communication import Waits
-from msprobe_collector.mindspore.hooking.discovery import ApiTarget, find_apis
+from msprobe_collector.mindspore.hooking.discovery import find_apis
 from msprobe_collector.mindspore.hooking.gradients import GradientTap
 from msprobe_collector.mindspore.hooking.installation import Installation, unreachable_names
 from msprobe_collector.mindspore.hooking.jit_calls import JitCalls
@@ -104,7 +104,7 @@ class MindSporeCallWatch:
 
     def add_api(self, owner: Any, name: str, call: str) -> None:
         """See `CallWatch`."""
-        self._apis.add([ApiTarget(owner, name, getattr(owner, name), call)])
+        self._apis.register(owner, name, call)
 
     def remove_api(self, owner: Any, name: str) -> bool:
         """See `CallWatch`."""

@@ -195,7 +195,6 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"data_mode": ["sideways"]}}, ("statistics.data_mode", "sideways", "forward, backward")),
     ({"statistics": {"data_mode": ["all", "input"]}}, ("statistics.data_mode", "beside others")),
     ({"statistics": {"summary_mode": "xor"}}, ("statistics.summary_mode", "'xor'", "md5")),
-    ({"statistics": {"summary_mode": ["max"]}}, ("statistics.summary_mode", "'L2'")),
     ({"statistics": {"summary_mode": ["maximum"]}, "level": "L2"}, ("statistics.summary_mode", "'maximum'", "max,")),
     ({"tensor": {"summary_mode": ["max"]}, "task": "tensor", "level": "L2"}, ("tensor.summary_mode", "'tensor'")),
     ({"statistics": {"device": "npu"}}, ("statistics.device", "'npu'", "host, device")),
