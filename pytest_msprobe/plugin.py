@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.run import keys
-from pytest_msprobe.run.settings import add_options
+from pytest_msprobe import finder
+
+finder.install()
+
+from pytest_msprobe.run import keys  # noqa: E402
+from pytest_msprobe.run.settings import add_options  # noqa: E402
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector.dump_format.fingerprint import fingerprint_of
+
 PERTURBED = Path(__file__).parent / "dumps" / "gpt_perturbed" / "dumps.tar.xz"
 #: What was multiplied by 1 + 0.02 N(0, 1) in the golden run of the perturbed pair, and who uses it.
 TRUE_CAUSE = "Primitive.dense.Dense.4.forward.input.1"
@@ -62,6 +64,16 @@ def make_md5(dump: Path) -> None:
         entry["md5"] = f"{zlib.crc32(np.ascontiguousarray(values).tobytes()):08x}"
         for key in ("Max", "Min", "Mean", "Norm"):
             entry.pop(key)
+
+    change_tensors(dump, change)
+    _retask(dump)
+
+
+def make_fingerprints(dump: Path) -> None:
+    """Turn a tensor dump into one that holds statistics and fingerprints."""
+
+    def change(entry: dict[str, Any], folder: Path) -> None:
+        entry["fingerprint"] = fingerprint_of(np.load(folder / entry.pop("data_name")))
 
     change_tensors(dump, change)
     _retask(dump)

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import dtype_of_array
+from msprobe_collector.dump_format.fingerprint import fingerprint_of
 
 Json = Any
 
 
 class DumpBuilder:
-    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too."""
+    """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too, with
+    `fingerprints` as the collector writes them."""
 
-    def __init__(self, folder: Path, *, real: bool = True, framework: str = "mindspore") -> None:
+    def __init__(
+        self, folder: Path, *, real: bool = True, framework: str = "mindspore", fingerprints: bool = False
+    ) -> None:
         self.folder = folder
         self.real = real
+        self.fingerprints = fingerprints
         self.header: dict[str, Json] = {
             "task": "tensor" if real else "statistics",
             "level": "L1",
@@ -48,6 +53,8 @@ class DumpBuilder:
                 stats = [float(wide.max()), float(wide.min()), float(wide.mean()), float(np.linalg.norm(wide.ravel()))]
         entry = {"type": "mindspore.Tensor", "dtype": dtype.name, "shape": list(array.shape)}
         entry |= dict(zip(("Max", "Min", "Mean", "Norm"), stats))
+        if self.fingerprints:
+            entry["fingerprint"] = fingerprint_of(array)
         if self.real:
             stored = array.astype(np.float32) if dtype.stored_as == "float32" else array
             np.save(self.folder / "dump_tensor_data" / data_name, stored)

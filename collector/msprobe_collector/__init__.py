@@ -3,6 +3,7 @@
 Importing this package imports neither a framework nor NumPy: `dump_format` reads names, records and
 stacks with the standard library and msgspec, and loads NumPy when a tensor's values are first asked for;
 the collector's own names load when they are first used. Those of MindSpore's side are here too.
+PYTEST_DONT_REWRITE: pytest need not look for assertions here.
 """
 
 from __future__ import annotations

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msprobe_collector.configuration import Configuration, Overrides, read_configuration
 from msprobe_collector.framework import Framework
 from msprobe_collector.messages import show_messages
+from msprobe_collector.only_debugger import OfTheOnlyDebugger
 from msprobe_collector.run_folder import prepare_dump_path
 from msprobe_collector.start_arguments import DebuggerError as DebuggerError
-from msprobe_collector.start_arguments import check_rank, checked_token_range
+from msprobe_collector.start_arguments import check_rank, check_roundings, checked_models, checked_token_range
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,25 +24,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("msprobe_collector")
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-class _OfTheOneDebugger(Generic[_P, _R]):
-    """A method that the class may be asked for too: it is then the only debugger's."""
-
-    def __init__(self, method: Callable[Concatenate[Debugger, _P], _R]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, debugger: Debugger | None, owner: type[Debugger]) -> Callable[_P, _R]:
-        return functools.partial(self._method, debugger or owner.the_one())
-
 
 class Debugger:
     """Collects what the APIs and layers of a training compute; the base of each framework's `PrecisionDebugger`.
 
-    A process has one debugger of a framework. Making it again with the same arguments, or with none, gives the first::
+    A process has one debugger of a framework; making it again with the same arguments, or none, gives the first::
 
         debugger = PrecisionDebugger("config.json")
         for batch in dataset:
@@ -113,6 +99,7 @@ class Debugger:
         self._is_started = False
         self._was_started = False
         self._gradients: GradientMonitor | None = None
+        self._perturbations = 0
         # The framework's own dump must be set up before its runtime begins.
         is_kernel_dump = self._configuration.level == "L2" and self._configuration.task != "grad_probe"
         self._kernels = self._framework.kernel_dump(self._configuration) if is_kernel_dump else None
@@ -132,7 +119,7 @@ class Debugger:
         """What is collected."""
         return self._configuration
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def start(self, model: Any = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
@@ -145,11 +132,11 @@ class Debugger:
         Raises:
             DebuggerError: an argument is wrong.
         """
-        models = self._models(model)
+        models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
         check_rank(rank_id)
         if self._is_started:
-            if model is not None and models != self._models(self.model):
+            if model is not None and models != checked_models(self.model, self._framework):
                 logger.warning(
                     "start() was called again before stop(): collection continues with the model that it had"
                 )
@@ -166,7 +153,7 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.start()
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def stop(self) -> None:
         """Collect no more until the next start(); what was collected is on disk then.
 
@@ -181,7 +168,7 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.stop()
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def step(self) -> None:
         """End the training step: the next one gets a folder of its own.
 
@@ -211,7 +198,7 @@ class Debugger:
                 self.stop()
             self.step()
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Write a value to debug.json (level debug, task statistics or tensor; nothing elsewhere).
 
@@ -224,14 +211,40 @@ class Debugger:
             self._collection().open_step(self._step)
             self._collection().saved.save(variable, name, save_backward=save_backward)
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
+    def perturb(self, inputs: Any, roundings: int = 1, seed: int = 0) -> Any:
+        """`inputs` with each floating element moved by up to `roundings` ULP, up or down at random.
+
+        For a noise run (pytest --msprobe-noise): what rounding alone does. A script moves the same elements every time,
+        further calls others. Zeros, NaN and infinities stay.
+
+        Args:
+            inputs: tensor, NumPy array, or list, tuple or dict of them: new ones are returned, outside of any gradient
+                graph. Of a layer (Cell) the parameters are moved in place, for batches of whole numbers.
+            roundings: at least 1.
+            seed: chooses another movement.
+
+        Raises:
+            DebuggerError: an argument is wrong.
+        """
+        from msprobe_collector.perturbation import Perturbation
+
+        check_roundings(roundings, seed)
+        self._perturbations += 1
+        change = Perturbation(self._framework, roundings=roundings, seed=seed, call=self._perturbations)
+        inputs = change.of(inputs)
+        if not change.moved:
+            logger.warning("perturb() found no floating numbers to move; give it the %s", self._framework.layer)
+        return inputs
+
+    @OfTheOnlyDebugger
     def set_init_step(self, step: int) -> None:
         """Number the next step `step` (>= 0), as after loading a checkpoint. Raises DebuggerError for anything else."""
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise DebuggerError(f"set_init_step({step!r}): expected a whole number from 0")
         self._first_step, self._step_count = step, 0
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
         """Collect calls of `module.api` as `{api_prefix}.{api}.{n}`; the prefix is the module's name by default.
 
@@ -245,13 +258,13 @@ class Debugger:
         prefix = api_prefix or getattr(module, "__name__", type(module).__name__)
         self._collection().add_api(module, api, f"{prefix}.{api}")
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def restore_custom_api(self, module: Any, api: str) -> None:
         """Collect calls of `module.api` no more. Raises DebuggerError when they were not registered."""
         if not self._collection().remove_api(module, api):
             raise DebuggerError(f"restore_custom_api(): {api!r} of {module!r} was not registered")
 
-    @_OfTheOneDebugger
+    @OfTheOnlyDebugger
     def monitor(self, optimizer: Any) -> None:
         """Write statistics of the gradients that `optimizer` receives (task grad_probe)."""
         from msprobe_collector.gradient_monitor import GradientMonitor
@@ -271,18 +284,6 @@ class Debugger:
         problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
         if problem:
             raise DebuggerError(f"start(): {problem}")
-
-    def _models(self, model: Any) -> list[Any]:
-        if model is None:
-            return []
-        models = list(model) if isinstance(model, (list, tuple)) else [model]
-        for item in models:
-            if not self._framework.is_layer(item):
-                layer = self._framework.layer
-                raise DebuggerError(
-                    f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s"
-                )
-        return models
 
     def _collection(self) -> Collection:
         """Made when it is first needed, since it loads the framework."""

@@ -173,6 +173,12 @@ class Framework(Protocol):
     def refusal(self, level: str, *, has_token_range: bool) -> str:
         """Why nothing can be collected at `level` in the present mode, as one line; "" when it can."""
 
+    def tensor_like(self, tensor: Any, array: npt.NDArray[Any]) -> Any:
+        """A new tensor of `array`, with the dtype of `tensor` and on its device."""
+
+    def change_parameters(self, layer: Any, change: Callable[[Any], Any]) -> None:
+        """Give each parameter of `layer` the values of `change(parameter)`, in place."""
+
     def register_gradient_hook(self, tensor: Any, hook: Callable[[Any], None]) -> Callable[[], None] | None:
         """Call `hook` with the gradient of `tensor` when it comes; what ends that, None when `tensor` takes none."""
 

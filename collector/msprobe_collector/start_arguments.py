@@ -1,12 +1,28 @@
-"""What `start` takes, checked."""
+"""What `start` and `perturb` take, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from msprobe_collector.framework import Framework
 
 
 class DebuggerError(Exception):
     """A call of PrecisionDebugger that cannot be done; one line."""
+
+
+def checked_models(model: Any, framework: Framework) -> list[Any]:
+    """The layers that were given: one, a list or tuple of them, or none. Raises DebuggerError."""
+    if model is None:
+        return []
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    for item in models:
+        if not framework.is_layer(item):
+            layer = framework.layer
+            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s")
+    return models
 
 
 def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | None:
@@ -23,3 +39,11 @@ def check_rank(rank_id: int | None) -> None:
     """Refuse what is not a rank. Raises DebuggerError."""
     if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
         raise DebuggerError(f"start(): rank_id {rank_id!r} is not a whole number from 0")
+
+
+def check_roundings(roundings: int, seed: int) -> None:
+    """Refuse what is not a number of roundings or a seed. Raises DebuggerError."""
+    if type(roundings) is not int or not 1 <= roundings <= 2**20:
+        raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
+    if type(seed) is not int or seed < 0:
+        raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")

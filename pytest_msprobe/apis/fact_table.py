@@ -41,6 +41,7 @@ Topic = Literal[
     "index_outputs",
     "mindspore_cpu",
     "msprobe_standards",
+    "nondeterministic",
     "not_judged",
     "open_order",
     "operation_names",

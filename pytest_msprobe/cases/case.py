@@ -39,6 +39,7 @@ class Case:
         pairing: which recorded gradient belongs to which argument.
         wanted: arguments to differentiate.
         notes: what the dump left open about the inputs.
+        constructed: name of the edge case whose inputs it has, "" for the recorded call.
     """
 
     api: ApiName
@@ -48,10 +49,16 @@ class Case:
     pairing: GradientPairing
     wanted: tuple[LeafPath, ...]
     notes: tuple[str, ...]
+    constructed: str = ""
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
         return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
+
+    def gradient_label(self, path: LeafPath) -> str:
+        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
+        entry = self.pairing.entries.get(path)
+        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,8 +12,9 @@ from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.mindspore_callables import in_mindspore, resolve
-from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
@@ -31,8 +32,6 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.installing import how_to_install, is_installed
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
-#: How often an error is waited for again; two have been seen.
-_MOST_LEFT_ERRORS = 10
 
 
 class MindSporeEngine:
@@ -73,7 +72,7 @@ class MindSporeEngine:
         leaves: dict[LeafPath, Any] = {}
 
         def convert(path: LeafPath, value: Any) -> Any:
-            return self._convert(call.api, path, value, differentiate, leaves)
+            return self._convert(call, path, value, differentiate, leaves)
 
         function = resolve(self._mindspore, in_mindspore(call.api, call.framework), map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
@@ -95,6 +94,14 @@ class MindSporeEngine:
     def close(self) -> None:
         """Nothing is held."""
 
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        mindspore = self._mindspore
+        with _Guarded(mindspore, self.target):
+            return filled_memory(
+                sizes, lambda count: mindspore.mint.full((count,), value, dtype=mindspore.float32), _array
+            )
+
     @cached_property
     def _mindspore(self) -> Any:
         try:
@@ -113,17 +120,19 @@ class MindSporeEngine:
         return mindspore
 
     def _convert(
-        self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
+        self, call: Call, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
     ) -> Any:
         if isinstance(value, Dtype):
-            raised = argument_dtype(value, api.short, is_raised=self._is_raised)
+            raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
             return getattr(self._mindspore, raised.array_name or raised.name)
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return plain_argument(api, path, value)
-        is_raised = self._is_raised and not describes_dtype(api.short)
+            return plain_argument(call.api, path, value)
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
             leaves[path] = tensor
         return tensor
@@ -194,21 +203,10 @@ class _Guarded:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         restore_subnormals()
         if error is not None:
-            _discard_left_errors(self._mindspore)
+            discard_left_errors(self._mindspore)
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
-
-
-def _discard_left_errors(mindspore: Any) -> None:
-    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
-    raised, and would do so from the next call.
-    """
-    for _ in range(_MOST_LEFT_ERRORS):
-        with suppress(Exception):  # of any kind: it is the error that was raised already
-            mindspore.runtime.synchronize()
-            (mindspore.Tensor(1.0) + 1.0).asnumpy()
-            return
 
 
 @cache

@@ -10,13 +10,13 @@ enough for the virtual precision).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_msprobe.engines.torch_decompositions import decompositions
 
 #: Elementary functions are polynomials on a device, and may lose a few roundings.
 _ELEMENTARY_FACTOR = 4.0
@@ -60,20 +60,6 @@ _SUMS = {
     "index_add": 3,
     "scatter_add": 3,
 }
-#: Kernels that are decomposed: those that cancel or saturate inside. All others are one arithmetic operation, or
-#: move and select values only.
-_DECOMPOSED = """
-    _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data gelu gelu_backward silu silu_backward
-    softplus softplus_backward mish mish_backward elu elu_backward native_layer_norm native_layer_norm_backward
-    native_group_norm
-    native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
-    _native_batch_norm_legit_functional binary_cross_entropy binary_cross_entropy_backward
-    binary_cross_entropy_with_logits mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
-    huber_loss_backward log_sigmoid_forward log_sigmoid_backward tanh_backward sigmoid_backward soft_margin_loss
-    soft_margin_loss_backward nll_loss_forward nll_loss_backward hardswish hardswish_backward hardsigmoid
-    hardsigmoid_backward var std std_mean var_mean norm linalg_vector_norm logsumexp addmm addmv addr addcmul addcdiv
-    logit logit_backward glu glu_backward lerp _fused_rms_norm _fused_rms_norm_backward grid_sampler_2d celu
-""".split()
 
 
 class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
@@ -87,6 +73,11 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         self._roundoff = roundoff
         self._generator = torch.Generator().manual_seed(seed)
         self._depth = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: PyTorch would import its compiler, 800 modules, to keep it from what is never compiled here."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation of ATen, decomposed where that shows more of its arithmetic."""
@@ -104,7 +95,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         return self._moved(returned, self._roundoff) if kind in _ARITHMETIC | _ELEMENTARY else returned
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        rule = _decompositions().get(func)
+        rule = decompositions().get(func)
         if rule is None or self._depth >= _DEEPEST:
             return NotImplemented
         self._depth += 1
@@ -176,18 +167,3 @@ def _is_whole(exponent: Any) -> bool:
 
 def _is_float64(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.float64
-
-
-@cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decomposition of each overload of what is to be decomposed."""
-    from torch._decomp import decomposition_table
-
-    found = {}
-    for name in _DECOMPOSED:
-        packet = getattr(torch.ops.aten, name, None)
-        for overload in packet.overloads() if packet is not None else ():
-            function = getattr(packet, overload)
-            if function in decomposition_table:
-                found[function] = decomposition_table[function]
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.npu import npu_function, use_npu
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
@@ -93,6 +95,14 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing is held."""
 
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        return filled_memory(
+            sizes,
+            lambda count: self._torch.full((count,), value, dtype=self._torch.float32, device=self._device),
+            lambda tensor: to_array(self._torch, tensor),
+        )
+
     @cached_property
     def _torch(self) -> Any:
         try:
@@ -125,6 +135,8 @@ class TorchEngine:
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.mT.contiguous().mT
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()

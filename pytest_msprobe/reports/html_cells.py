@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
@@ -20,9 +21,8 @@ _OUTPUTS = 50
 
 def text(value: object, longest: int = _LONGEST) -> str:
     """`value` as harmless markup on one line, cut to `longest` characters."""
-    # A lone surrogate cannot be written as UTF-8, and would cost the whole page.
-    shown = " ".join(str(value).encode("utf-8", "backslashreplace").decode("utf-8").split())
-    return escape(shown if len(shown) <= longest else f"{shown[: longest - 3]}...")
+    line = shown(" ".join(str(value).split()))
+    return escape(line if len(line) <= longest else f"{line[: longest - 3]}...")
 
 
 def headers(figures: Sequence[Figure]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +20,8 @@ import msgspec
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
+#: Four hexadecimal digits: half of a character in UTF-16, or a whole one.
+_UNIT = re.compile("[0-9a-f]{4}")
 _FIRST_LINE = b'{"name":'
 
 
@@ -67,9 +70,10 @@ def encode_row(name: str, row: VerdictRow) -> bytes:
     encoded = {"name": name, **row.to_wire(), "direction": row.direction}
     encoded["outputs"] = [_flat(output) for output in encoded["outputs"]]
     try:
-        return msgspec.json.encode(encoded) + b"\n"
+        line = msgspec.json.encode(encoded)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(encoded)) + b"\n"
+        line = msgspec.json.encode(_encodable(encoded))
+    return _unprintable_escaped(line) + b"\n"
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, VerdictRow]]:
@@ -117,6 +121,17 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encodable(item) for item in value]
     return value
+
+
+def _unprintable_escaped(line: bytes) -> bytes:
+    r"""The same JSON, with what a terminal would obey written as `\u009b`."""
+    if line.isascii() and b"\x7f" not in line:
+        return line
+    text = line.decode("utf-8")
+    return "".join(
+        character if character.isprintable() else _UNIT.sub(r"\\u\g<0>", character.encode("utf-16-be").hex())
+        for character in text
+    ).encode("utf-8")
 
 
 def _in_words(value: float | None) -> float | str | None:

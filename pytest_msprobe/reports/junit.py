@@ -8,6 +8,7 @@ import pytest
 from _pytest.junitxml import xml_key  # pytest has no public way to name a test case; the fixture record_xml_* uses this
 
 from msprobe_collector.dump_format import DIRECTIONS
+from msprobe_collector.dump_format.text import shown
 
 if TYPE_CHECKING:
     from _pytest.junitxml import LogXML
@@ -34,4 +35,9 @@ class JUnitNames:
         file = report.nodeid.partition("::")[0]
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
-        case.add_attribute("name", f"{wire['call']}.{wire['part']}" if wire["part"] in DIRECTIONS else wire["call"])
+        case.add_attribute("name", _name(shown(wire["call"]), wire["part"]))
+
+
+def _name(call: str, part: str) -> str:
+    """`forward-device3` is a direction, too."""
+    return f"{call}.{part}" if part.partition("-")[0] in DIRECTIONS else call

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.verdicts import VerdictRow
 
 #: Destinations of the options whose reports show properties. Nobody else pays: 100,000 items x 10 texts.
@@ -26,7 +27,10 @@ class PropertyPlugin:
         report = yield
         wire = getattr(report, "msprobe_row", None)
         if wire is not None:
-            found = list(properties(VerdictRow.from_wire(wire)))
+            found = [
+                (name, shown(value) if isinstance(value, str) else value)
+                for name, value in properties(VerdictRow.from_wire(wire))
+            ]
             item.user_properties.extend(found)
             report.user_properties.extend(found)
         return report

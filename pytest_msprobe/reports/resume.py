@@ -12,6 +12,7 @@ from pathlib import Path
 from msprobe_collector.dump_format import DIRECTIONS
 from msprobe_collector.dump_format.files import read_plain
 from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, neutral, original
+from pytest_msprobe.reports.csv_rows import csv_rows
 from pytest_msprobe.reports.jsonl import check_replaceable, encode_row, read_json_lines
 from pytest_msprobe.verdicts import OUTCOMES, VerdictRow
 
@@ -173,7 +174,7 @@ def _csv_rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
         return []  # the disk was full before its heading was whole
     text = content.decode("utf-8-sig", errors="replace")
     try:
-        records = _records(text)
+        records = csv_rows(text)
     except csv.Error as error:
         raise ResumeError(f"is not a CSV file of pytest-msprobe: {error}") from None
     if not records or tuple(records[0]) != tuple(columns):
@@ -181,15 +182,6 @@ def _csv_rows(path: Path, columns: Sequence[str]) -> list[list[str]]:
     if not text.endswith("\r\n") or text.count('"') % 2:
         records.pop()
     return [record for record in records[1:] if len(record) == len(columns)]
-
-
-def _records(text: str) -> list[list[str]]:
-    """The rows of `text`. A field may be of any length: a message can be longer than what `csv` takes by default."""
-    limit = csv.field_size_limit(max(len(text), 1))
-    try:
-        return list(csv.reader(io.StringIO(text, newline="")))
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _csv_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:

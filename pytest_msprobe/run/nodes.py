@@ -154,7 +154,7 @@ class RecordItem(pytest.Item):
         if verdict.status == "skip":
             pytest.skip(shown(verdict.message))
         if verdict.status == "error":
-            raise CheckFailure(shown_lines(verdict.explanation or verdict.message))
+            raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code."""

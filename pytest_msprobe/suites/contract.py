@@ -232,6 +232,13 @@ class Suite(ABC):
         """What the suite wants of workers."""
         return Placement()
 
+    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
+        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that must judge a record; None for any."""
+        return None
+
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""
 

@@ -61,8 +61,8 @@ class VerdictRow:
 
     @property
     def direction(self) -> Direction | None:
-        """`forward` or `backward`; None for a record that has neither."""
-        return next((direction for direction in DIRECTIONS if direction == self.part), None)
+        """`forward` or `backward`, also of `forward-device3`; None for a record that has neither."""
+        return next((direction for direction in DIRECTIONS if direction == self.part.partition("-")[0]), None)
 
     @property
     def worst(self) -> OutputRow | None:
@@ -78,7 +78,7 @@ class VerdictRow:
     @property
     def label(self) -> str:
         """What tells the record from the others of its call, for people: the direction; "" where the call says it."""
-        return self.part if self.part in (*DIRECTIONS, "record") else ""
+        return self.part if self.direction or self.part == "record" else ""
 
     def to_wire(self) -> dict[str, Any]:
         """The row in builtin types, which is all that may cross a process."""

@@ -43,6 +43,7 @@ _MODES: dict[str, tuple[dict[str, str], float | None]] = {
     "L1": ({"level": "L1", "task": "statistics"}, 3.0),
     "mix": ({"level": "mix", "task": "statistics"}, 3.5),
     "off": ({"level": "mix", "task": "statistics"}, 1.0),
+    "L1 fingerprint": ({"level": "L1", "task": "statistics", "summary_mode": "fingerprint"}, None),
     "L0 tensor": ({"level": "L0", "task": "tensor"}, None),
     "L1 tensor": ({"level": "L1", "task": "tensor"}, None),
 }
@@ -51,7 +52,11 @@ _MODES: dict[str, tuple[dict[str, str], float | None]] = {
 @contextmanager
 def debugger_of(folder: Path, **arguments: str) -> Iterator[PrecisionDebugger]:
     """A debugger that writes below `folder`, ended and forgotten afterwards."""
-    debugger = PrecisionDebugger(dump_path=str(folder / "dump"), **arguments)
+    section = {"summary_mode": arguments.pop("summary_mode", "statistics")}
+    config = folder / "summary.json"
+    config.write_text(json.dumps({"statistics": section}))
+    path = arguments.pop("config_path", str(config))
+    debugger = PrecisionDebugger(path, dump_path=str(folder / "dump"), **arguments)
     try:
         yield debugger
     finally:
@@ -101,7 +106,7 @@ def measure_steps(rounds: int, modes: list[str]) -> None:
     for mode, (wall, cpu) in best.items():
         limit = _MODES[mode][1] if mode != "bare" else None
         wanted = f"; wanted <= {limit}" if limit else ""
-        print(f"{mode:10} wall {wall:.3f} s = {wall / bare[0]:.2f} x, CPU {cpu:.3f} s = {cpu / bare[1]:.2f} x{wanted}")
+        print(f"{mode:14} wall {wall:.3f} s = {wall / bare[0]:.2f} x, CPU {cpu:.3f} s = {cpu / bare[1]:.2f} x{wanted}")
 
 
 def profile_steps(mode: str, path: str) -> None:

@@ -13,6 +13,8 @@ from mindspore import Tensor, mint, nn
 
 from msprobe_collector import ConfigurationError, DebuggerError, PrecisionDebugger
 from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format.fingerprint import fingerprint_of
+from msprobe_collector.dump_format.leaves import flatten
 
 
 def tensor(*values, dtype=ms.float32):
@@ -82,6 +84,19 @@ def test_md5_is_the_crc_of_the_stored_bytes(make_debugger, records):
 
     (value,) = records()["Mint.square.0.forward"]["input_args"]
     assert value["md5"] == f"{zlib.crc32(np.array([1, 2], np.float32).tobytes()):08x}"
+
+
+def test_a_fingerprint_is_that_of_the_saved_values(make_debugger, records, step_folder):
+    with make_debugger(task="tensor", summary_mode="fingerprint").collect():
+        mint.square(tensor(1.0, 2.0))
+        mint.square(tensor(1.0, -2.0)).astype(ms.bfloat16)
+
+    dump = Dump(step_folder() / "dump.json")
+    leaves = [leaf for name in records() for leaf in flatten(dump.record(name)) if leaf.is_tensor]
+    assert len(leaves) == 6
+    for leaf in leaves:
+        assert fingerprint_of(dump.tensors.load(leaf.tensor, leaf.place)) == leaf.fingerprint
+    assert not any("md5" in str(record) for record in records().values())
 
 
 def test_structure_has_stacks_and_parents_alone(make_debugger, records, step_folder):

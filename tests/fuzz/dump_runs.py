@@ -77,6 +77,8 @@ class Audit:
 
     def __init__(self) -> None:
         self._inside: Path | None = None
+        # Asked here: the question writes a file, under a lock, when it is asked first.
+        self._temporary = tempfile.gettempdir()
         self.events: list[str] = []
         sys.addaudithook(self._hear)
 
@@ -99,7 +101,8 @@ class Audit:
             if is_write and not self._may_write(path):
                 self.events.append(f"open for writing: {path!r}")
         elif event.startswith(self._WRITES):
-            if not self._may_write(arguments[0]):
+            # PyTorch makes a folder for compiled code when its compiler is imported.
+            if not self._may_write(arguments[0]) and not _is_importing():
                 self.events.append(f"{event}: {arguments!r}")
         elif event.startswith(self._WATCHED) and not _is_importing():
             self.events.append(f"{event}: {str(arguments)[:200]}")
@@ -109,7 +112,7 @@ class Audit:
             return True  # a descriptor that is open already
         # The folder for temporary files itself: a file without a name, as pytest's capture makes.
         text = os.path.abspath(os.fsdecode(path))
-        return text in (os.devnull, tempfile.gettempdir()) or text.startswith((str(self._inside), sys.prefix))
+        return text in (os.devnull, self._temporary) or text.startswith((str(self._inside), sys.prefix))
 
 
 def _is_importing() -> bool:

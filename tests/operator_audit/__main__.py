@@ -1,11 +1,13 @@
 """What names of a dump can do: names outside the tables of operators, and the operators in them.
 
-    python -m tests.operator_audit [refused] [called] [--every N]
+    python -m tests.operator_audit [refused] [runs] [called] [--every N] [--once]
 
-`refused` tries every public name of both frameworks that is in no table as a record; `called` calls every operator of
-the tables with strings, integers and tensors. Both count events of an audit hook (files written, processes, sockets,
-libraries, code, imports), print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20
-takes a sample, the same one every time.
+`refused` tries every public name of both frameworks that is in no table as a record on each device, and `runs` in whole
+runs of precheck with reproducers, overflow and comparison; `called` calls every operator of the tables with strings,
+integers and tensors. All count events of an audit hook (files written, processes, sockets, libraries, code, imports),
+print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20 takes a sample, the same
+one every time; --once tries each name with one kind of arguments in place of four in `refused`, and under one API type
+in place of all in `runs`, in turn.
 """
 
 from __future__ import annotations
@@ -28,33 +30,40 @@ _MOST_SECONDS = 120
 def main() -> int:
     """Run what was asked for; 1 when anything happened."""
     parser = argparse.ArgumentParser(prog="python -m tests.operator_audit", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[[], "refused", "called"], metavar="refused|called")
+    parser.add_argument("parts", nargs="*", choices=[[], *_PARTS], metavar="|".join(_PARTS))
     parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
+    parser.add_argument("--once", action="store_true", help="one kind of arguments, or one API type, for each name")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         return _child(arguments.first, arguments.every, arguments.child)
-    parts = arguments.parts or ["refused", "called"]
+    parts = arguments.parts or [*_PARTS]
     with tempfile.TemporaryDirectory() as folder:
-        found = {part: _PARTS[part](Path(folder), arguments.every) for part in parts}
+        found = {part: _PARTS[part](Path(folder), arguments) for part in parts}
     for part, counts in found.items():
         print(f"{part}: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
-    return int(any(counts["events"] or counts["files made"] for counts in found.values()))
+    return int(any(counts[bad] for counts in found.values() for bad in ("events", "files made", "records lost")))
 
 
-def _refused(folder: Path, every: int) -> Counter[str]:
+def _refused(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
     from operator_audit.refused import try_refused
 
-    return try_refused(folder, every=every)
+    return try_refused(folder, every=arguments.every, kinds=1 if arguments.once else 4)
 
 
-def _called(folder: Path, every: int) -> Counter[str]:
+def _runs(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
+    from operator_audit.whole_runs import try_in_runs
+
+    return try_in_runs(folder, every=arguments.every, is_once=arguments.once)
+
+
+def _called(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
     """In child processes: kernels are called with what they were not written for, and may crash."""
     counts: Counter[str] = Counter()
     first: int | None = 0
     while first is not None:
-        first = _one_child(folder, first, every, counts)
+        first = _one_child(folder, first, arguments.every, counts)
     counts["files made"] = len(list(folder.iterdir()))
     return counts
 
@@ -107,7 +116,7 @@ def _child(first: int, every: int, canary: str) -> int:
     os._exit(0)  # the frameworks' own ends are not what is tested
 
 
-_PARTS = {"refused": _refused, "called": _called}
+_PARTS = {"refused": _refused, "runs": _runs, "called": _called}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -130,7 +130,7 @@ BAD = [
         ["--msprobe-suite=compare"],
         "*--msprobe-suite: 'compare' is none of auto, precheck, comparison, overflow, gradients",
     ),
-    (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, unmatched"),
+    (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, unmatched, bits"),
     (
         ["--msprobe-distance=Int8=1"],
         "*--msprobe-distance: 'Int8=1': 'Int8' is not a floating dtype; write Float32=1e-4",

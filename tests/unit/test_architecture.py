@@ -29,9 +29,9 @@ _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_ms
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(
     f"pytest_msprobe.suites.{name}"
-    for name in ("contract", "node_names", "operation_groups", "option", "option_values", "shared_options")
+    for name in ("api_calls", "contract", "node_names", "operation_groups", "option", "option_values", "shared_options")
 )
-_SUITES = ("precheck", "comparison", "overflow", "gradients")
+_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
@@ -73,7 +73,13 @@ ALLOWED = {
         "pytest_msprobe.engines.specification",
         "pytest_msprobe.engines.time_limit",
     ),
-    "pytest_msprobe.plugin": ("pytest_msprobe.activation", "pytest_msprobe.hookspecs", "pytest_msprobe.run"),
+    "pytest_msprobe.finder": (),
+    "pytest_msprobe.plugin": (
+        "pytest_msprobe.activation",
+        "pytest_msprobe.finder",
+        "pytest_msprobe.hookspecs",
+        "pytest_msprobe.run",
+    ),
     "msprobe_collector": (),
 }
 
@@ -149,7 +155,13 @@ def test_frameworks_load_only_inside_functions() -> None:
         and imported.split(".")[0] in ("torch", "mindspore")
         and not any(
             room in module
-            for room in ("torch_map", "engines.references", "engines.torch_arithmetic", "static_graph.graph_code")
+            for room in (
+                "torch_map",
+                "engines.references",
+                "engines.torch_arithmetic",
+                "engines.torch_decompositions",
+                "static_graph.graph_code",
+            )
         )
     ]
     assert found == []

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+
 
 class ApiPlace(NamedTuple):
     """Where a callable stands: `mindspore.mint` and `add`, or `mindspore.Tensor` and `__add__`."""
@@ -33,14 +35,10 @@ def read_api_list(path: Path) -> ApiList:
     Raises:
         ValueError: the file cannot be read or has another form; one line that names it.
     """
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise ValueError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} is not valid YAML: {' '.join(str(error).split())}") from None
+        content = read_yaml(path) or {}
+    except YamlFileError as error:
+        raise ValueError(f"{str(path)!r} {error}") from None
     if not isinstance(content, dict) or not content.keys() <= {"add", "remove"}:
         raise ValueError(f"{str(path)!r} has not the keys add and remove alone, each with modules and their API names")
     return ApiList(_places(content.get("add"), path), _places(content.get("remove"), path))

@@ -160,7 +160,7 @@ def _build(file: Path, top: dict[str, Any], sections: dict[str, dict[str, Any]])
         precision=top["precision"],
         dump_enable=top["dump_enable"],
         selection=_selection(section),
-        summary="md5" if summary == "md5" else "statistics",
+        summary="statistics" if isinstance(summary, tuple) else summary,
         overflow_limit=sections["overflow_check"]["overflow_nums"],
         api_list=_api_list(top["api_list"], file),
         seed=top["seed"],
@@ -204,6 +204,8 @@ def _check_together(task: Task, level: Level, section: dict[str, Any], file: Pat
             logger.warning(
                 "%s: statistics.summary_mode: level %s writes all statistics, not a list of them", file, level
             )
+        if section.get(field) == "fingerprint" and level == "L2":
+            raise ValueError("MindSpore's kernel dump computes no fingerprint; take 'md5' at level 'L2'")
         field = "list"
         if level == "L2":
             _check_patterns(section.get(field, ()))

@@ -69,14 +69,14 @@ def parameter_names(value: object) -> tuple[str, ...]:
 
 
 def summary_mode(value: object) -> str | tuple[str, ...]:
-    """`statistics` or `md5`, or, for level L2, a list of statistics."""
+    """`statistics`, `md5` or `fingerprint`, or, for level L2, a list of statistics."""
     if isinstance(value, list):
         wrong = [item for item in value if item not in CATEGORIES]
         if wrong or not value:
             raise ValueError(f"{(wrong or [value])[0]!r} is not a statistic; known are {', '.join(CATEGORIES)}")
         return tuple(value)
-    if value not in ("statistics", "md5"):
-        raise ValueError(f"{value!r} is none of statistics, md5, nor, for level L2, a list of statistics")
+    if value not in ("statistics", "md5", "fingerprint"):
+        raise ValueError(f"{value!r} is none of statistics, md5, fingerprint, nor, for level L2, a list of statistics")
     return str(value)
 
 

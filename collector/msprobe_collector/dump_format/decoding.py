@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from msprobe_collector.dump_format.dtypes import find_dtype
-from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, INF_COUNT, NAN_COUNT, STATISTICS
+from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, FINGERPRINT, INF_COUNT, NAN_COUNT, STATISTICS
 from msprobe_collector.dump_format.values import (
     DTYPE_TYPES,
     DtypeValue,
@@ -162,14 +162,15 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
     return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy, *_secondary(encoded))
 
 
-def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str]:
+def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str, str]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
-    requires_grad, md5 = encoded.get("requires_grad"), encoded.get(CHECKSUM)
+    requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
         "" if requires_grad is None else str(requires_grad),
         md5 if isinstance(md5, str) else "",
         _count(encoded.get(NAN_COUNT)),
         _count(encoded.get(INF_COUNT)),
+        fingerprint if isinstance(fingerprint, str) else "",
         str(encoded.get("dtype")),
     )
 

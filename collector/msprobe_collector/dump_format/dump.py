@@ -33,6 +33,7 @@ TASKS = frozenset(
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
+_HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
 
 
 class _File(msgspec.Struct):
@@ -99,6 +100,11 @@ class Dump:
         if raw is None:
             return []
         return [tuple(int(size) for size in _NUMBER.findall(text)) for text in _SHAPE.findall(memoryview(raw))]
+
+    def holds_half(self, record_name: str) -> bool:
+        """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
+        raw = self._records.get(record_name)
+        return raw is not None and _HALF.search(memoryview(raw)) is not None
 
     @cached_property
     def stacks(self) -> CallStacks:

@@ -58,6 +58,11 @@ class Leaf:
     fault: str
 
     @property
+    def fingerprint(self) -> str:
+        """As recorded, "" where the dump has none."""
+        return self.value.fingerprint if isinstance(self.value, TensorValue) else ""
+
+    @property
     def tensor(self) -> TensorValue | None:
         """What `TensorFolder.load` takes; None for plain values and unreadable tensors."""
         return self.value if isinstance(self.value, TensorValue) else None

@@ -160,8 +160,10 @@ class _Machine:
 
 
 def _find(module: str, name: str) -> object:
-    if module == "torch" and name in _STORAGES:
-        return find_dtype(_STORAGES[name])
+    if module == "torch" and (name in _STORAGES or name in UNTYPED):
+        return find_dtype(_STORAGES.get(name, name))
+    if (module, name) == ("torch.storage", "UntypedStorage"):
+        return find_dtype("UInt8")
     known = _KNOWN.get((module, name))
     if known is None:
         raise DescriptionError(f"it names {shown(f'{module}.{name}'[:100])}, which a tensor does not need; refused")
@@ -175,6 +177,16 @@ def _rebuild_tensor(
     if not isinstance(storage, Storage) or not _is_size(offset) or not _are_sizes(shape) or not _are_sizes(strides):
         raise TypeError
     return TensorDescription(storage, offset, shape, strides)  # type: ignore[arg-type]  # the lines above have seen to it
+
+
+def _rebuild_untyped(
+    storage: object, offset: object, shape: object, strides: object, _grad: object, _hooks: object, dtype: object
+) -> TensorDescription:
+    # Dtypes that came after the typed storages: the storage counts bytes, and the dtype stands beside it.
+    if not isinstance(storage, Storage) or not isinstance(dtype, Dtype):
+        raise TypeError
+    typed = Storage(dtype, storage.key, storage.size // dtype.item_bytes)
+    return _rebuild_tensor(typed, offset, shape, strides)
 
 
 def _rebuild_parameter(tensor: object, *_others: object) -> object:
@@ -214,7 +226,10 @@ _STORAGES = {
     "ComplexFloatStorage": "Complex64",
     "ComplexDoubleStorage": "Complex128",
 }
+#: Names in `torch` of dtypes without a typed storage.
+UNTYPED = frozenset({"float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"})
 _KNOWN = {
+    ("torch._utils", "_rebuild_tensor_v3"): _Name(_rebuild_untyped),
     ("torch._utils", "_rebuild_tensor_v2"): _Name(_rebuild_tensor),
     ("torch._utils", "_rebuild_parameter"): _Name(_rebuild_parameter),
     ("collections", "OrderedDict"): _Name(_Hooks),

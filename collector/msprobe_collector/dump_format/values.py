@@ -25,7 +25,7 @@ class TensorValue:
         maximum, minimum, mean, norm: recorded statistics in the tensor's own unit; None where the dump holds none.
         data_name: name of the file with the values inside the tensor folder, or None.
         is_numpy: True for a `numpy.ndarray` argument, which is passed to the API as such.
-        requires_grad, md5: as recorded; "" where the dump has none.
+        requires_grad, md5, fingerprint: as recorded; "" where the dump has none.
         nan_count, inf_count: elements that the collector counted; None where it wrote no such number.
         dtype_text: the dtype as the dump spells it: `Float32`, `torch.float32`.
     """
@@ -42,6 +42,7 @@ class TensorValue:
     md5: str = ""
     nan_count: int | None = None
     inf_count: int | None = None
+    fingerprint: str = ""
     dtype_text: str = field(default="", compare=False)
 
     @property

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.framework import Framework
 from msprobe_collector.gradient_monitor.rank_folder import RankFolder
 from msprobe_collector.gradient_monitor.summary import columns, row
+from msprobe_collector.recording.folder_locks import FolderInUseError
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -18,7 +21,8 @@ logger = logging.getLogger("msprobe_collector")
 class GradientMonitor:
     """Writes statistics and signs of all gradients at each call of an optimizer (task `grad_probe`).
 
-    Files, under `{dump_path}/rank{R}`, where R is the communication rank, or 0:
+    Files, under `{dump_path}/rank{R}`, where R is the communication rank, or 0, or under `{dump_path}/proc{pid}` while
+    another process or another monitor writes there:
 
     - `grad_summary_{step}.csv`: a row per parameter. Level L0 has an MD5 of the gradient in float32, level L2 the share
       of its elements in each interval of `bounds`; all have max, min, L2 norm, shape and the counts of NaN and Inf.
@@ -56,7 +60,7 @@ class GradientMonitor:
         Raises:
             TypeError: it is not an optimizer of the framework.
             RuntimeError: one is being watched already.
-            OSError: the folder of the files cannot be made.
+            OSError: the folder of the files cannot be made, or is in use.
         """
         names = self._optimizers.names(optimizer)
         if self._stop_watching is not None:
@@ -72,15 +76,18 @@ class GradientMonitor:
 
     def observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Write one step's gradients, Tensors by parameter name, where no optimizer is there to be watched."""
-        if self._configuration.steps.admits(self._step) and self._open():
+        if self._configuration.steps.admits(self._step):
             try:
-                self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
+                if self._open():
+                    self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
             except Exception as error:  # training continues whatever happens here
                 self._log(error)
         self._step += 1
 
     def stop(self) -> None:
-        """Watch no more. All files are complete already."""
+        """Watch no more. All files are complete already, and others may write to the folder."""
+        if self._folder is not None:
+            self._folder.release()
         if self._stop_watching is None:
             return
         self._stop_watching()
@@ -92,14 +99,30 @@ class GradientMonitor:
             )
 
     def _open(self) -> bool:
-        """Whether this rank is watched; its folder is ready then."""
-        if self._folder is None:
+        """Whether this rank is watched; its folder is ready then. Raises OSError."""
+        if self._folder is not None:
+            self._folder.take()
+        else:
             rank = self._framework.rank() or 0
             if not self._configuration.ranks.admits(rank):
                 logger.info("rank %d is not among the ranks %s: no gradients", rank, self._configuration.ranks)
                 return False
-            self._folder = RankFolder(self._configuration.dump_path, rank)
+            self._folder = self._free_folder(self._configuration.dump_path / f"rank{rank}")
         return True
+
+    def _free_folder(self, path: Path) -> RankFolder:
+        """`path`, or the folder of the process beside it."""
+        try:
+            return RankFolder(path)
+        except FolderInUseError:
+            beside = path.with_name(f"proc{os.getpid()}")
+            logger.warning(
+                "%s is being written by another process or monitor; the gradients of this one are written to %s: "
+                "give each its own rank_id or dump_path",
+                path,
+                beside.name,
+            )
+            return RankFolder(beside)
 
     def _before_update(self, gradients: Any) -> None:
         if isinstance(gradients, tuple | list) and len(gradients) == len(self._names):

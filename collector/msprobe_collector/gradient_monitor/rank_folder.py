@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from msprobe_collector.recording.folder_locks import FolderLocks
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -21,17 +23,32 @@ _PARTIAL = ".partial"
 
 
 class RankFolder:
-    """`{dump_path}/rank{R}`, emptied of an earlier run's files.
+    """The folder of a rank, emptied of an earlier run's files. It has one writer at a time, until `release`.
 
     A file appears under its name only when it is complete, and the summary of a step after the signs of all its
     gradients: a step that has a summary is whole, wherever the process was killed.
     """
 
-    def __init__(self, dump_path: Path, rank: int) -> None:
-        """Make the folder. Raises OSError when it cannot be made or emptied."""
-        self.path = dump_path / f"rank{rank}"
+    def __init__(self, path: Path) -> None:
+        """Make the folder at `path`.
+
+        Raises:
+            FolderInUseError: another process, or another monitor of this one, writes there.
+            OSError: it cannot be made or emptied.
+        """
+        self.path = path
+        self._locks = FolderLocks()
         self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.take()
         self._remove_earlier_run()
+
+    def take(self) -> None:
+        """Lock the folder, if it is not locked already. Raises FolderInUseError."""
+        self._locks.take(self.path)
+
+    def release(self) -> None:
+        """Let others write to the folder."""
+        self._locks.release()
 
     def write_signs(self, step: int, parameter: str, is_positive: npt.NDArray[np.bool_]) -> None:
         """Write `step{step}/{parameter}.npy`.

@@ -10,16 +10,17 @@ from typing import Any
 from msprobe_collector.framework import Session
 from msprobe_collector.mindspore.framework import is_graph_mode
 from msprobe_collector.mindspore.hooking.api_calls import ApiCalls
-from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells
+from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells, own_parameters
 from msprobe_collector.mindspore.hooking.communication import Waits
 from msprobe_collector.mindspore.hooking.discovery import find_apis
+from msprobe_collector.mindspore.hooking.early_names import is_searched, unreachable_names
 from msprobe_collector.mindspore.hooking.gradients import GradientTap
-from msprobe_collector.mindspore.hooking.installation import Installation, unreachable_names
 from msprobe_collector.mindspore.hooking.jit_calls import JitCalls
-from msprobe_collector.mindspore.hooking.parameter_gradients import ParameterGradients
 from msprobe_collector.mindspore.hooking.primitives import PrimitiveCalls
 from msprobe_collector.mindspore.static_graph.graph_taps import GraphTaps
 from msprobe_collector.recording.faults import guarded
+from msprobe_collector.recording.installation import Installation
+from msprobe_collector.recording.parameter_gradients import ParameterGradients
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -36,7 +37,7 @@ class MindSporeCallWatch:
         api_calls = ApiCalls(recorder, tap, activity, faults, remember=session.remember, waits=self._waits)
         self._cells = CellCalls(recorder, tap, activity, faults, remember=session.remember)
         self._parameters = ParameterGradients(recorder, activity, faults)
-        self._apis = Installation(api_calls.wrapped)
+        self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
         self._primitives = PrimitiveCalls(api_calls.wrapped, lambda: activity.is_inside)
         self._jits = JitCalls(
             api_calls.wrapped,
@@ -64,7 +65,7 @@ class MindSporeCallWatch:
         if configuration.collects_cells and self._session.recorder.wants("backward"):
             for _, cell in named_cells(models):
                 if (label := self._cells.label(cell)) is not None:
-                    self._parameters.watch(label, cell)
+                    self._parameters.watch(label, own_parameters(cell))
         self._cells.on_root_forward = on_root_forward
 
     def put_in(self) -> None:

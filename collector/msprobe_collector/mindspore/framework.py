@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from msprobe_collector.configuration import Configuration
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
@@ -64,6 +66,18 @@ class MindSpore:
                 "Cells, or L2, or train in PYNATIVE_MODE"
             )
         return "token_range counts calls in Python, of which GRAPH_MODE has none" if has_token_range else ""
+
+    def tensor_like(self, tensor: Any, array: npt.NDArray[Any]) -> Any:
+        """A tensor on the default device; dtypes that NumPy lacks are made from float32, which holds them exactly."""
+        import mindspore
+
+        is_plain = array.dtype.isbuiltin == 1
+        return mindspore.Tensor(array) if is_plain else mindspore.Tensor(array.astype("float32")).astype(tensor.dtype)
+
+    def change_parameters(self, layer: Any, change: Callable[[Any], Any]) -> None:
+        """Set the data of each parameter."""
+        for parameter in layer.get_parameters():
+            parameter.set_data(change(parameter))
 
     def register_gradient_hook(self, tensor: Any, hook: Callable[[Any], None]) -> Callable[[], None] | None:
         """Hook a tensor that takes a gradient."""

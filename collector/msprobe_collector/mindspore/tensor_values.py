@@ -25,6 +25,7 @@ class MindSporeValues:
 
     dtype_type_name = "mindspore.dtype"
     file_suffix = ".npy"
+    hidden_lines: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         """Load MindSpore's types."""

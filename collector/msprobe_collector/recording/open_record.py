@@ -33,7 +33,7 @@ class OpenRecord:
 def held_bytes(value: Any) -> int:
     """What copied values take in memory, about."""
     if isinstance(value, TensorValues):
-        return value.array.nbytes
+        return 0 if value.array is None else value.array.nbytes
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, (list, tuple)):

@@ -40,9 +40,9 @@ class Recorder:
         self._configuration = configuration
         self._framework = framework
         self._faults = faults
-        self._encoder = ValueEncoder(values, with_checksum=configuration.summary == "md5", on_unknown=faults.note_value)
+        self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
-        self._stacks = StackRecorder(_PACKAGE)
+        self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self._queue = WritingQueue(faults.note) if configuration.async_dump else None
         self._lock = RLock()
         self._counters: dict[str, int] = {}

@@ -22,9 +22,10 @@ class StackRecorder:
     Records of one stack form a group when `flush` is called or too many wait: one stack may have several groups.
     """
 
-    def __init__(self, own_package: str) -> None:
-        """Leave out the frames of files below `own_package`."""
+    def __init__(self, own_package: str, hidden: tuple[str, ...] = ()) -> None:
+        """Leave out the frames of files below `own_package`, and those whose source line has one of `hidden`."""
         self._own_package = own_package
+        self._hidden = hidden
         self._texts: dict[tuple[_Place, ...], str] = {}
         self._frames: dict[_Place, str | None] = {}
         # Places are ids of code objects, which stay theirs only while the objects live.
@@ -80,6 +81,6 @@ class StackRecorder:
     def _frame_text(self, frame: FrameType) -> str | None:
         path = frame.f_code.co_filename
         source = linecache.getline(path, frame.f_lineno).strip()
-        if not source or path.startswith(self._own_package):
+        if not source or path.startswith(self._own_package) or any(text in source for text in self._hidden):
             return None
         return frame_text(Frame(path, frame.f_lineno, frame.f_code.co_name, source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import Divergence
 
 #: APIs whose kernels may sum in any order unless determinism is asked for.
@@ -35,4 +36,4 @@ def advice(divergence: Divergence, line: int) -> str:
         text += _BATCH_NORM
     if not first.is_input and any(api in name for api in _UNORDERED):
         text += _DETERMINISM
-    return f"Line: {line}\nSuspect Nodes: {first.first}\nExpert Advice: {text}\n"
+    return f"Line: {line}\nSuspect Nodes: {shown(first.first)}\nExpert Advice: {text}\n"

@@ -12,7 +12,8 @@ from pytest_msprobe.suites.option import Option
 from pytest_msprobe.suites.shared_options import DATA_DIR, GOLDEN
 
 #: Differences that a user may declare to be expected.
-ACCEPTABLE = ("dtype", "requires_grad", "unmatched")
+#: `bits`: fingerprints differ and the statistics agree within their limits.
+ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits")
 RESULT_COLUMNS = ("result", "accuracy")
 #: In place of a mapping file: the rules that need none.
 BUILT_IN = "builtin"
@@ -24,6 +25,7 @@ class ComparisonSettings:
 
     Attributes:
         golden: dump or folder to compare with, or None.
+        noise: dump or folder of the golden run with perturbed inputs, or None.
         cell_mapping, api_mapping: YAML file, or True for the built-in rules alone, or None.
         data_mapping, layer_mapping: YAML file, or None.
         fuzzy: whether operations may match by the bare API name.
@@ -34,6 +36,7 @@ class ComparisonSettings:
     """
 
     golden: Path | None = None
+    noise: Path | None = None
     cell_mapping: Path | bool | None = None
     api_mapping: Path | bool | None = None
     data_mapping: Path | None = None
@@ -49,6 +52,7 @@ class ComparisonSettings:
         """The settings in `values`, which hold a parsed value for every one of `OPTIONS`."""
         return cls(
             golden=values["golden"],
+            noise=values["noise"],
             cell_mapping=values["cell_mapping"],
             api_mapping=values["api_mapping"],
             data_mapping=values["data_mapping"],
@@ -102,6 +106,14 @@ def accepted(text: str) -> frozenset[str]:
 OPTIONS = (
     GOLDEN,
     DATA_DIR,
+    Option(
+        "noise",
+        "PATH",
+        "comparison: the golden run again with inputs moved by debugger.perturb; gives each value its own tolerance",
+        "",
+        option_values.optional_path,
+        is_path=True,
+    ),
     Option(
         "cell_mapping",
         "FILE",

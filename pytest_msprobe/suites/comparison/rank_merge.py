@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pytest_msprobe.reports.csv_pair import neutral
+from pytest_msprobe.reports.csv_rows import csv_rows
 from pytest_msprobe.suites.comparison.table import ABSENT
 
 _TABLE = re.compile(r"compare_result_(?P<step>step\d+_)?rank(?P<rank>\d+)_\d{14}\.csv")
@@ -64,9 +65,8 @@ def merge_ranks(tables: Sequence[Path], folder: Path) -> list[Path]:
 
 def _read(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        return header, {row[0] if row[0] != ABSENT else f"Bench {row[1]}": row for row in reader if len(row) > 1}
+        header, *rows = csv_rows(file.read()) or [[]]
+    return header, {row[0] if row[0] != ABSENT else f"Bench {row[1]}": row for row in rows if len(row) > 1}
 
 
 def _write(

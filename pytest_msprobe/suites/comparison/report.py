@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_msprobe.suites.comparison.divergence import NOTHING_MATCHED, RecordSummary
+from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
 from pytest_msprobe.suites.contract import SuiteError, SuiteReport
@@ -69,8 +69,9 @@ class ComparisonReport(SuiteReport):
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
         divergences = [output.divergence for output in self._outputs.values()]
-        if any(divergence.is_unmatched for divergence in divergences):
-            return NOTHING_MATCHED
+        for divergence in divergences:
+            if divergence.is_unmatched:
+                return divergence.why_unmatched
         if self._suite.pairs.lone():
             return "not every dump has a partner, so this run is not a success"
         if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):

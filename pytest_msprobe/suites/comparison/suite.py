@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -44,6 +46,7 @@ class ComparisonSuite(Suite):
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
         Figure("max_rel", "Max rel", ".3g"),
+        Figure("tolerance", "Tolerance", ".3g"),
     )
 
     def __init__(self, context: Context, golden: Path) -> None:
@@ -134,6 +137,7 @@ class ComparisonSuite(Suite):
         root = self._context.config.rootpath
         pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
         lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
+        lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
@@ -162,7 +166,8 @@ def make(context: Context) -> ComparisonSuite:
     if not golden.exists():
         raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
     if not find_files(golden):
-        raise SuiteError(f"--msprobe-golden={golden}: holds no dump.json; give a dump, step or rank folder")
+        why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
+        raise SuiteError(f"--msprobe-golden={golden}: {why}")
     return ComparisonSuite(context, golden)
 
 
@@ -182,10 +187,10 @@ def _found(comparison: DumpComparison, record: Record) -> OperationComparison:
 
 def _explanation(found: OperationComparison, comparison: DumpComparison, frame: Frame | None) -> str:
     wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [found.fault] if found.fault else []
-    lines += [value.explanation or f"{value.name} {value.status}: {value.message}" for value in wrong]
+    lines = [shown(found.fault)] if found.fault else []
+    lines += [value.explanation or shown(f"{value.name} {value.status}: {value.message}") for value in wrong]
     partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}")
+    lines.append(shown(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}"))
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:

@@ -1,11 +1,12 @@
-"""Two tensors compared by the best that both dumps hold: real data, else checksums, else statistics."""
+"""Two tensors compared by the best that both dumps hold: real data, fingerprints or checksums, else statistics."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits, has_common_statistics, statistics_reasons
 from pytest_msprobe.suites.comparison.value_comparison import RealFigures, ValueComparison
 
@@ -22,9 +23,15 @@ class Differences:
 
 
 def judge_tensors(
-    target: Leaf, golden: Leaf, folders: Folders, agreement: DistanceLimits, *, accept: frozenset[str]
+    target: Leaf,
+    golden: Leaf,
+    folders: Folders,
+    agreement: DistanceLimits,
+    *,
+    accept: frozenset[str],
+    limit: float | None = None,
 ) -> ValueComparison:
-    """The verdict on two tensors; `accept` names differences that only warn: `dtype`, `requires_grad`."""
+    """The verdict on two tensors; `accept` names differences that only warn, `limit` is in place of the dtype's."""
     if target.tensor is None or golden.tensor is None:
         faults = tuple(
             leaf.fault or f"{leaf.name} is not a tensor." for leaf in (target, golden) if leaf.tensor is None
@@ -32,7 +39,7 @@ def judge_tensors(
         status = "unreadable" if target.fault or golden.fault else "error"
         return ValueComparison(target, golden, status, faults)  # type: ignore[arg-type]  # both are ValueStatus
     found = _differences(target, golden, accept)
-    limit = agreement.limit(target.dtype, golden.dtype)
+    limit = agreement.limit(target.dtype, golden.dtype) if limit is None else limit
     if target.data_name and golden.data_name:
         return _by_data(target, golden, folders, (limit, agreement), found)
     if target.md5 and golden.md5:
@@ -42,7 +49,10 @@ def judge_tensors(
     if found.hard:
         return ValueComparison(target, golden, "error", found.hard + found.soft, float("inf"))
     reasons, distance = statistics_reasons(target.tensor, golden.tensor, limit, agreement)
-    return _verdict(target, golden, found, reasons, distance)
+    is_one_dtype = canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
+    if not (target.fingerprint and golden.fingerprint and is_one_dtype):
+        return _verdict(target, golden, found, reasons, distance)
+    return _by_fingerprint(target, golden, found, (reasons, distance), accepts_bits="bits" in accept)
 
 
 def _differences(target: Leaf, golden: Leaf, accept: frozenset[str]) -> Differences:
@@ -81,6 +91,23 @@ def _by_checksum(target: Leaf, golden: Leaf, found: Differences) -> ValueCompari
     return _verdict(target, golden, found, (reason,), float("inf"))
 
 
+def _by_fingerprint(
+    target: Leaf, golden: Leaf, found: Differences, statistics: tuple[tuple[str, ...], float], *, accepts_bits: bool
+) -> ValueComparison:
+    """Equal fingerprints are equal bits. For others the statistics say how far apart they are, if they can."""
+    if target.fingerprint == golden.fingerprint:
+        return _verdict(target, golden, found, (), 0.0)
+    reasons, distance = statistics
+    bits = f"The bits differ: fingerprint {target.fingerprint}, golden {golden.fingerprint}"
+    bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
+    if reasons or not accepts_bits:
+        verdict = _verdict(target, golden, found, (*reasons, bits), distance)
+    else:
+        verdict = _verdict(target, golden, Differences(found.hard, (*found.soft, bits)), (), distance)
+    # Equal statistics do not say that the distance is 0.
+    return verdict if distance else replace(verdict, distance=None)
+
+
 def _by_data(
     target: Leaf,
     golden: Leaf,
@@ -115,7 +142,7 @@ def _by_data(
         status = "warning" if found.soft else "pass"
         return ValueComparison(target, golden, status, found.soft, distance, table)  # type: ignore[arg-type]
     judgement = Judgement("error", reasons)
-    words = explain(metrics, judgement, label=target.name, dtype=target.dtype, shape=target.shape)
+    words = explain(metrics, judgement, label=shown(target.name), dtype=target.dtype, shape=target.shape)
     return ValueComparison(
         target, golden, "error", (summarise(metrics, judgement), *found.soft), distance, table, words
     )

@@ -39,6 +39,7 @@ def _output(value: ValueComparison) -> OutputRow:
         message=value.message,
         figures={
             "distance": value.distance,
+            "tolerance": value.tolerance.limit if value.tolerance is not None else None,
             **{name: getattr(figures, name, None) for name in ("cosine", "max_abs", "max_rel")},
         },
     )

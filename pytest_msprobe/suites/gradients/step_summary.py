@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.files import read_plain
+from pytest_msprobe.reports.csv_rows import csv_rows
 
 Parsed = TypeVar("Parsed")
 
@@ -86,7 +86,7 @@ def read_summary(path: Path) -> StepSummary:
         DumpError: it cannot be read as a whole; a row that cannot says so itself.
     """
     try:
-        table = list(csv.reader(io.StringIO(read_plain(path).decode("utf-8-sig"), newline="")))
+        table = csv_rows(read_plain(path).decode("utf-8-sig"))
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (UnicodeDecodeError, csv.Error) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.gradients.result import GradientResult
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
@@ -29,7 +30,7 @@ def explanation(found: Sequence[GradientResult], tested: str, benchmark: str) ->
             lines.append(f"{verdict.parameter} {list(verdict.shape)}: {verdict.message}")
             lines += [f"  {line}" for line in verdict.details]
     against = f"; benchmark: {benchmark}" if benchmark else ""
-    return "\n".join([*lines, "", f"tested: {tested}{against}"])
+    return "\n".join(map(shown, [*lines, "", f"tested: {tested}{against}"]))
 
 
 def _status(found: Sequence[GradientResult]) -> Status:

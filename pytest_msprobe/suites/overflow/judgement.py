@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.overflow.finding import (
     OverflowDecision,
     OverflowRecord,
@@ -118,9 +119,9 @@ def _called_from(session: OverflowSession, path: Path, operation: Operation) -> 
 
 def _explanation(found: SurveyedRecord, finding: OverflowRecord, bench: str) -> str:
     what = f"{finding.level}, {finding.verdict}" if finding.level != "unknown" else finding.verdict
-    lines = [f"{finding.record}: {what}: {finding.message}"]
+    lines = [shown(f"{finding.record}: {what}: {finding.message}")]
     if found.observation is not None:
-        lines.append("\n".join(f"  {value}" for value in found.observation.bad))
+        lines.append("\n".join(shown(f"  {value}") for value in found.observation.bad))
     if bench:
         lines.append(
             f"in the dtype of the dump: {finding.cpu_same or '-'}; in float64: {finding.cpu_high or '-'} ({bench})"
@@ -136,6 +137,6 @@ def judge_step(session: OverflowSession, path: Path) -> Verdict:
     finding = StepAnomalies.of(session, folder)
     attachment = {"step": finding.to_wire()}
     if finding.anomalies:
-        text = "\n".join([finding.headline, *finding.details()])
+        text = "\n".join(map(shown, [finding.headline, *finding.details()]))
         return Verdict("error", finding.headline, explanation=text, device=RECORDED, attachment=attachment)
     return Verdict("skip" if finding.unjudged else "pass", finding.headline, device=RECORDED, attachment=attachment)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 from msprobe_collector.dump_format import Direction, Dump
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.cases.edge_cases import edge_case
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -46,6 +48,7 @@ class CheckSettings:
         numeric: what the device does to numbers, and how many random inputs are drawn.
         plotter: draws what a failing output is off by; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
+        edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
 
     seed: int
@@ -55,6 +58,7 @@ class CheckSettings:
     numeric: NumericSettings = field(default_factory=NumericSettings)
     plotter: ErrorPlotter | None = None
     keeper: FailureKeeper | None = None
+    edge_case: str = ""
 
 
 class CallCheck:
@@ -108,14 +112,13 @@ class CallCheck:
 
     def _case(self) -> Case | Verdict:
         if self._prepared is None:
+            limit = self._settings.max_memory_bytes
+            has_backward = "backward" in self._directions
             try:
-                self._prepared = read_case(
-                    self._dump,
-                    self._name,
-                    self._source,
-                    with_backward="backward" in self._directions,
-                    max_memory_bytes=self._settings.max_memory_bytes,
+                case = read_case(
+                    self._dump, self._name, self._source, with_backward=has_backward, max_memory_bytes=limit
                 )
+                self._prepared = edge_case(case, self._settings.edge_case, limit) if self._settings.edge_case else case
             except NotJudged as stop:
                 self._prepared = Verdict(stop.status, stop.message)
         return self._prepared
@@ -215,7 +218,7 @@ class CallCheck:
         return Bench(engine, self._engines.second_opinion, operand_roundoff(mode) if is_rounding else None)
 
     def _device(self, case: Case) -> Engine:
-        specification = self._engines.device_for(self._dump)
+        specification = self._engines.device_for(self._dump, runs=bool(case.constructed))
         if specification.engine == "recorded":
             return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
         return self._engines.device(specification)
@@ -231,13 +234,12 @@ class CallCheck:
         return device, outcome
 
     def _skip_refused_inputs(self, case: Case, raised: Raised, result: Callable[[Execution], _Result]) -> None:
-        """Raise NotJudged where the benchmark refuses the inputs as well, and they were drawn at random."""
+        """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
-        benches = self._engines.benchmarks if drawn else ()
+        origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
+        benches = self._engines.benchmarks if origin else ()
         if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
-            raise NotJudged(
-                "skip", f"both sides refuse the inputs, which were drawn at random ({drawn}): {raised.text}"
-            )
+            raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 
     def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
         """The first benchmark's result. One that cannot, or that raises, passes the call on to the next."""
@@ -253,6 +255,8 @@ class CallCheck:
                 raised.append(f"benchmark ({bench.label}): {outcome.text}")
             else:
                 return bench, outcome
+        if raised and case.constructed:
+            raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
         if raised:
             raise NotJudged("error", "; ".join(raised))
         if not is_installed("torch") and self._engines.choice.bench == "auto":
@@ -292,4 +296,4 @@ def _in_best_order(
 
 def _with_lines(verdict: Verdict, lines: Sequence[str]) -> Verdict:
     """`verdict` with `lines` below its explanation."""
-    return replace(verdict, explanation="\n\n".join([verdict.explanation or verdict.message, "\n".join(lines)]))
+    return replace(verdict, explanation="\n\n".join([verdict.explanation or shown(verdict.message), "\n".join(lines)]))

@@ -13,7 +13,7 @@ from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.outputs import index_output
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.engines.precision import is_differentiable
-from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
+from pytest_msprobe.engines.protocol import Array, Output, OutputValue
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
@@ -89,6 +89,11 @@ class Comparison:
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
 
+    def leave(self, label: str, tested: Array) -> None:
+        """Enter a gradient that only the device has."""
+        message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
+        self.rows.append(OutputRow(label, "", _dtype_name(tested), tuple(tested.shape), "skip", message))
+
     def finding(self, device: str, bench: str, notes: tuple[str, ...]) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
         failed = bool(self.problem) or any(row.status == "error" for row in self.rows)
@@ -136,11 +141,17 @@ def compare_gradients(
     standard: Standard,
     opinions: Opinions,
 ) -> Comparison:
-    """Gradients compared argument by argument; one that the dump does not hold is not compared."""
+    """Gradients compared argument by argument; one that the dump does not hold is not compared.
+
+    None in the benchmark is a gradient of zero, or one that it does not know: where the device has another value, the
+    gradient is not judged.
+    """
     comparer = _Comparer(case, standard, opinions, Comparison(), ())
     for position, (path, actual, expected) in enumerate(zip(case.wanted, tested, reference)):
         if actual is not None and expected is not None:
-            comparer.compare_arrays(position, _gradient_label(case, path), actual, expected)
+            comparer.compare_arrays(position, case.gradient_label(path), actual, expected)
+        elif actual is not None and actual.any():
+            comparer.found.leave(case.gradient_label(path), actual)
     return comparer.found
 
 
@@ -151,18 +162,13 @@ def lost_gradients(case: Case, tested: Sequence[Array | None], reference: Sequen
     if not lost:
         return ""
     return (
-        f"{', '.join(_gradient_label(case, path) for path in lost)}: the device gave no gradient, the benchmark has one"
+        f"{', '.join(case.gradient_label(path) for path in lost)}: the device gave no gradient, the benchmark has one"
     )
 
 
 def integer_tolerance(api: ApiName, dtype: np.dtype[Any]) -> int:
     """How far an integer output of `api` may be from the benchmark: 1 for int8 results of quantising, else 0."""
     return int(dtype == np.int8 and facts("quantising").of(api) is not None)
-
-
-def _gradient_label(case: Case, path: LeafPath) -> str:
-    entry = case.pairing.entries.get(path)
-    return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,14 @@ from pytest_msprobe.engines.selection import NO_TORCH
 from pytest_msprobe.engines.specification import DeviceSpecification
 from pytest_msprobe.installing import is_installed, version_of
 from pytest_msprobe.suites.node_names import file_id
-from pytest_msprobe.suites.precheck.standard_choice import STANDARDS, NamedStandard
+from pytest_msprobe.suites.precheck.standard_choice import DEFAULT, STANDARDS, NamedStandard
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.suite import PrecheckSuite
+
+_HALF_DTYPES = ("Float16", "BFloat16")
+#: The max_abs with which the rates of false alarms in `_half_lines` were measured, on kernels with float32 inside.
+_MEASURED_WITH = 1e-4
 
 
 #: Why a run of PyTorch statistics on a machine without a device says nothing, and what does.
@@ -27,6 +31,7 @@ NO_DEVICE = (
 def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
+    half: set[tuple[Path, str]] = set()
     cells = 0
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
@@ -46,6 +51,8 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
                 cells += 1
             elif found is not None:
                 calls[path, found[0]] = dump.framework
+                if dump.holds_half(record):
+                    half.add((path, found[0]))
     left = f"; {cells} Cell records are left to the other suites" if cells else ""
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
@@ -54,7 +61,12 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
-    return [*lines, *_benchmark_lines(suite, calls), *_standard_lines(suite)]
+    return [
+        *lines,
+        *_benchmark_lines(suite, calls),
+        *_standard_lines(suite),
+        *_half_lines(suite, len(half), len(calls)),
+    ]
 
 
 def _standard_lines(suite: PrecheckSuite) -> list[str]:
@@ -66,6 +78,19 @@ def _standard_lines(suite: PrecheckSuite) -> list[str]:
         return []
     default = str(NamedStandard(settings.standard, chosen.bounds.get(settings.standard, ())))
     return [f"msprobe: standard: {'; '.join([default, *exceptions])}"]
+
+
+def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
+    """A warning where fixed limits judge dtypes that are coarser than these limits."""
+    settings = suite.settings
+    is_default = settings.standard == DEFAULT and settings.max_abs <= _MEASURED_WITH
+    if not half or not is_default or any(dtype in settings.standards.dtypes for dtype in _HALF_DTYPES):
+        return []
+    return [
+        f"msprobe: {half} of {calls} API calls hold float16 or bfloat16: there the default standard fails 32 to "
+        "47 % of good records; choose --msprobe-standard=backward-error, or for good in the ini file "
+        "`msprobe_standard = backward-error`"
+    ]
 
 
 def _device_text(device: DeviceSpecification) -> str:

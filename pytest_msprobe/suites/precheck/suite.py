@@ -15,16 +15,16 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     Frame,
-    is_cell_record,
     name_fault,
     parse_api_name,
-    split_record_name,
 )
 from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import escape
+from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
 from pytest_msprobe.suites.precheck.header import NO_DEVICE, header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
@@ -35,9 +35,6 @@ from pytest_msprobe.verdicts import Figure, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
-
-#: Part of the node id of a record that has no valid name.
-RECORD = "record"
 
 
 class PrecheckSuite(Suite):
@@ -81,21 +78,12 @@ class PrecheckSuite(Suite):
         return self._dumps[path]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """One per API call, in the order of their first records, then one per record without a valid name."""
-        calls: dict[str, list[Direction]] = {}
-        invalid = []
-        for record in self.dump(file).record_names:
-            if is_cell_record(record):
-                continue
-            found = split_record_name(record)
-            if found is not None:
-                calls.setdefault(found[0], []).append(found[1])
-            else:
-                invalid.append(record)
-        for call, directions in calls.items():
-            yield Group(escape(call), call, tuple(part for part in DIRECTIONS if part in directions))
-        for record in invalid:
-            yield Group(escape(record), record, (RECORD,))
+        """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
+        found = [*group_api_calls(self.dump(file).record_names)]
+        yield from found
+        if self._context.values["edge_cases"]:
+            calls = [group.call for group in found if group.parts != (RECORD,)]
+            yield from edge_case_groups(self.dump(file), calls)
 
     def judge(self, record: Record) -> Verdict:
         """The verdict on one direction of an API call. Both share inputs and forward."""
@@ -108,14 +96,14 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        if record.part == RECORD:
-            return f"record {record.call}"
-        api = parse_api_name(record.call)
-        return f"{api.type}.{api.api}, call {api.number}, {record.part}"
+        edge = record.payload
+        if edge is None:
+            return api_headline(record)
+        return f"{parse_api_name(edge.call)}, forward, edge case {edge.name}: {EDGE_CASES[edge.name]}"
 
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
-        return None if record.part == RECORD else parse_api_name(record.call)
+        return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
@@ -125,11 +113,11 @@ class PrecheckSuite(Suite):
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records."""
-        return estimate_cost(self.dump(file), group.call)
+        return estimate_cost(self.dump(file), recorded_call(group))
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the forward."""
-        return self.dump(record.file).stacks.frames(f"{record.call}.forward")
+        return self.dump(record.file).stacks.frames(f"{recorded_call(record.group)}.forward")
 
     def header(self) -> list[str]:
         """A line each on dumps, device, benchmark and chosen standards."""
@@ -139,7 +127,7 @@ class PrecheckSuite(Suite):
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
         choice = self.settings.standards
         apis = (
-            [parse_api_name(group.call) for group in self._all_groups() if group.parts != (RECORD,)]
+            [parse_api_name(recorded_call(group)) for group in self._all_groups() if group.parts != (RECORD,)]
             if choice.apis
             else []
         )
@@ -205,25 +193,23 @@ class PrecheckSuite(Suite):
 
             self.release(record.group)
             directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            check = CallCheck(
-                self.dump(record.file), record.call, self.engines, self._check_settings, directions=directions
-            )
+            settings, edge = self._check_settings, record.payload
+            if edge is not None:
+                # Error data and reproducers are those of recorded calls.
+                settings = replace(settings, edge_case=edge.name, keeper=None)
+            call = recorded_call(record.group)
+            check = CallCheck(self.dump(record.file), call, self.engines, settings, directions=directions)
             self._check = record.group, check
         return self._check[1]
 
     def _explained(self, record: Record, verdict: Verdict) -> Verdict:
         """`verdict` with all that a failure says: what differs, what was tested, which line made the call."""
-        lines = [verdict.explanation or verdict.message]
+        lines = []
         if verdict.device:
             names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
             standard = f"; standard: {', '.join(names)}" if names else ""
             lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
-        properties = verdict.properties
-        frame = self.dump(record.file).stacks.user_frame(f"{record.call}.forward")
-        if frame is not None:
-            lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
-            properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
-        return replace(verdict, explanation="\n\n".join(lines), properties=properties)
+        return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
 
     @cached_property
     def _check_settings(self) -> CheckSettings:
@@ -262,6 +248,8 @@ def make(context: Context) -> PrecheckSuite:
     """
     suite = PrecheckSuite(context)
     if context.is_writer:
+        if context.values["edge_cases"] and context.values["device"].engine == "recorded":
+            raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
         _refuse_unused_limits(context)
         missing = "" if context.has_other_hosts else suite.engines.missing()
         if missing:

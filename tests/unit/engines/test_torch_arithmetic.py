@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -107,3 +109,62 @@ def test_other_dtypes_and_empty_tensors_stay_as_they_are() -> None:
 def test_errors_of_the_operation_come_through() -> None:
     with pytest.raises(RuntimeError, match=r"same dtype|size"):
         run(lambda: torch.nn.functional.layer_norm(torch.ones(4, 4, dtype=torch.float64), (3,)))
+
+
+F = torch.nn.functional
+DECOMPOSED = {
+    "softmax": lambda x, w: F.softmax(x, -1),
+    "log_softmax": lambda x, w: F.log_softmax(x, 0),
+    "layer_norm": lambda x, w: F.layer_norm(x, (8,), w, w),
+    "layer_norm, two axes": lambda x, w: F.layer_norm(x, (6, 8)),
+    "group_norm": lambda x, w: F.group_norm(x.reshape(2, 8, 3), 4, w, w),
+    "var": lambda x, w: x.var(),
+    "var of a row": lambda x, w: x.var(dim=1, correction=0, keepdim=True),
+    "std": lambda x, w: x.std(dim=0),
+    "var_mean": lambda x, w: torch.stack(torch.var_mean(x, dim=1)),
+    "vector_norm": lambda x, w: torch.linalg.vector_norm(x, dim=1),
+    "norm of order 3": lambda x, w: torch.linalg.vector_norm(x, ord=3),
+    "cross_entropy": lambda x, w: F.cross_entropy(x, torch.tensor([0, 7, 3, -100, 1, 2]), w.detach().abs()),
+    "cross_entropy of a row": lambda x, w: F.cross_entropy(x, torch.arange(6), reduction="none"),
+    "sum of losses": lambda x, w: F.nll_loss(x, torch.arange(6), reduction="sum"),
+    "gelu": lambda x, w: F.gelu(x),
+    "silu": lambda x, w: F.silu(x),
+    "mse_loss": lambda x, w: F.mse_loss(x, x.detach() + 1),
+}
+
+
+@pytest.mark.parametrize("function", DECOMPOSED.values(), ids=DECOMPOSED.keys())
+def test_a_decomposed_kernel_computes_what_the_kernel_computes(function: Callable[..., Any]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(6, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(8, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def results(roundoff: float | None) -> list[Any]:
+        with RoundedArithmetic(roundoff, 1) if roundoff is not None else nullcontext():
+            output = function(x, weight)
+            found = torch.autograd.grad(output.square().sum(), (x, weight), allow_unused=True)
+        return [output.detach(), *(gradient for gradient in found if gradient is not None)]
+
+    kernel, decomposed = results(None), results(0.0)
+    assert [value.shape for value in decomposed] == [value.shape for value in kernel]
+    for one, other in zip(decomposed, kernel):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_no_compiler_is_imported() -> None:
+    """PyTorch's compiler and SymPy are 800 modules, 2 to 5 s in a process that needs one moved run."""
+    script = """
+import sys, torch
+from pytest_msprobe.engines.torch_arithmetic import RoundedArithmetic
+F = torch.nn.functional
+x = torch.ones(4, 8, dtype=torch.float64, requires_grad=True)
+heavy = lambda: {name for name in ("sympy", "torch._dynamo") if name in sys.modules}
+before = heavy()
+with RoundedArithmetic(2.0**-24, 1):
+    for y in (x @ x.T, F.silu(x), F.gelu(x), F.softmax(x, 1), F.layer_norm(x, (8,)), F.group_norm(x, 2), x.std(),
+              x.norm(), F.cross_entropy(x, torch.arange(4)), F.rms_norm(x, (8,))):
+        y.sum().backward()
+print(*heavy() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == []

@@ -11,18 +11,21 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from msprobe_collector.dump_format.dtypes import dtype_of_array
-from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, INF_COUNT, NAN_COUNT, STATISTICS
+from msprobe_collector.dump_format.fields import CHECKSUM, DATA_NAME, FINGERPRINT, INF_COUNT, NAN_COUNT, STATISTICS
+from msprobe_collector.dump_format.fingerprint import Fingerprint
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues, TensorValues
 from msprobe_collector.dump_format.writing.growing_file import quoted
 from msprobe_collector.dump_format.writing.statistics import Number, statistics_of
 
 #: The reader's limit, which no real argument comes near.
 _MAX_DEPTH = 100
+#: What is written of each tensor: statistics, and perhaps a checksum or a fingerprint.
+Summary = Literal["statistics", "md5", "fingerprint"]
 _STATISTICS = ", ".join(f'"{name}": %s' for name in STATISTICS)
 _SHORT: dict[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
@@ -77,17 +80,18 @@ class ValueEncoder:
     """
 
     def __init__(
-        self, values: FrameworkValues, *, with_checksum: bool = False, on_unknown: Callable[[str, object], None]
+        self, values: FrameworkValues, *, summary: Summary = "statistics", on_unknown: Callable[[str, object], None]
     ) -> None:
         """Write what `values` reads.
 
         Args:
             values: of the framework.
-            with_checksum: whether each tensor gets an `md5` entry (CRC-32 of its stored bytes, as eight hex digits).
+            summary: what each tensor gets besides its statistics: `md5` a CRC-32 of its stored bytes, as eight hex
+                digits, `fingerprint` what `fingerprint_of` gives.
             on_unknown: called with the record's name and a value that has no form.
         """
         self._values = values
-        self._with_checksum = with_checksum
+        self._summary = summary
         self._on_unknown = on_unknown
         self._tensor = values.tensor_types
         self._read = values.read
@@ -170,19 +174,24 @@ class ValueEncoder:
         return self._unknown(value, record)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
-        array = tensor.array
-        text, has_nonfinite = _described(tensor)
+        # Elements are asked for only where they are written: statistics may be computed on a device.
+        array = tensor.array if record.saves or self._summary != "statistics" else None
+        is_numeric = array is not None and array.dtype.kind in "biufcV"
+        fingerprint = Fingerprint(array) if is_numeric and self._summary == "fingerprint" else None
+        text, has_nonfinite = _described(tensor, fingerprint)
         if has_nonfinite:
             record.has_nonfinite = True
-        if not (record.saves or self._with_checksum) or array.dtype.kind not in "biufcV":
+        if fingerprint is not None:
+            text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
+        if not (record.saves or self._summary == "md5") or not is_numeric:
             return text + "}"
         stored = stored_form(array)
         if record.saves:
             place = path.removeprefix(".")
             file_name = record.file_name(place) + self._values.file_suffix
-            record.arrays.append((file_name, stored))
+            record.arrays.append((file_name, stored if file_name.endswith(".npy") else array))
             text += _naming(file_name)
-        if self._with_checksum:
+        if self._summary == "md5":
             text += f', "{CHECKSUM}": "{zlib.crc32(np.ascontiguousarray(stored).data):08x}"'
         return text + "}"
 
@@ -203,12 +212,15 @@ def _naming(file_name: str) -> str:
     return f', "{DATA_NAME}": {quoted(file_name)}'
 
 
-def _described(tensor: TensorValues) -> tuple[str, bool]:
-    """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf)."""
-    array = tensor.array
+def _described(tensor: TensorValues, fingerprint: Fingerprint | None) -> tuple[str, bool]:
+    """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf).
+
+    `fingerprint` takes the elements meanwhile.
+    """
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
-        maximum, minimum, mean, norm, nan_count, inf_count = statistics_of(array)
-    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(array.shape)}, '
+        found = tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
+    maximum, minimum, mean, norm, nan_count, inf_count = found
+    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(tensor.shape)}, '
     if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
         text += _STATISTICS % (maximum, minimum, mean, norm)
     else:

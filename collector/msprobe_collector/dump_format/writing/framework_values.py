@@ -7,15 +7,21 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of
+
 
 class TensorValues:
     """The values of a tensor at one moment, and what a dump says about the tensor besides its statistics.
 
     Attributes:
-        array: its elements, in its own dtype (bfloat16 and its like through ml_dtypes).
+        array: its elements, in its own dtype (bfloat16 and its like through ml_dtypes); a subclass may have None for a
+            tensor whose elements nobody can read.
         dtype_name: name of the dtype as the framework's dumps write it: `Float32`, `torch.float32`.
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
+
+    A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is then
+    asked for only where the elements are written.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "type_name")
@@ -25,6 +31,15 @@ class TensorValues:
         self.dtype_name = dtype_name
         self.type_name = type_name
         self.fields = fields
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return self.array.shape
+
+    def statistics(self) -> Statistics:
+        """What a dump says about its elements."""
+        return statistics_of(self.array)
 
 
 class ComputationFailed(BaseException):
@@ -50,13 +65,15 @@ class FrameworkValues(Protocol):
         tensor_types: the classes of its tensors, for isinstance.
         dtype_type: the class of its dtypes.
         dtype_type_name: the `type` of a dtype's entry: `mindspore.dtype`.
-        file_suffix: of tensor files; `TensorFiles` writes `.npy` so far, and a further form belongs there.
+        hidden_lines: parts of source lines that hand a call on inside the framework; their frames are in no stack.
+        file_suffix: of tensor files: `.npy`, or `.pt` for files that `torch.load` reads.
     """
 
     tensor_types: tuple[type, ...]
     dtype_type: type
     dtype_type_name: str
     file_suffix: str
+    hidden_lines: tuple[str, ...]
 
     def read(self, tensor: Any) -> TensorValues:
         """The values of `tensor` as they are now; the array may share memory with it.

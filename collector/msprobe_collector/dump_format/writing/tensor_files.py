@@ -1,4 +1,4 @@
-"""The .npy files of a dump."""
+"""The .npy and .pt files of a dump."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+
+from msprobe_collector.dump_format.writing.pytorch_file import pytorch_file
 
 
 class TensorFiles:
@@ -35,7 +37,10 @@ class TensorFiles:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
         try:
             with open(descriptor, "wb", buffering=0) as file:
-                write_npy(file, array)
+                if name.endswith(".npy"):
+                    write_npy(file, array)
+                else:
+                    _write_parts(file.fileno(), pytorch_file(array))
         except OSError:
             with suppress(OSError):
                 path.unlink()
@@ -48,6 +53,14 @@ def write_npy(file: BinaryIO, array: np.ndarray[Any, Any]) -> None:
     file.flush()
     _write_all(file.fileno(), _header(contiguous.dtype.str, contiguous.shape))
     _write_all(file.fileno(), contiguous.reshape(-1).view(np.uint8).data if contiguous.size else b"")
+
+
+def _write_parts(descriptor: int, parts: tuple[bytes | memoryview, ...]) -> None:
+    written = os.writev(descriptor, parts)
+    for part in parts:
+        if written < len(part):
+            _write_all(descriptor, memoryview(part)[written:])
+        written = max(0, written - len(part))
 
 
 def _write_all(descriptor: int, content: bytes | memoryview) -> None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
-from msprobe_collector.mindspore.hooking.method_swaps import MethodSwaps
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.faults import FaultLog
-
-
-class _Open(NamedTuple):
-    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
-
-    handle: Any
-    take_outputs: Callable[[], None]
-    give_up: Callable[[], None]
+from msprobe_collector.recording.method_swaps import MethodSwaps
+from msprobe_collector.recording.waits import WaitedCalls
 
 
 def outputs_of(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -39,24 +31,12 @@ def is_handle(value: Any) -> bool:
     return type(value).__name__ in ("CommHandle", "CommHandle_")
 
 
-class Waits:
-    """Sees the training wait on handles; nothing is waited for that the training does not wait for."""
+class Waits(WaitedCalls):
+    """Sees the training wait on handles."""
 
     def __init__(self, activity: Activity, faults: FaultLog) -> None:
-        self._activity = activity
-        self._faults = faults
-        self._open: dict[int, _Open] = {}
+        super().__init__(activity, faults)
         self._swaps = MethodSwaps()
-
-    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
-        self._open[id(handle)] = _Open(handle, take_outputs, give_up)
-
-    def give_up(self) -> None:
-        """End what nobody has waited for; its values may still be on their way."""
-        waiting, self._open = list(self._open.values()), {}
-        for call in waiting:
-            call.give_up()
 
     def put_in(self) -> None:
         """See waits from now on, and let operations of a batch be named by recorded functions."""
@@ -69,7 +49,7 @@ class Waits:
         newer = getattr(function, "comm_func", None)  # MindSpore 2.7.1
         for owner in dict.fromkeys(getattr(module, "CommHandle", None) for module in (comm_func, newer)):
             if owner is not None and "wait" in vars(owner):
-                self._swaps.put(owner, "wait", self._seen_wait)
+                self._swaps.put(owner, "wait", self.seen_wait)
         for module in (distributed, newer):
             # It takes only the very functions isend and irecv, whose names hold recorded ones now.
             if (owner := getattr(module, "P2POp", None)) is not None:
@@ -78,23 +58,6 @@ class Waits:
     def take_out(self) -> None:
         """Put the originals back."""
         self._swaps.take_out()
-
-    def _seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(handle, *args, **kwargs)
-            call = self._open.pop(id(handle), None)
-            if call is not None:
-                with self._activity.own_work():
-                    try:
-                        call.take_outputs()
-                    except ComputationFailed as failure:
-                        raise failure.error from None
-                    except Exception as error:  # the border between the collector and the user's training
-                        self._faults.note("taking what was waited for", error)
-            return result
-
-        return wait
 
 
 def _with_originals(new: Callable[..., Any]) -> Callable[..., Any]:

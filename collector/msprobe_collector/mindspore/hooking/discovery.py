@@ -6,32 +6,15 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.recording.installation import ApiTarget
 
 logger = logging.getLogger("msprobe_collector")
 
 _TENSOR = "mindspore.Tensor"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiTarget:
-    """A callable to hook.
-
-    Attributes:
-        owner: module or class that holds it.
-        name: its attribute there.
-        original: the callable itself.
-        call: its record name without number and direction: `Mint.add`.
-    """
-
-    owner: Any
-    name: str
-    original: Callable[..., Any]
-    call: str
 
 
 def find_apis(user: ApiList) -> list[ApiTarget]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from msprobe_collector.mindspore.hooking.method_swaps import MethodSwaps
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from msprobe_collector.mindspore.hooking.cells import named_cells
-from msprobe_collector.mindspore.hooking.method_swaps import MethodSwaps
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 
 class Wrap(Protocol):

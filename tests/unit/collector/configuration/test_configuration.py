@@ -195,6 +195,7 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"data_mode": ["sideways"]}}, ("statistics.data_mode", "sideways", "forward, backward")),
     ({"statistics": {"data_mode": ["all", "input"]}}, ("statistics.data_mode", "beside others")),
     ({"statistics": {"summary_mode": "xor"}}, ("statistics.summary_mode", "'xor'", "md5")),
+    ({"statistics": {"summary_mode": "fingerprint"}, "level": "L2"}, ("statistics.summary_mode", "'md5'", "L2")),
     ({"statistics": {"summary_mode": ["maximum"]}, "level": "L2"}, ("statistics.summary_mode", "'maximum'", "max,")),
     ({"tensor": {"summary_mode": ["max"]}, "task": "tensor", "level": "L2"}, ("tensor.summary_mode", "'tensor'")),
     ({"statistics": {"device": "npu"}}, ("statistics.device", "'npu'", "host, device")),
@@ -267,6 +268,7 @@ def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None
         ("add: [x]", "modules with lists"),
         ("add: {mindspore.mint: add}", "'add' under 'mindspore.mint'"),
         ("add: {mindspore.mint: [1]}", "[1] under 'mindspore.mint'"),
+        ("a: &a [" + "x, " * 1000 + "]\nb: &b [" + "*a, " * 1000 + "]\nc: [*b, *b]", "more than 1000000 values"),
     ],
 )
 def test_a_wrong_api_list_is_one_line(read: Any, tmp_path: Path, text: str, named: str) -> None:

@@ -268,3 +268,41 @@ def test_a_killed_run_leaves_whole_steps_only(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out" / "rank0").glob("*.csv")] == ["grad_summary_0.csv"]
     assert len(table(tmp_path, 0)) == 3
     assert list((tmp_path / "out" / "rank0" / "step1").glob("*.npy")) == []
+
+
+ANOTHER_PROCESS = """
+import sys
+from msprobe_collector.configuration import Overrides, read_configuration
+from msprobe_collector.mindspore import GradientMonitor
+from mindspore import Tensor
+import mindspore
+GradientMonitor(read_configuration(sys.argv[1], overrides=Overrides())).observe({"w": Tensor([7.0], mindspore.float32)})
+"""
+
+
+def test_two_processes_never_write_into_one_folder(tmp_path: Path) -> None:
+    monitor = GradientMonitor(configuration(tmp_path))
+    monitor.observe({"w": GRADIENTS[0]})
+    command = [sys.executable, "-c", ANOTHER_PROCESS, str(tmp_path / "config.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "rank0 is being written by another process or monitor" in done.stderr
+    monitor.observe({"w": GRADIENTS[0]})
+    (other,) = (tmp_path / "out").glob("proc*")
+    assert [path.name for path in other.glob("*.csv")] == ["grad_summary_0.csv"]
+    assert [len(table(tmp_path, step)) for step in (0, 1)] == [1, 1]
+    monitor.stop()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""
+    assert table(tmp_path, 0)[0]["max"] == "7.0"
+
+
+def test_two_monitors_of_one_process_are_kept_apart(tmp_path: Path) -> None:
+    first, second, third = (GradientMonitor(configuration(tmp_path)) for _ in range(3))
+    first.observe({"w": GRADIENTS[0]})
+    second.observe({"v": GRADIENTS[1]})
+    third.observe({"u": GRADIENTS[1]})  # its folder is in use as well: nothing is written, and training goes on
+    assert table(tmp_path, 0)[0]["param_name"] == "w"
+    assert len([*(tmp_path / "out").rglob("*.csv")]) == 2
+    for monitor in (first, second):
+        monitor.stop()
+    third.observe({"u": GRADIENTS[1]})
+    assert table(tmp_path, 1)[0]["param_name"] == "u"

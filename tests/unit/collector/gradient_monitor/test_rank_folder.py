@@ -15,7 +15,7 @@ SIGNS = np.array([[True, False]])
 
 
 def test_signs_and_summary_stand_where_documented(tmp_path: Path) -> None:
-    folder = RankFolder(tmp_path / "new" / "dump", 3)
+    folder = RankFolder(tmp_path / "new" / "dump" / "rank3")
     folder.write_signs(7, "fc.weight", SIGNS)
     folder.write_summary(7, [["param_name", "(-inf, 0]"], ["fc.weight", "0.5"]])
     root = tmp_path / "new" / "dump" / "rank3"
@@ -28,7 +28,7 @@ def test_signs_and_summary_stand_where_documented(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "a b", "", "x" * 250])
 def test_a_parameter_that_cannot_name_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    folder = RankFolder(tmp_path, 0)
+    folder = RankFolder(tmp_path / "rank0")
     if name == "":
         folder.write_signs(0, name, SIGNS)
         assert os.listdir(folder.path / "step0") == [".npy"]
@@ -39,7 +39,7 @@ def test_a_parameter_that_cannot_name_a_file_is_refused(tmp_path: Path, name: st
 
 
 def test_an_earlier_run_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    earlier = RankFolder(tmp_path, 0)
+    earlier = RankFolder(tmp_path / "rank0")
     earlier.write_signs(5, "w", SIGNS)
     earlier.write_signs(6, "w", SIGNS)
     earlier.write_summary(5, [["param_name"]])
@@ -53,7 +53,8 @@ def test_an_earlier_run_is_removed_and_nothing_else(tmp_path: Path) -> None:
     for path in kept:
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    RankFolder(tmp_path, 0)
+    earlier.release()
+    RankFolder(tmp_path / "rank0")
     left = sorted(path for path in earlier.path.rglob("*") if path.is_file())
     assert left == sorted(kept)
     assert not (earlier.path / "step5").exists()
@@ -62,7 +63,7 @@ def test_an_earlier_run_is_removed_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_file_that_fails_half_way_does_not_get_its_name(tmp_path: Path) -> None:
-    folder = RankFolder(tmp_path, 0)
+    folder = RankFolder(tmp_path / "rank0")
 
     def rows() -> object:
         yield ["param_name"]

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from comparison_dumps import TRUE_CAUSE, dump_below, make_md5, make_statistics, unpack_perturbed
+from comparison_dumps import TRUE_CAUSE, dump_below, make_fingerprints, make_md5, make_statistics, unpack_perturbed
 
 from pytest_msprobe.suites.comparison import compare
 
@@ -21,7 +21,9 @@ def compared(folder: Path, out: Path, target: str = "target", golden: str = "gol
     return compare(paths, out)
 
 
-@pytest.mark.parametrize("change", [None, make_statistics, make_md5], ids=["real", "statistics", "md5"])
+@pytest.mark.parametrize(
+    "change", [None, make_statistics, make_md5, make_fingerprints], ids=["real", "statistics", "md5", "fingerprint"]
+)
 def test_first_divergence_is_the_true_cause(pair: Path, tmp_path: Path, change) -> None:
     shutil.copytree(pair, tmp_path / "pair")
     if change is not None:

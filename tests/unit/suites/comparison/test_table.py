@@ -174,6 +174,15 @@ def test_ranks_are_compared_by_number_and_put_side_by_side(tmp_path: Path) -> No
     assert float(table[1]["rank1"]) == pytest.approx(0.01, rel=1e-4)
 
 
+def test_a_long_name_is_put_side_by_side(tmp_path: Path) -> None:
+    long = f"Mint.{'x' * 140_000}.0"
+    for run in "ab":
+        for number in (0, 1):
+            DumpBuilder(tmp_path / run / f"rank{number}", real=False).call(long, [X], [X]).write()
+    result = compare_distributed(tmp_path / "a", tmp_path / "b", tmp_path / "out")
+    assert f"{long}.forward.output.0" in result.merged[0].read_text(encoding="utf-8-sig")
+
+
 def test_a_broken_rank_does_not_cost_the_others(tmp_path: Path) -> None:
     target, golden = ranks(tmp_path / "a", 0, 1), ranks(tmp_path / "b", 0, 1)
     (target / "rank1" / "dump.json").write_text("{")

@@ -1,14 +1,13 @@
-"""Gradients of the parameters of Cells, as records of their own."""
+"""Gradients of the parameters of layers (Cells, Modules), as records of their own."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
-from msprobe_collector.mindspore.hooking.cells import own_parameters
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.faults import FaultLog, guarded
 from msprobe_collector.recording.recorder import Recorder
@@ -16,7 +15,7 @@ from msprobe_collector.recording.recorder import Recorder
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Gradients of one Cell that wait for those of its other parameters."""
+    """Gradients of one layer that wait for those of its other parameters."""
 
     names: frozenset[str]
     number: int = 0
@@ -24,7 +23,7 @@ class _Arrivals:
 
 
 class ParameterGradients:
-    """Writes `Cell.{path}.{Class}.parameters_grad.{k}`: {parameter: [gradient]}, k counting backwards of the step.
+    """Writes `{layer}.{path}.{Class}.parameters_grad.{k}`: {parameter: [gradient]}, k counting backwards of the step.
 
     A record is written when every parameter's gradient is there, or when the step ends with what has come.
     """
@@ -37,11 +36,11 @@ class ParameterGradients:
         self._handles: list[Any] = []
         self._known: set[int] = set()
 
-    def watch(self, label: str, cell: Any) -> None:
-        """Watch the parameters of `cell` that take gradients; one that several Cells share counts for the first."""
+    def watch(self, label: str, own: Mapping[str, Any]) -> None:
+        """Watch those of a layer's `own` parameters that take gradients; one that several share counts for the first."""
         parameters = {
             name: parameter
-            for name, parameter in own_parameters(cell).items()
+            for name, parameter in own.items()
             if parameter.requires_grad and id(parameter) not in self._known
         }
         if not parameters:

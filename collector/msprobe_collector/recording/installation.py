@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import gc
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from msprobe_collector.mindspore.hooking.discovery import ApiTarget
-
-logger = logging.getLogger("msprobe_collector")
-
-#: Modules of the framework whose own names are replaced too: its layers call what users would.
-_LAYERS = ("mindspore.nn.layer", "mindspore.nn.loss", "mindspore.mint.nn")
 _ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTarget:
+    """A callable to hook.
+
+    Attributes:
+        owner: module or class that holds it.
+        name: its attribute there.
+        original: the callable itself.
+        call: its record name without number and direction: `Mint.add`.
+    """
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    call: str
 
 
 class Installation:
@@ -25,9 +35,17 @@ class Installation:
     While it is out, every name holds the very object that it held before: nothing costs anything then.
     """
 
-    def __init__(self, wrap: Callable[[Callable[..., Any], str], Callable[..., Any]]) -> None:
-        """Prepare an installation that replaces a callable by `wrap(callable, call name)`."""
+    def __init__(
+        self, wrap: Callable[[Callable[..., Any], str], Callable[..., Any]], *, is_searched: Callable[[str], bool]
+    ) -> None:
+        """Prepare an installation that replaces a callable by `wrap(callable, call name)`.
+
+        Args:
+            wrap: makes what stands in a callable's place.
+            is_searched: whether other names of the callable are looked for in the module of this name.
+        """
         self._wrap = wrap
+        self._is_searched = is_searched
         self._targets: list[ApiTarget] = []
         #: What the user has registered, by owner and name; it goes before the rest.
         self._custom: dict[tuple[int, str], ApiTarget] = {}
@@ -91,7 +109,7 @@ class Installation:
     def _add_early_names(self, wrappers: dict[int, Any]) -> None:
         known = {(id(owner), name) for owner, name, _, _ in self._swaps}
         for module in list(sys.modules.values()):
-            if not isinstance(module, ModuleType) or not _is_searched(module.__name__):
+            if not isinstance(module, ModuleType) or not self._is_searched(module.__name__):
                 continue
             for name, value in list(vars(module).items()):
                 wrapper = wrappers.get(id(value))
@@ -106,27 +124,3 @@ def _name_after_place(wrapper: Any, target: ApiTarget) -> None:
         wrapper.__module__, wrapper.__qualname__ = owner.__name__, target.name
     elif isinstance(owner, type):
         wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__qualname__}.{target.name}"
-
-
-def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
-    """APIs that something other than a module's names refers to, such as a class attribute or a default argument.
-
-    Calls through these references are not collected. Costs a look at every container in memory, once.
-    """
-    by_identity = {id(target.original): target.call for target in reversed(targets)}  # the first names it
-    found: set[str] = set()
-    for holder in gc.get_objects():
-        if type(holder) is dict and "__module__" in holder and not _is_framework(str(holder.get("__module__"))):
-            found.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
-        elif type(holder) is type(_is_framework) and not _is_framework(holder.__module__ or ""):
-            values = holder.__defaults__ or ()
-            found.update(by_identity[id(value)] for value in values if id(value) in by_identity)
-    return sorted(found)
-
-
-def _is_searched(module: str) -> bool:
-    return not _is_framework(module) or module.startswith(_LAYERS)
-
-
-def _is_framework(module: str) -> bool:
-    return module.split(".")[0] in ("mindspore", "msprobe_collector")

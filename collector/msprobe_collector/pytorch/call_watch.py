@@ -1,0 +1,113 @@
+"""How calls of PyTorch are seen: a mode for its API, one method for Modules, nodes for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msprobe_collector.framework import Session
+from msprobe_collector.pytorch.tensor_values import torch_values
+from msprobe_collector.pytorch.watching.api_calls import ApiCalls
+from msprobe_collector.pytorch.watching.api_names import ApiNames
+from msprobe_collector.pytorch.watching.communication import Waits
+from msprobe_collector.pytorch.watching.compiled_regions import CompiledRegions
+from msprobe_collector.pytorch.watching.gradients import GradientTap
+from msprobe_collector.pytorch.watching.installation import ApiInstallation, left_out
+from msprobe_collector.pytorch.watching.modules import ModuleCalls, named_modules, own_parameters
+from msprobe_collector.pytorch.watching.recomputation import CheckpointSwaps, Recomputation
+from msprobe_collector.recording.faults import guarded
+from msprobe_collector.recording.parameter_gradients import ParameterGradients
+
+
+class TorchCallWatch:
+    """See `msprobe_collector.framework.CallWatch`."""
+
+    def __init__(self, session: Session) -> None:
+        """Nothing is put in yet."""
+        self._session = session
+        recorder, activity, faults = session.recorder, session.activity, session.faults
+        tap = GradientTap(activity, faults, torch_values())
+        recomputation = Recomputation()
+        self._checkpoints = CheckpointSwaps(recomputation)
+        self._waits = Waits(activity, faults)
+        calls = ApiCalls(
+            recorder,
+            tap,
+            activity,
+            faults,
+            names=ApiNames(left_out(session.configuration.api_list)),
+            remember=session.remember,
+            waits=self._waits,
+            recomputation=recomputation,
+        )
+        self._apis = ApiInstallation(calls, session.configuration.api_list)
+        self._modules = ModuleCalls(
+            recorder, tap, activity, faults, remember=session.remember, recomputation=recomputation
+        )
+        self._parameters = ParameterGradients(recorder, activity, faults)
+        self._compiled = CompiledRegions(self._suspend)
+
+    def prepare(self, models: Sequence[Any]) -> None:
+        """Nothing needs to be done before a step that is collected."""
+
+    def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
+        """See `CallWatch`."""
+        collects = self._session.configuration.collects_cells
+        if models:
+            self._modules.watch(models, records=collects)
+        if collects and self._session.recorder.wants("backward"):
+            for _, module in named_modules(models):
+                if (label := self._modules.label(module)) is not None:
+                    self._parameters.watch(label, own_parameters(module))
+        self._modules.on_root_forward = on_root_forward
+
+    def put_in(self) -> None:
+        """See `CallWatch`."""
+        self._checkpoints.put_in()
+        if self._session.configuration.collects_apis:
+            self._apis.put_in()
+            self._waits.put_in()
+        if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
+            self._modules.put_in()
+        self._compiled.put_in()
+
+    def take_out(self) -> None:
+        """See `CallWatch`."""
+        self._compiled.take_out()
+        self._apis.take_out()
+        self._waits.take_out()
+        self._modules.take_out()
+        self._checkpoints.take_out()
+
+    def settle(self) -> None:
+        """Nothing runs elsewhere."""
+
+    def end_step(self) -> None:
+        """See `CallWatch`."""
+        for end in (self._waits.give_up, self._parameters.flush):
+            guarded(self._session.faults, "ending the step", end)
+        self._parameters.remove()
+
+    def remove(self) -> None:
+        """Nothing stays."""
+
+    def add_api(self, owner: Any, name: str, call: str) -> None:
+        """See `CallWatch`."""
+        self._apis.add(owner, name, call)
+
+    def remove_api(self, owner: Any, name: str) -> bool:
+        """See `CallWatch`."""
+        return self._apis.remove(owner, name)
+
+    def _suspend(self) -> Callable[[], None]:
+        """Take out what a compiler would trace; returns what puts it back."""
+        had_mode, had_modules = self._apis.suspend(), self._modules.are_in
+        self._modules.take_out()
+
+        def resume() -> None:
+            if had_mode:
+                self._apis.resume()
+            if had_modules:
+                self._modules.put_in()
+
+        return resume

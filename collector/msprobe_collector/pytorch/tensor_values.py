@@ -1,0 +1,182 @@
+"""The values of PyTorch as the writer of dumps takes them; statistics are computed where the tensor is."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch._C import _functorch
+
+from msprobe_collector.dump_format import array_dtype, find_dtype
+from msprobe_collector.dump_format.writing.framework_values import EncodeInner, TensorValues
+from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of
+
+TENSOR = "torch.Tensor"
+#: Up to this many elements NumPy is quicker on a CPU.
+_FEW = 1 << 14
+_ROW = 1 << 12
+#: Largest magnitudes whose squares float32 holds.
+_LEAST, _MOST = 1e-15, 1e15
+_HALF = {torch.float16, torch.bfloat16}
+_REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_NONE_SUCH = Statistics(None, None, None, None)
+
+
+class TorchTensorValues(TensorValues):
+    """A tensor whose elements are looked at when they are asked for."""
+
+    __slots__ = ("_array", "_tensor")
+
+    def __init__(self, tensor: Any, dtype_name: str, fields: str) -> None:
+        self._tensor = tensor
+        self._array: np.ndarray[Any, Any] | None = None
+        self.dtype_name = dtype_name
+        self.type_name = TENSOR
+        self.fields = fields
+
+    @property
+    def array(self) -> Any:
+        """Its elements; None for a tensor that has none that can be read (meta, inside vmap)."""
+        if self._array is None:
+            self._array = _array(self._tensor)
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+        return tuple(self._tensor.shape) if not self._tensor.is_nested else (self._tensor.size(0),)
+
+    def statistics(self) -> Statistics:
+        """Computed on the tensor's own device."""
+        tensor = self._tensor
+        if tensor.dtype in _REAL and tensor.layout is torch.strided and _is_plain(tensor) and tensor.numel() > _FEW:
+            return _reduced(tensor)
+        array = self.array
+        return _NONE_SUCH if array is None else statistics_of(array)
+
+
+class TorchValues:
+    """See `FrameworkValues`."""
+
+    tensor_types: tuple[type, ...] = (torch.Tensor,)
+    dtype_type: type = torch.dtype
+    dtype_type_name = "torch.dtype"
+    file_suffix = ".pt"
+    # How functions written in Python ask modes.
+    hidden_lines = ("handle_torch_function(", "mode.__torch_function__(")
+
+    def read(self, tensor: Any) -> TensorValues:
+        """See `FrameworkValues`."""
+        if type(tensor) not in _OWN_TYPES:
+            with torch._C.DisableTorchFunctionSubclass():
+                return self._read(_without_subclass(tensor))
+        return self._read(tensor)
+
+    def _read(self, tensor: Any) -> TensorValues:
+        requires_grad = tensor.requires_grad
+        fields = ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
+        return TorchTensorValues(tensor.detach() if requires_grad else tensor, _dtype_name(tensor.dtype), fields)
+
+    def frozen(self, tensor: Any) -> TensorValues:
+        """See `FrameworkValues`."""
+        values = self.read(tensor.detach().clone())
+        values.fields = f', "requires_grad": {"true" if tensor.requires_grad else "false"}'
+        return values
+
+    def dtype_text(self, dtype: Any) -> str:
+        """See `FrameworkValues`."""
+        return _dtype_name(dtype)
+
+    def special(self, value: Any, encode: EncodeInner) -> str | None:
+        """Devices, layouts, memory formats and process groups."""
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return f'{{"type": "torch.{type(value).__name__}", "value": {json.dumps(str(value))}}}'
+        if type(value).__name__ == "ProcessGroup":
+            return _group(value)
+        if type(value).__name__ in ("RedOpType", "ReduceOp"):
+            return f'{{"type": "torch.distributed.ReduceOp", "value": {json.dumps(str(value))}}}'
+        return None
+
+
+@cache
+def torch_values() -> TorchValues:
+    """The one of this process."""
+    return TorchValues()
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype)
+
+
+def _group(group: Any) -> str:
+    from torch import distributed
+
+    ranks = distributed.get_process_group_ranks(group)
+    identity = f"{zlib.crc32(str(ranks).encode()):08x}"
+    return json.dumps({"type": "torch.ProcessGroup", "group_ranks": ranks, "group_id": identity})
+
+
+_OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _without_subclass(tensor: Any) -> Any:
+    """A plain tensor for one whose class only adds to it; others, which only their class can compute with, stay."""
+    has_own_memory = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return tensor.as_subclass(torch.Tensor) if has_own_memory else tensor
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether the elements of a strided tensor can be computed with."""
+    return type(tensor) in _OWN_TYPES and not (
+        tensor.is_meta or tensor.is_nested or _functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
+    if not _is_plain(tensor):
+        return None
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    host = tensor.cpu().resolve_conj().resolve_neg()
+    if host.dtype in _REAL and host.dtype is not torch.bfloat16:
+        return host.numpy()
+    dtype = find_dtype(str(host.dtype))
+    numpy_dtype = None if dtype is None else array_dtype(dtype)
+    if numpy_dtype is None:
+        return None
+    if numpy_dtype.isbuiltin == 1:
+        return host.numpy()
+    return host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()]).numpy().view(numpy_dtype)
+
+
+def _reduced(tensor: Any) -> Statistics:
+    """The statistics of a large real tensor; one transfer from its device.
+
+    Sums are taken in the tensor's dtype (half precision in float32) over rows of 4096 elements, and of the rows in
+    float64: right to 1e-7 of the norm, and the same for every number of threads.
+    """
+    flat = tensor.reshape(-1)
+    if flat.dtype in _HALF:
+        flat = flat.float()
+    count = flat.numel()
+    rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
+    norms = torch.linalg.vector_norm(rows, dim=1).double()
+    total, squares = rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)
+    if flat.is_cpu:
+        array = flat.numpy()  # quicker there than amax
+        maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
+        total, squares = total.item(), squares.item()
+    else:
+        low, high = torch.aminmax(flat)
+        maximum, minimum, total, squares = torch.stack([high.double(), low.double(), total, squares]).tolist()
+    if not _LEAST < max(abs(maximum), abs(minimum)) < _MOST or squares != squares:
+        # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
+        return statistics_of(_array(tensor))
+    return Statistics(maximum, minimum, total / count, squares**0.5)

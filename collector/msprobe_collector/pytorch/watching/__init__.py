@@ -1,0 +1,1 @@
+"""How calls of PyTorch are seen."""

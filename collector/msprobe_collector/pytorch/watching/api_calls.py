@@ -1,0 +1,220 @@
+"""One recorded API call: what happens around it while the collector runs."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from msprobe_collector.dump_format import is_communication
+from msprobe_collector.pytorch.watching.api_names import ApiNames, changes_first_argument
+from msprobe_collector.pytorch.watching.communication import Waits, handles_of, outputs_of
+from msprobe_collector.pytorch.watching.gradients import GradientTap, Sources, sequence_number
+from msprobe_collector.pytorch.watching.recomputation import Recomputation
+from msprobe_collector.recording.activity import Activity, backward_parent
+from msprobe_collector.recording.backward_call import BackwardCall
+from msprobe_collector.recording.faults import FaultLog, guarded
+from msprobe_collector.recording.open_record import OpenRecord
+from msprobe_collector.recording.recorder import Recorder
+
+#: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.
+Unfinished = Callable[[BackwardCall], None]
+#: What starts backward passes.
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+class _Thread(threading.local):
+    is_in_backward = False
+
+
+class CallMode(torch.overrides.TorchFunctionMode):
+    """Sees every call of PyTorch's API in the thread that entered it, by whatever name it was made."""
+
+    def __init__(self, calls: ApiCalls) -> None:
+        super().__init__()
+        self._calls = calls
+        self._thread = _Thread()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
+        calls = self._calls
+        call = calls.names.of(func)
+        if call is None or not calls.recorder.is_collecting or calls.activity.is_inside:
+            if func not in _BACKWARD:
+                return func(*args, **(kwargs or {}))
+            self._thread.is_in_backward = True
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                self._thread.is_in_backward = False
+        if call.startswith("Tensor."):
+            call = calls.names.as_written(call, sys._getframe(1))
+        return calls.observe(func, call, args, kwargs or {})
+
+    def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that starts PyTorch's engine, with the mode on.
+
+        A call of `backward` is one of PyTorch's API, but what runs inside is the script's: its own autograd functions,
+        hooks, forwards that are recomputed.
+        """
+
+        @functools.wraps(run_backward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._thread.is_in_backward:
+                return run_backward(*args, **kwargs)
+            self._thread.is_in_backward = False
+            with self:
+                return run_backward(*args, **kwargs)
+
+        return run
+
+
+class ApiCalls:
+    """Records outermost calls and returns exactly what they return."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        tap: GradientTap,
+        activity: Activity,
+        faults: FaultLog,
+        *,
+        names: ApiNames,
+        remember: Unfinished,
+        waits: Waits,
+        recomputation: Recomputation,
+    ) -> None:
+        self.recorder = recorder
+        self.activity = activity
+        self.names = names
+        self._tap = tap
+        self._faults = faults
+        self._remember = remember
+        self._waits = waits
+        self._recomputation = recomputation
+        self._wants_backward = recorder.wants("backward")
+
+    def wrapped(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
+        """`original`, which modes do not see, recorded as calls of `call` (`Distributed.all_reduce`)."""
+        activity = self.activity
+
+        @functools.wraps(original, updated=())
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if activity.is_inside or not self.recorder.is_collecting:
+                return original(*args, **kwargs)
+            return self.observe(original, call, args, kwargs)
+
+        return recorded
+
+    def observe(self, original: Callable[..., Any], call: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `original`, and record it as `call`."""
+        activity = self.activity
+        activity.is_inside = True
+        record: OpenRecord | None = None
+        try:
+            is_in_place = changes_first_argument(call) or kwargs.get("inplace") is True
+            name, parent = self._named(call)
+            if name.endswith(".forward"):
+                record = self._before(name, args, kwargs)
+            floor = sequence_number() if self._wants_backward and name and torch.is_grad_enabled() else -1
+            sources = self._sources(name, args, kwargs, floor, is_in_place=True) if is_in_place else None
+            result = original(*args, **kwargs)
+            if record is not None:
+                after = self._after_communication if is_communication(call) else self._after
+                after(record, result, args, kwargs)
+                record = None
+            if floor >= 0:
+                if sources is None:
+                    sources = self._sources(name, args, kwargs, floor)
+                returned = args[0] if result is None and is_in_place else result
+                self._attach(name, parent, sources, returned, is_in_place=is_in_place)
+            return result
+        finally:
+            activity.is_inside = False
+            if record is not None:
+                # The call raised: its arguments are what is wanted now.
+                self.recorder.end_quietly(record)
+
+    def _named(self, call: str) -> tuple[str, str | None]:
+        """(record, Module record that runs it); the record's name ends in `.forward`, unless the call repeats one."""
+        if self._recomputation.is_running():
+            repeated = self._recomputation.next_call(call)
+            return repeated.name, repeated.parent
+        name = f"{call}.{self.recorder.number(call)}"
+        self._recomputation.note(call, name, self.activity.cell)
+        return f"{name}.forward", self.activity.cell
+
+    def _before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenRecord | None:
+        record: OpenRecord | None = None
+        try:
+            record = self.recorder.begin(name, "forward", self.activity.cell)
+            self.recorder.inputs(record, args, kwargs)
+        except Exception as error:  # the border between the collector and the user's training
+            self._fault(record, name, error)
+        return record
+
+    def _sources(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], floor: int, *, is_in_place: bool = False
+    ) -> Sources | None:
+        if floor < 0:
+            return None
+        sources: Sources | None = guarded(
+            self._faults, name, lambda: self._tap.sources(args, kwargs, floor, is_in_place=is_in_place)
+        )
+        return sources
+
+    def _after(self, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            self.recorder.outputs(record, result)
+            self.recorder.end(record)
+        except Exception as error:  # the border between the collector and the user's training
+            self._fault(record, record.name, error)
+            self.recorder.end_quietly(record)
+
+    def _after_communication(
+        self, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """As `_after`, with outputs that may come later, or stand in the arguments."""
+
+        def take_outputs() -> None:
+            self._after(record, outputs_of(result, args, kwargs), args, kwargs)
+
+        def give_up() -> None:
+            record.fault = "the script had not waited for its handle when the step ended: the outputs are not known"
+            self.recorder.end_quietly(record)
+
+        handles = handles_of(result)
+        if handles:
+            self._waits.expect(handles[-1], take_outputs=take_outputs, give_up=give_up)
+        else:
+            take_outputs()
+
+    def _attach(
+        self, name: str, parent: str | None, sources: Sources | None, result: Any, *, is_in_place: bool
+    ) -> None:
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if sources is None or not any(isinstance(value, torch.Tensor) and value.requires_grad for value in results):
+            return
+        backward_name = f"{name.removesuffix('.forward')}.backward"
+        backward_of_parent = backward_parent(parent)
+        step, recorder, parted = self.recorder.step_mark, self.recorder, sources.parted_by()
+
+        def completed(incoming: list[Any], outgoing: list[Any]) -> None:
+            listed, others = parted(outgoing)
+            recorder.backward(backward_name, backward_of_parent, incoming, listed, others=others, step_mark=step)
+
+        try:
+            backward = self._tap.attach(sources, results, on_complete=completed, is_in_place=is_in_place)
+            if backward is not None and backward.is_of_several:
+                self._remember(backward)
+        except Exception as error:  # the border between the collector and the user's training
+            self._faults.note(backward_name, error)
+
+    def _fault(self, record: OpenRecord | None, where: str, error: BaseException) -> None:
+        self._faults.note(where, error)
+        if record is not None:
+            record.fault = f"{type(error).__name__}: {error}"

@@ -1,0 +1,272 @@
+"""Backward values seen on PyTorch's own backward nodes, so that the graph, and with it every bit of training, stays.
+
+The gradient of an argument is its contribution through one call: what the nodes that the call made hand to the edges
+that lead to the argument. Hooks on nodes look and return nothing; no identity is inserted, no view is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
+from msprobe_collector.recording.activity import Activity
+from msprobe_collector.recording.backward_call import BackwardCall, Completed
+from msprobe_collector.recording.faults import FaultLog
+
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_CONTAINERS = (list, tuple, dict)
+_Part = tuple[Any, Any, Any, Any]
+
+
+class Edge(NamedTuple):
+    """Where the gradient of a tensor goes.
+
+    Attributes:
+        node: backward node, None for a leaf.
+        index: which output of the node the tensor is.
+        leaf: the tensor itself when it is a leaf.
+        part: for a view whose base is changed through it: shape and strides of the base, shape of the view, and its
+            strides and offset in the base.
+    """
+
+    node: Any
+    index: int
+    leaf: Any
+    part: _Part | None = None
+
+
+class Sources(NamedTuple):
+    """Where the gradients of a call's arguments go.
+
+    Attributes:
+        edges: of each top-level tensor argument, None where no gradient flows; behind them those of the tensors in
+            lists, tuples, dicts and keywords.
+        listed: how many gradients the backward record lists by position: as many as there are top-level tensors.
+        paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
+        floor: sequence number of the first node that the call may make.
+    """
+
+    edges: list[Edge | None]
+    listed: int
+    paths: tuple[str, ...]
+    floor: int
+
+    def parted_by(self) -> Callable[[list[Any]], tuple[list[Any], dict[str, Any]]]:
+        """What gives (gradients by position, those of tensors in lists and keywords that came, by path).
+
+        It holds no node: hooks on nodes keep it.
+        """
+        listed, paths = self.listed, self.paths
+
+        def parted(gradients: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+            others = {path: item for path, item in zip(paths, gradients[listed:]) if item is not None}
+            return gradients[:listed], others
+
+        return parted
+
+
+class GradientTap:
+    """Attaches to the backward nodes of calls."""
+
+    def __init__(self, activity: Activity, faults: FaultLog, values: FrameworkValues) -> None:
+        self._activity = activity
+        self._faults = faults
+        self._values = values
+        # Type of the nodes that hold leaves.
+        leaf = torch.zeros((), requires_grad=True)
+        self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+
+    def sources(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], floor: int, *, is_in_place: bool = False
+    ) -> Sources:
+        """Where the gradients of the arguments go.
+
+        To be asked after the call: a view that was changed through another one has its node made when someone looks at
+        it, and nodes run in the order in which they are made. Of a call that changes its first argument, before.
+        """
+        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+        inner = dict(_inner(arguments, keywords))
+        edges = [_edge(tensor) for tensor in (*tensors, *inner.values())]
+        if is_in_place and tensors and tensors[0] is arguments[0]:
+            edges[0] = _edge_of_base(tensors[0])
+        return Sources(edges, len(tensors), tuple(inner), floor)
+
+    def attach(
+        self,
+        sources: Sources,
+        results: Sequence[Any],
+        *,
+        on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
+        is_in_place: bool = False,
+    ) -> BackwardCall | None:
+        """Watch the backward of a call whose arguments had the `sources` and that returned `results`.
+
+        Args:
+            sources: of its arguments.
+            results: top-level values that the call returned.
+            on_complete: called with the gradients when all have arrived.
+            on_begin: called when the first output's gradient arrives, ahead of all that happens inside.
+            is_in_place: the result is the first argument, changed.
+
+        Returns:
+            The watched backward, or None when none will come.
+        """
+        tensors = [value for value in results if isinstance(value, torch.Tensor)]
+        edges = [_edge_of_base(tensor) if is_in_place else _edge(tensor) for tensor in tensors]
+        outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
+        for position, edge in enumerate(edges):
+            if edge is not None and edge.node is not None and edge.node._sequence_nr() >= sources.floor:
+                outputs.setdefault(id(edge.node), (edge.node, []))[1].append((position, edge))
+        if not outputs:
+            return None
+        call = BackwardCall(
+            len(tensors), len(sources.edges), values=self._values, on_begin=on_begin, on_complete=on_complete
+        )
+        ends = self._edges_to(sources, [node for node, _ in outputs.values()])
+        hooks = 0
+        for key, (node, at) in outputs.items():
+            to = ends.pop(key, None)
+            hooks += 1
+            if on_begin is not None:
+                node.register_prehook(self._safely(_incoming(call, at)))
+                if to is not None:
+                    hooks += 1
+                    node.register_hook(self._safely(_outgoing(call, to[1])))
+            else:
+                node.register_hook(self._safely(_both(call, at, to[1] if to else [])))
+        for node, to_arguments in ends.values():
+            hooks += 1
+            node.register_hook(self._safely(_outgoing(call, to_arguments)))
+        call.expect(hooks)
+        return call
+
+    def _edges_to(self, sources: Sources, outputs: list[Any]) -> dict[int, tuple[Any, list[tuple[int, int, Edge]]]]:
+        """By node of the call: the node, and its edges that lead to arguments as (edge, argument position, edge)."""
+        targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
+        for position, edge in enumerate(sources.edges):
+            if edge is not None:
+                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.index)
+                targets.setdefault(key, []).append((position, edge))
+        found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]] = {}
+        if not targets:
+            return found
+        hits = dict.fromkeys(targets, 0)
+        waiting, seen = list(outputs), {id(node): node for node in outputs}
+        while waiting:
+            node = waiting.pop()
+            for number, (following, index) in enumerate(node.next_functions):
+                if following is None:
+                    continue
+                is_leaf = isinstance(following, self._leaf_node)
+                key = (id(following.variable), -1) if is_leaf else (id(following), index)
+                known = targets.get(key)
+                if known is not None:
+                    position, edge = known[min(hits[key], len(known) - 1)]
+                    hits[key] += 1
+                    found.setdefault(id(node), (node, []))[1].append((number, position, edge))
+                elif not is_leaf and id(following) not in seen and following._sequence_nr() >= sources.floor:
+                    # Kept: a wrapper of a node that dies leaves its id to another.
+                    seen[id(following)] = following
+                    waiting.append(following)
+        return found
+
+    def _safely(self, hook: Callable[..., None]) -> Callable[..., None]:
+        activity, faults = self._activity, self._faults
+
+        def run(*gradients: Any) -> None:
+            was_inside, activity.is_inside = activity.is_inside, True
+            try:
+                with torch.no_grad():
+                    hook(*gradients)
+            except Exception as error:  # the border between the collector and the user's training
+                faults.note("taking gradients", error)
+            finally:
+                activity.is_inside = was_inside
+
+        return run
+
+
+# Closures of hooks hold neither nodes nor tensors: a node would live as long as itself.
+
+
+def _incoming(call: BackwardCall, at: list[tuple[int, Edge]]) -> Callable[..., None]:
+    places = [(position, edge.index, edge.part) for position, edge in at]
+
+    def hook(gradients: Sequence[Any]) -> None:
+        call.arrived(incoming=_received(places, gradients))
+
+    return hook
+
+
+def _outgoing(call: BackwardCall, to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
+    places = [(number, position, edge.part) for number, position, edge in to]
+
+    def hook(sent: Sequence[Any], _: Sequence[Any]) -> None:
+        call.arrived(outgoing=_sent(places, sent))
+
+    return hook
+
+
+def _both(call: BackwardCall, at: list[tuple[int, Edge]], to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
+    received = [(position, edge.index, edge.part) for position, edge in at]
+    places = [(number, position, edge.part) for number, position, edge in to]
+
+    def hook(sent: Sequence[Any], gradients: Sequence[Any]) -> None:
+        call.arrived(incoming=_received(received, gradients), outgoing=_sent(places, sent))
+
+    return hook
+
+
+def _received(places: list[tuple[int, int, _Part | None]], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(position, _of_view(gradients[index], part)) for position, index, part in places]
+
+
+def _sent(places: list[tuple[int, int, _Part | None]], sent: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(position, _of_view(sent[number], part)) for number, position, part in places]
+
+
+def _of_view(gradient: Any, part: _Part | None) -> Any:
+    """The part of a base's gradient that belongs to a view of it."""
+    if part is None or gradient is None:
+        return gradient
+    base_shape, base_strides, shape, (strides, offset) = part
+    whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
+    return whole.copy_(gradient).as_strided(shape, strides, offset)
+
+
+def _edge(tensor: Any) -> Edge | None:
+    """Where the gradient of `tensor` goes; None where none flows."""
+    if not tensor.requires_grad:
+        return None
+    node = tensor.grad_fn
+    return Edge(node, tensor.output_nr, tensor if node is None else None)
+
+
+def _edge_of_base(view: Any) -> Edge | None:
+    """Where the gradient of a tensor goes that is changed in place; for a view, through its base."""
+    base = view._base if view._is_view() else None
+    if base is None:
+        return _edge(view)
+    if not base.requires_grad or base.grad_fn is None:
+        return None
+    offset = view.storage_offset() - base.storage_offset()
+    part = (tuple(base.shape), base.stride(), tuple(view.shape), (view.stride(), offset))
+    return Edge(base.grad_fn, base.output_nr, None, part)
+
+
+def _inner(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path, tensor) of the tensors that are not top-level arguments."""
+    waiting = [(f"kwargs.{name}", value) for name, value in keywords.items()]
+    waiting += [(f"input.{at}", value) for at, value in enumerate(arguments) if type(value) in _CONTAINERS]
+    while waiting:
+        path, value = waiting.pop(0)
+        if isinstance(value, torch.Tensor):
+            yield path, value
+        elif isinstance(value, (list, tuple)):
+            waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            waiting += [(f"{path}.{key}", item) for key, item in value.items()]

@@ -1,0 +1,112 @@
+"""What sees calls of APIs: the mode, and recording functions for what modes do not see."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import autograd, overrides
+
+from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.pytorch.watching import communication, mode_stack
+from msprobe_collector.pytorch.watching.api_calls import ApiCalls, CallMode
+from msprobe_collector.recording.installation import ApiTarget, Installation
+from msprobe_collector.recording.method_swaps import MethodSwaps
+
+logger = logging.getLogger("msprobe_collector")
+
+#: What `torch.autograd.backward` and `grad` call to run a backward pass.
+_ENGINE = "_engine_run_backward"
+
+
+class ApiInstallation:
+    """Puts in and takes out what sees calls."""
+
+    def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
+        self._mode = CallMode(calls)
+        self._functions = MethodSwaps()
+        self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
+        self._listed = listed
+        self._are_found = False
+
+    def put_in(self) -> None:
+        """See calls of this thread from now on."""
+        if not self._are_found:
+            self._are_found = True
+            functions = [(*place, f"Distributed.{place[1]}") for place in communication.functions()]
+            added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
+            self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added])
+        self._swapped.put_in()
+        if not self._functions.are_in:
+            self._functions.put(overrides, "has_torch_function", self._without_mode)
+            if hasattr(autograd, _ENGINE):
+                self._functions.put(autograd, _ENGINE, self._mode.on_again)
+        mode_stack.push(self._mode)
+
+    def take_out(self) -> None:
+        """See no more calls."""
+        mode_stack.remove(self._mode)
+        self._functions.take_out()
+        self._swapped.take_out()
+
+    def suspend(self) -> bool:
+        """Take the mode of this thread out; whether it was in."""
+        return mode_stack.remove(self._mode)
+
+    def resume(self) -> None:
+        """Put the mode of this thread back."""
+        mode_stack.push(self._mode)
+
+    def _without_mode(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The layers of nn that have a fast path ask; the mode must not keep them from it."""
+
+        @functools.wraps(original)
+        def has_torch_function(relevant_args: Any) -> bool:
+            was_on = mode_stack.remove(self._mode)
+            try:
+                return original(relevant_args)
+            finally:
+                if was_on:
+                    mode_stack.push(self._mode)
+
+        return has_torch_function
+
+    def add(self, owner: Any, name: str, call: str) -> None:
+        """Record calls of `owner.name` as `call`."""
+        self._swapped.register(owner, name, call)
+
+    def remove(self, owner: Any, name: str) -> bool:
+        """Record them no more; False when they were not added."""
+        return self._swapped.remove(owner, name)
+
+
+def left_out(listed: ApiList) -> list[Any]:
+    """The functions that the user's list removes."""
+    return [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
+
+
+def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]:
+    for place in places:
+        try:
+            owner: Any = importlib.import_module(place.module)
+        except ImportError:
+            module, _, name = place.module.rpartition(".")
+            try:
+                owner = getattr(importlib.import_module(module), name, None)
+            except (ImportError, ValueError):
+                owner = None
+        if callable(getattr(owner, place.name, None)):
+            yield place, owner, place.name
+        else:
+            logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
+
+
+def _prefix(place: ApiPlace) -> str:
+    return place.module.rpartition(".")[2]
+
+
+def _is_searched(module: str) -> bool:
+    return module.split(".")[0] not in ("torch", "torchgen", "functorch", "msprobe_collector")
