@@ -83,6 +83,7 @@ class Answer:
         return {
             "headline": headline[:1].upper() + headline[1:],
             "points": [*([rest] if rest else []), *sentences[1:]],
+            "is_bad": bool(self._faults) or headline.lower().startswith("at fault"),
             "outcomes": dict(self._outcomes),
             "explained": self._explained,
             "faults": [[api, found.count, self._totals[api]] for api, found in self._ranked()],

@@ -100,9 +100,9 @@ function Top({ section, filter, change, onSelect }) {
   const { answer } = section;
   const fault = useMemo(() => rowsAtFault(section), [section]);
   const verdicts = useMemo(() => countVerdicts(section), [section]);
-  const first = (section.suite === "overflow" ? firstNonfinite(section, allRows(section)) : undefined) ?? fault.find((row) => section.order[row] >= 0) ?? fault[0];
+  const first = (section.suite === "overflow" ? firstNonfinite(section, allRows(section)) : undefined) ?? firstFailure(section, allRows(section)) ?? fault[0];
   const faults = answer.faults.filter(([api]) => section.suite !== "overflow" || api !== "first_anomaly");
-  const state = fault.length ? (verdicts.some((one) => one.verdict === "explained" && one.count === fault.length) ? "explained" : "bad") : answer.outcomes.passed ? "good" : "none";
+  const state = answer.is_bad && !fault.length ? "bad" : fault.length ? (verdicts.some((one) => one.verdict === "explained" && one.count === fault.length) ? "explained" : "bad") : answer.outcomes.passed ? "good" : "none";
   return html`<section class=${`answer answer-${state}`} aria-label="Answer">
     <p class="suite">${section.title}</p>
     <h1>${answer.headline}</h1>

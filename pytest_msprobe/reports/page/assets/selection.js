@@ -22,6 +22,9 @@ function hasVerdict(section, row, verdict) {
   return section.text("side", row) !== "both";
 }
 
+// What a comparison takes as an expected failure is a difference that the operation did not make.
+function expectedWord(section) { return section.suite === "comparison" ? "Inherited or rounding" : "Expected failures"; }
+
 // For each text of the section whether it holds the word.
 function textsWith(section, word) {
   section.lower = section.lower || section.texts.map((text) => text.toLowerCase());
@@ -88,7 +91,7 @@ function countVerdicts(section) {
   return VERDICTS.map(([verdict, title]) => {
     let count = 0;
     for (let row = 0; row < section.count; row++) if (hasVerdict(section, row, verdict)) count++;
-    return { verdict, title, count };
+    return { verdict, title: verdict === "expected" ? expectedWord(section) : title, count };
   }).filter(({ verdict, count }) => count || ["failed", "passed", "skipped"].includes(verdict))
     .filter(({ verdict }, _, all) => verdict !== "unexplained" || all.some((one) => one.verdict === "explained"));
 }
@@ -97,7 +100,8 @@ function allRows(section) { return Array.from({ length: section.count }, (_, row
 
 // The first row of a lane that failed and is not explained; the first that is NaN or infinite.
 function firstFailure(section, rows) {
-  return rows.find((row) => section.status[row] === ERROR && !section.explained[row] && section.order[row] >= 0);
+  const isFirst = (row) => section.status[row] === ERROR || (section.status[row] === EXPECTED && section.suite === "comparison");
+  return rows.find((row) => isFirst(row) && !section.explained[row] && section.order[row] >= 0);
 }
 
 function firstNonfinite(section, rows) {

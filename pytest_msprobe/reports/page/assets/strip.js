@@ -324,7 +324,7 @@ function Strip(props) {
     <div class="panel-head"><h2>The step in execution order</h2>
       <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
         <span class="key"><i class="tick"></i>not judged</span>
-        ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>expected failure</span>`}
+        ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>${expectedWord(section).toLowerCase()}</span>`}
         ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
         <span class="hint">drag to filter, click a point to open it</span></div></div>
     <div class="lanes">${section.lanes.map((lane) => html`<${Lane} key=${lane.number} lane=${lane} ...${props} />`)}</div>
