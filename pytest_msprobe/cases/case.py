@@ -24,7 +24,7 @@ from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
 from pytest_msprobe.engines.precision import is_differentiable
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Unsupported, map_leaves
 
 _NO_GRADIENTS = GradientPairing({}, (), ())
 
@@ -88,6 +88,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    map_leaves(call, _protected)
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
     wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
     return Case(api, forward, backward, call, pairing, wanted, tuple(notes))
@@ -111,9 +112,17 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
-        return source.incoming(str(case.api), case.backward.incoming)
+        return tuple(_protected((), value) for value in source.incoming(str(case.api), case.backward.incoming))
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
+
+
+def _protected(_: LeafPath, value: Any) -> Any:
+    """`value`; an array can be written to no more, since every engine gets the same one and works on a copy."""
+    array = value.array if isinstance(value, NumpyArgument) else value
+    if hasattr(array, "__array_interface__"):
+        array.flags.writeable = False
+    return value
 
 
 def _forward(dump: Dump, name: str) -> ForwardRecord:

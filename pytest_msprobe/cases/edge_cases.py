@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil, inf, nan, prod
 from typing import Any
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, tensors_in
@@ -19,13 +19,11 @@ EDGE_CASES = {
     "broadcast": "the second tensor, of the shape of the first, cut to length 1 along axis 0",
     "strided": "every tensor a transposed view: the same values, not contiguous",
     "large": "every tensor as long as the first one along axis 0 repeated there to more than 2^31 elements",
-    "extreme": "largest, smallest and subnormal numbers of the dtype, 0 and -0 put into its float tensors",
-    "nan": "NaN put into its float tensors",
-    "inf": "Inf and -Inf put into its float tensors",
+    "extreme": "largest, smallest and subnormal numbers of the dtype, 0 and -0 put into its float tensors, once each",
+    "nan": "three NaN put into its float tensors",
+    "inf": "Inf, -Inf and Inf put into its float tensors",
 }
 _LARGE = 2**31
-#: Every so many elements get a special value, from the first on.
-_EVERY = 3
 #: Bytes that checking takes for each element: a copy, float64 on both sides, the outputs.
 _BYTES_BESIDE = 4 * 8
 
@@ -132,8 +130,11 @@ def _large(tensors: Sequence[Array]) -> _Change:
     return lambda place, array: np.concatenate([array] * count) if _is_along(array, tensors) else array
 
 
-def _with(values: Callable[[Array], Iterable[float]]) -> Callable[[Sequence[Array]], _Change]:
-    """Put `values`, which may depend on the dtype, in turn at every third place of float tensors."""
+def _with(values: Callable[[Array], Sequence[float]]) -> Callable[[Sequence[Array]], _Change]:
+    """Put `values`, which may depend on the dtype, into float tensors, once each and far from each other.
+
+    More of them would meet in one sum, whose overflow in the dtype is no fault of the device.
+    """
 
     def make(tensors: Sequence[Array]) -> _Change:
         import numpy as np
@@ -144,9 +145,8 @@ def _with(values: Callable[[Array], Iterable[float]]) -> Callable[[Sequence[Arra
             if kind_of(array.dtype) != "float" or not array.size:
                 return array
             found = array.copy(order="C")
-            flat = found.reshape(-1)
-            special = np.array([*values(array)])
-            flat[::_EVERY] = np.resize(special, flat[::_EVERY].size).astype(array.dtype)
+            special = np.array(values(array)).astype(array.dtype)[: array.size]
+            found.reshape(-1)[np.arange(special.size) * array.size // special.size] = special
             return found
 
         return change
@@ -154,7 +154,7 @@ def _with(values: Callable[[Array], Iterable[float]]) -> Callable[[Sequence[Arra
     return make
 
 
-def _extremes(array: Array) -> Iterable[float]:
+def _extremes(array: Array) -> Sequence[float]:
     from pytest_msprobe.numerics.ulp import float_format
 
     limits = float_format(array.dtype)
@@ -169,6 +169,6 @@ _CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
     "strided": _same,
     "large": _large,
     "extreme": _with(_extremes),
-    "nan": _with(lambda array: (float("nan"),)),
-    "inf": _with(lambda array: (float("inf"), float("-inf"))),
+    "nan": _with(lambda array: (nan,) * 3),
+    "inf": _with(lambda array: (inf, -inf, inf)),
 }

@@ -60,7 +60,7 @@ class RecordIndex:
         record = Record(file, group, node_id.rpartition("::")[2], parts)
         attachment = self._suite.unrun(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)
-        return row_of(node_id, record, verdict, suite=self._suite.name, seed=self._seed, host=host)
+        return row_of(node_id, record, verdict, suite=self._suite, seed=self._seed, host=host)
 
     def parts_of(self, name: str) -> Sequence[str] | None:
         """The records of the group that reports call `name`; None for an unknown one."""

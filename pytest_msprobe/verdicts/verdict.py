@@ -29,6 +29,7 @@ class OutputRow:
             times its tolerance the error is, at most 1 for a pass.
         rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
         pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
+        picture: of a failed output, where and how much it is off, see `evidence.error_picture`; None without one.
     """
 
     label: str
@@ -41,6 +42,7 @@ class OutputRow:
     figures: Mapping[str, float | None] = field(default_factory=dict)
     rounding: str = ""
     pattern: str = ""
+    picture: Mapping[str, Any] | None = None
 
     @property
     def cosine(self) -> float | None:

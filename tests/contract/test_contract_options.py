@@ -32,6 +32,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-hf32=conv": (PRECHECK,),
     "--msprobe-strict=subnormals": (PRECHECK,),
     "--msprobe-seeds=2": (PRECHECK,),
+    "--msprobe-edge-cases": (PRECHECK,),
     "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
     "--msprobe-noise={golden}": (COMPARISON,),
@@ -64,6 +65,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 EVERYWHERE = (
     "--msprobe-out=elsewhere",
     "--msprobe-jsonl=other.jsonl",
+    "--msprobe-page=other.html",
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",

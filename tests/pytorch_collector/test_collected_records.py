@@ -343,3 +343,27 @@ def test_own_functions_can_be_recorded(make_debugger, records, monkeypatch) -> N
     assert set(records()) == {
         *("fused.double.0.forward", "fused.double.0.backward", "Tensor.sum.0.forward", "Tensor.sum.0.backward")
     }
+
+
+def test_arguments_are_those_that_the_script_wrote(make_debugger, records) -> None:
+    debugger = make_debugger()
+    x, targets = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    more = {"p": 0.0}
+    with debugger.collect():
+        F.dropout(x, 0.5, training=False)
+        F.cross_entropy(x, targets, label_smoothing=0.1)
+        F.dropout(x, **more)
+        list(map(F.relu, [x]))
+        nn.LayerNorm(4)(x)
+        F.max_pool2d(x[None], 2)
+    data = records()
+    written = {
+        name: (len(record["input_args"]), sorted(record["input_kwargs"]))
+        for name, record in data.items()
+        if name.startswith(("Functional", "Torch.max_pool2d"))
+    }
+    assert written["Functional.dropout.0.forward"] == (2, ["training"])
+    assert written["Functional.cross_entropy.0.forward"] == (2, ["label_smoothing"])
+    assert written["Functional.dropout.1.forward"] == (1, ["inplace", "p", "training"])  # not known: as handed over
+    assert written["Functional.relu.0.forward"][0] == 1
+    assert written["Functional.layer_norm.0.forward"] == (5, [])

@@ -29,7 +29,16 @@ _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_ms
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(
     f"pytest_msprobe.suites.{name}"
-    for name in ("api_calls", "contract", "node_names", "operation_groups", "option", "option_values", "shared_options")
+    for name in (
+        "api_calls",
+        "contract",
+        "node_names",
+        "operation_groups",
+        "option",
+        "option_values",
+        "places",
+        "shared_options",
+    )
 )
 _SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat")
 

@@ -124,6 +124,20 @@ class Dump:
         except DumpError:
             return {}
 
+    @cached_property
+    def orders(self) -> dict[str, int]:
+        """The place of each record in the file, from 0, which is that in the execution."""
+        return {name: order for order, name in enumerate(self._records)}
+
+    def ancestors(self, name: str) -> tuple[str, ...]:
+        """Records of the Cells that the record `name` ran in, outermost first; empty where construct.json has none."""
+        found: list[str] = []
+        parent = self.parents.get(name)
+        while parent is not None and parent not in found:
+            found.append(parent)
+            parent = self.parents.get(parent)
+        return tuple(reversed(found))
+
     def record(self, name: str) -> Record:
         """The record of any kind named `name`; its malformed values stand in it as such.
 

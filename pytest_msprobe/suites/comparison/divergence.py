@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 
 _MOST_NAMED = 10
+_NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class Divergence:
             bits = (summary.order, summary.first_bits)
             self._first_bits = min(self._first_bits or bits, bits)
         if summary.first:
-            self._differing.append(summary)
+            # One is kept for each operation that differs: without what has been added up.
+            self._differing.append(replace(summary, distance=0.0, growth=0.0, first_bits="", tolerances=_NONE))
         if summary.held_by == "golden":
             self._golden_only.append(summary.record)
 

@@ -41,7 +41,7 @@ class DumpComparison:
 
     Attributes:
         target, golden: the dumps.
-        agreement: the limits.
+        limits: largest distances by dtype.
         mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
@@ -57,13 +57,11 @@ class DumpComparison:
         self.target = Side(target, data_dirs)
         self.golden = Side(golden, data_dirs)
         self._settings = settings
-        self.agreement = DistanceLimits.with_changes(settings.distances)
+        self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = _api_rules(settings)
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
-        self._noise = (
-            NoiseRun(self.golden, settings.noise, self.agreement, settings.distances) if settings.noise else None
-        )
+        self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
         #: Which tolerance a bit may stay below is the noise run's to say.
         self._accept = settings.accept | {"bits"} if settings.noise else settings.accept
         self._values = ValuePairing(is_translated=self._naming.is_translated, rules=self._rules, names=self._names)
@@ -147,10 +145,10 @@ class DumpComparison:
             folders = self.target.tensors, self.golden.tensors
             tolerance = noise.tolerance(target, golden) if noise is not None else None
             limit = tolerance.limit if tolerance is not None else None
-            found = judge_tensors(target, golden, folders, self.agreement, accept=self._accept, limit=limit)
+            found = judge_tensors(target, golden, folders, self.limits, accept=self._accept, limit=limit)
             found = settled(found, tolerance) if tolerance is not None else found
         else:
-            found = judge_plain(target, golden, self.agreement)
+            found = judge_plain(target, golden, self.limits)
         if operation.record in self.matching.by_bare_name:
             status = "warning" if found.status == "pass" else found.status
             return replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))

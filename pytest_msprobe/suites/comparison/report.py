@@ -10,6 +10,7 @@ from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
+from pytest_msprobe.suites.comparison.row_summary import divergence_lines
 from pytest_msprobe.suites.contract import SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.verdicts import VerdictRow
@@ -70,10 +71,8 @@ class ComparisonReport(SuiteReport):
         several = len(self._outputs) > 1
         for target, diagnosis in self._diagnoses.items():
             yield f"{f'{file_id(target, self._root)}: ' if several else ''}{diagnosis.text}"
-        for target, output in self._outputs.items():
-            if several:
-                yield f"{file_id(target, self._root)}:"
-            yield from (f"  {line}" if several else line for line in output.divergence.lines())
+        outputs = self._outputs.items()
+        yield from divergence_lines({file_id(target, self._root): output.divergence for target, output in outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _diagnose(self) -> None:

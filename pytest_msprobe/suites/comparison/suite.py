@@ -22,12 +22,14 @@ from pytest_msprobe.suites.comparison.mapping_files import MappingError
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison, Side
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport
+from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.verdict_row import output_rows
 from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
-from pytest_msprobe.verdicts import Figure, Status, Verdict
+from pytest_msprobe.suites.places import cells_of, place_in
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
@@ -55,7 +57,13 @@ class ComparisonSuite(Suite):
         Figure("max_abs", "Max abs", ".3g"),
         Figure("max_rel", "Max rel", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
+        Figure("ratio", "Distance/limit", ".3g"),
     )
+
+    @classmethod
+    def summary(cls) -> ComparisonSummary:
+        """Where the dumps part."""
+        return ComparisonSummary()
 
     def __init__(self, context: Context, golden: Path) -> None:
         self._context = context
@@ -129,7 +137,7 @@ class ComparisonSuite(Suite):
             comparison = self.comparison(target)
             memory = self._context.values["max_memory"] // self._context.sharers
             self._accountants[target] = Accountant(
-                comparison.target, comparison.golden, self._engines, comparison.agreement, max_memory_bytes=memory
+                comparison.target, comparison.golden, self._engines, comparison.limits, max_memory_bytes=memory
             )
         return self._accountants[target]
 
@@ -157,7 +165,7 @@ class ComparisonSuite(Suite):
         return Verdict(
             found.status,
             message=found.message if found.status != "error" or not has_value else "",
-            outputs=output_rows(found),
+            outputs=output_rows(found, comparison.limits),
             explanation=_explanation(found, comparison, frame) if found.status == "error" else "",
             bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
             attachment=self._attachment(comparison, found),
@@ -181,6 +189,21 @@ class ComparisonSuite(Suite):
     def api(self, record: Record) -> ApiName:
         """The name that hooks get."""
         return api_of(_operation(record))
+
+    def place(self, record: Record) -> Place:
+        """In both dumps; what only the golden one has stands at its place there."""
+        comparison, operation = self.comparison(record.file), _operation(record)
+        forward = f"{operation.call}.forward"
+        if _payload(record).is_golden_only:
+            place = place_in(comparison.golden, operation.record, forward)
+            target = place_in(comparison.target, "")
+            return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
+        place = place_in(comparison.target, operation.record, forward)
+        partner = comparison.matching.partners.get(operation.record)
+        if partner is None:
+            return replace(place, side="target")
+        cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
+        return replace(place, partner=partner.record, partner_cells=cells)
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Direction and API type."""

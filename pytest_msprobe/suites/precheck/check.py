@@ -21,6 +21,7 @@ from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, Ou
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.evidence.error_picture import ErrorPictures, illustrated
 from pytest_msprobe.evidence.error_plot import ErrorPlotter
 from pytest_msprobe.evidence.failure_evidence import FailureKeeper, Sides
 from pytest_msprobe.numerics import Standard
@@ -45,7 +46,7 @@ class CheckSettings:
         standard: the rule for verdicts, or what chooses one for each API call.
         hooks: of conftest.py files, which may change the standard and more.
         numeric: what the device does to numbers, and how many random inputs are drawn.
-        plotter: draws what a failing output is off by; None when nobody will look.
+        plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
         edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
@@ -56,6 +57,7 @@ class CheckSettings:
     hooks: Hooks
     numeric: NumericSettings = field(default_factory=NumericSettings)
     plotter: ErrorPlotter | None = None
+    pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
     edge_case: str = ""
 
@@ -135,7 +137,9 @@ class CallCheck:
         compared = compare_outputs(case, tested, reference, standard, opinions)
         compared.problem = reference_fault(bench, tested, reference) or compared.problem
         finding = compared.finding(device.label + note, bench.label, case.notes)
-        finding = self._illustrated(finding, list(zip(_values(tested), _values(reference))))
+        finding = illustrated(
+            self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
+        )
         return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
@@ -162,7 +166,7 @@ class CallCheck:
             compared.problem = compared.problem or lost_gradients(case, tested, reference)
         finding = compared.finding(device.label + note, bench.label, case.notes)
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
-        finding = self._illustrated(finding, present)
+        finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
 
         def sides() -> Sides:
             outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
@@ -199,12 +203,6 @@ class CallCheck:
             return None
         return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
 
-    def _illustrated(self, finding: Verdict, pairs: Sequence[tuple[object, object]]) -> Verdict:
-        """`finding`, with a picture when it failed and somebody looks; `pairs` are the values behind its rows."""
-        if finding.status != "error" or self._settings.plotter is None:
-            return finding
-        return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))
-
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
         default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
@@ -236,7 +234,7 @@ class CallCheck:
         """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
         origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
-        benches = self._engines.benchmarks if origin else ()
+        benches = (*self._own_benchmarks(case), *self._engines.benchmarks) if origin else ()
         if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
             raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 

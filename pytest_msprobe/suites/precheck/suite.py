@@ -24,14 +24,15 @@ from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
 from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.places import place_in
 from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
-from pytest_msprobe.suites.precheck.header import header_lines
+from pytest_msprobe.suites.precheck.header import NO_DEVICE, header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import OPTIONS, PrecheckSettings
 from pytest_msprobe.suites.precheck.report import PrecheckReport
 from pytest_msprobe.suites.precheck.standard_choice import DEFAULT, STANDARD_BOUNDS, StandardChoice, matches
-from pytest_msprobe.verdicts import Figure, Verdict
+from pytest_msprobe.verdicts import Figure, Place, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
@@ -105,6 +106,12 @@ class PrecheckSuite(Suite):
         """The name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
 
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump; an edge case stands where the call is that it is made from."""
+        call = recorded_call(record.group)
+        name = call if record.part == RECORD else f"{call}.{record.part}"
+        return place_in(self.dump(record.file), name, f"{call}.forward")
+
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
         if self._check is not None:
@@ -137,7 +144,22 @@ class PrecheckSuite(Suite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """The CSV pair."""
-        return PrecheckReport(self._context.out, continued)
+        return PrecheckReport(self._context.out, continued, self._untested)
+
+    def _untested(self) -> str:
+        """Why no verdict says anything of a device; "" when one does."""
+        if self._context.has_other_hosts:
+            return ""  # their devices are not known here
+        dumps = [self.dump(path) for path in self.files if self._is_readable(path)]
+        untested = [dump for dump in dumps if self.engines.tests_no_device(dump)]
+        return f"no device was tested: {NO_DEVICE}" if untested and len(untested) == len(dumps) else ""
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self.dump(path)
+        except DumpError:
+            return False  # the collection reports it
+        return True
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
@@ -199,12 +221,14 @@ class PrecheckSuite(Suite):
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
+        from pytest_msprobe.evidence.error_picture import ErrorPictures
         from pytest_msprobe.evidence.error_plot import ErrorPlotter
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.standard_choice import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
         settings, config = self.settings, self._context.config
+        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -218,6 +242,7 @@ class PrecheckSuite(Suite):
             numeric=settings.numeric,
             hooks=Hooks(config),
             plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
+            pictures=ErrorPictures() if has_rows else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
@@ -16,7 +16,7 @@ from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, map_leaves
 from pytest_msprobe.suites.repeat.judgement import judge_runs
-from pytest_msprobe.suites.repeat.runs import Outcome, Runs
+from pytest_msprobe.suites.repeat.runs import Outcome, Runs, failure_text
 from pytest_msprobe.verdicts import Verdict
 
 #: What is left in memory before a run: NaN, and a number whose bytes are large in every dtype.
@@ -61,6 +61,7 @@ class RepeatCheck:
         self._settings = settings
         self._directions = directions
         self._verdicts: dict[Direction, Verdict] = {}
+        self._unfilled = ""  # why memory could not be filled
 
     def run(self, direction: Direction) -> Verdict:
         """The verdict on one direction; the first that is asked for runs all of them."""
@@ -93,9 +94,12 @@ class RepeatCheck:
         for direction in self._directions:
             if direction not in verdicts:
                 kind = documented_difference(case.api, case.call.framework, self._target, direction)
-                verdicts[direction] = judge_runs(
+                verdict = judge_runs(
                     found[direction], self._settings.runs, self._engine.label, documented=kind, drawn=drawn
                 )
+                if self._unfilled and verdict.status == "pass":
+                    verdict = replace(verdict, message=f"memory was not filled between runs: {self._unfilled}")
+                verdicts[direction] = verdict
         return verdicts
 
     def _repeat(
@@ -130,7 +134,10 @@ class RepeatCheck:
             return _untouched
         value = _FILLINGS[run % 2]
         filled = attempt(lambda: self._engine.fill_memory(sizes, value))
-        return _untouched if isinstance(filled, (Raised, Unsupported)) else filled
+        if isinstance(filled, (Raised, Unsupported)):
+            self._unfilled = failure_text(filled)
+            return _untouched
+        return filled
 
 
 def _untouched() -> bool:

@@ -20,9 +20,10 @@ from pytest_msprobe.suites.api_calls import (
 )
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import escape, file_id
+from pytest_msprobe.suites.places import place_in
 from pytest_msprobe.suites.repeat.options import OPTIONS
 from pytest_msprobe.suites.repeat.report import RepeatReport
-from pytest_msprobe.verdicts import Figure, Verdict
+from pytest_msprobe.verdicts import Figure, Place, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.repeat.check import RepeatCheck
@@ -35,6 +36,7 @@ class RepeatSuite(Suite):
     title = "Repeated API calls"
     noun = "API calls by direction and device"
     options = OPTIONS
+    measure = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),
         Figure("elements", "Elements", ".0f"),
@@ -87,6 +89,12 @@ class RepeatSuite(Suite):
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump, on any device."""
+        direction = direction_and_device(record.part)[0]
+        name = record.call if record.part == RECORD else f"{record.call}.{direction}"
+        return place_in(self._dump(record.file), name, f"{record.call}.forward")
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Direction and API type."""

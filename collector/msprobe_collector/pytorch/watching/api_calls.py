@@ -6,12 +6,15 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.pytorch.watching.api_names import ApiNames, changes_first_argument
+from msprobe_collector.pytorch.watching.call_form import as_called
 from msprobe_collector.pytorch.watching.communication import Waits, handles_of, outputs_of
 from msprobe_collector.pytorch.watching.gradients import GradientTap, Sources, sequence_number
 from msprobe_collector.pytorch.watching.recomputation import Recomputation
@@ -25,6 +28,10 @@ from msprobe_collector.recording.recorder import Recorder
 Unfinished = Callable[[BackwardCall], None]
 #: What starts backward passes.
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+
+
+_OPERATORS = torch._ops.__file__
+_TORCH = str(Path(torch.__file__).parent) + "/"
 
 
 class _Thread(threading.local):
@@ -43,7 +50,12 @@ class CallMode(torch.overrides.TorchFunctionMode):
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
         calls = self._calls
         call = calls.names.of(func)
-        if call is None or not calls.recorder.is_collecting or calls.activity.is_inside:
+        if (
+            call is None
+            or not calls.recorder.is_collecting
+            or calls.activity.is_inside
+            or (call.startswith("Aten.") and _is_inside_torch(sys._getframe(1)))
+        ):
             if func not in _BACKWARD:
                 return func(*args, **(kwargs or {}))
             self._thread.is_in_backward = True
@@ -51,8 +63,13 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 self._thread.is_in_backward = False
-        if call.startswith("Tensor."):
-            call = calls.names.as_written(call, sys._getframe(1))
+        try:
+            if call.startswith("Tensor."):
+                call = calls.names.as_written(call, sys._getframe(1))
+            else:
+                args, kwargs = as_called(func, sys._getframe(1), args, kwargs or {})
+        except Exception as error:  # the border between the collector and the user's training
+            calls.faults.note(call, error)
         return calls.observe(func, call, args, kwargs or {})
 
     def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +88,13 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return run_backward(*args, **kwargs)
 
         return run
+
+
+def _is_inside_torch(frame: FrameType) -> bool:
+    """Whether PyTorch itself calls an operator by its own name, as DTensor does in a backward pass."""
+    while frame.f_code.co_filename == _OPERATORS and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(_TORCH)
 
 
 class ApiCalls:
@@ -92,7 +116,7 @@ class ApiCalls:
         self.activity = activity
         self.names = names
         self._tap = tap
-        self._faults = faults
+        self.faults = faults
         self._remember = remember
         self._waits = waits
         self._recomputation = recomputation
@@ -163,7 +187,7 @@ class ApiCalls:
         if floor < 0:
             return None
         sources: Sources | None = guarded(
-            self._faults, name, lambda: self._tap.sources(args, kwargs, floor, is_in_place=is_in_place)
+            self.faults, name, lambda: self._tap.sources(args, kwargs, floor, is_in_place=is_in_place)
         )
         return sources
 
@@ -212,9 +236,9 @@ class ApiCalls:
             if backward is not None and backward.is_of_several:
                 self._remember(backward)
         except Exception as error:  # the border between the collector and the user's training
-            self._faults.note(backward_name, error)
+            self.faults.note(backward_name, error)
 
     def _fault(self, record: OpenRecord | None, where: str, error: BaseException) -> None:
-        self._faults.note(where, error)
+        self.faults.note(where, error)
         if record is not None:
             record.fault = f"{type(error).__name__}: {error}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import _VF
+
+from msprobe_collector.pytorch.watching import npu_operators
+from msprobe_collector.pytorch.watching.call_form import is_operator
 
 _LISTED = Path(__file__).with_name("not_recorded.txt")
 #: In-place and plain methods behind operators: `x + y` calls Tensor.add, `x += y` Tensor.add_.
@@ -31,9 +33,7 @@ _OPERATORS = {
 }
 _IN_PLACE_OPERATORS = frozenset(f"__i{operator}__" for operator in _OPERATORS.values())
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-#: Instructions of the operators above: BINARY_OP from Python 3.11 on, one for each operator before.
-_OPERATOR_INSTRUCTION = re.compile("BINARY_(?!SUBSCR|SLICE)|INPLACE_|COMPARE_OP")
-_NAMESPACES = {"aten": "Aten", "npu": "NPU", "atb": "NPU.atb", "mindspeed": "NPU.mindspeed"}
+_NAMESPACES = {"aten": "Aten", **npu_operators.NAMESPACES}
 #: Operators that PyTorch's own Python code calls: a user sees what stands above them.
 _INTERNAL_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "debugprims", "fsdp", "inductor"}
@@ -50,7 +50,6 @@ class ApiNames:
         self._unlisted = _listed()
         self._public = _public_names()
         self._known: dict[Any, str | None] = dict.fromkeys(without)
-        self._operators: dict[tuple[CodeType, int], bool] = {}
 
     def of(self, function: Any) -> str | None:
         """`Torch.cat`, `Tensor.add`, ...; None for what is not recorded."""
@@ -68,11 +67,7 @@ class ApiNames:
         base = method.removesuffix("_")
         if base not in _OPERATORS and method not in _COMPARISONS:
             return name
-        place = (frame.f_code, frame.f_lasti)
-        is_operator = self._operators.get(place)
-        if is_operator is None:
-            is_operator = self._operators[place] = _is_operator(frame)
-        if not is_operator:
+        if not is_operator(frame):
             return name
         if method in _COMPARISONS:
             return f"Tensor.__{method}__"
@@ -89,6 +84,10 @@ def _public_names() -> dict[Any, str]:
     names: dict[Any, str] = {}
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
         names[getattr(_VF, name)] = f"VF.{name}"
+    # Their own names are those of Python 2.
+    names[torch.Tensor.__rdiv__] = "Tensor.__rtruediv__"
+    for name in ("max_pool1d", "max_pool2d", "max_pool3d"):  # what the functions of this name hand over
+        names[getattr(torch, name)] = f"Functional.{name}"
     for module, prefix in (
         (torch.nn.functional, "Functional"),
         (torch, "Torch"),
@@ -120,13 +119,6 @@ def _otherwise(function: Any) -> str | None:
     if getattr(function, "__objclass__", None) is torch._C.TensorBase:
         return f"Tensor.{name}"
     return None
-
-
-def _is_operator(frame: FrameType) -> bool:
-    import dis
-
-    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    return _OPERATOR_INSTRUCTION.match(instruction) is not None
 
 
 def _listed() -> frozenset[str]:

@@ -12,6 +12,7 @@ from fakes.checking import NO_LIMIT, Bench, X
 from fakes.engine import FakeEngine
 
 from msprobe_collector.dump_format import Direction, Dump
+from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
 from pytest_msprobe.verdicts import Verdict
 
@@ -62,6 +63,16 @@ def test_memory_is_filled_in_the_sizes_of_inputs_and_results(tmp_path: Path) -> 
     engine = FakeEngine()
     check(tmp_path, engine)
     assert engine.filled[0] == [X.nbytes] * 5  # two inputs, one output, two gradients
+
+
+def test_memory_that_cannot_be_filled_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> Any:
+        raise Unsupported("no kernel Fill")
+
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "fill_memory", refuse)
+    found = check(tmp_path, engine)["forward"]
+    assert (found.status, found.message) == ("pass", "memory was not filled between runs: no kernel Fill")
 
 
 FAULTS = {
