@@ -53,6 +53,7 @@ Topic = Literal[
     "torch_calls/functional",
     "torch_calls/mint",
     "torch_calls/mint_functional",
+    "torch_calls/npu",
     "torch_calls/primitive",
     "torch_calls/tensor",
     "unwritten",

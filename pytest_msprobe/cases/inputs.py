@@ -102,6 +102,8 @@ class InputSource:
         if isinstance(value, DtypeValue):
             return value.dtype
         if isinstance(value, OpaqueValue):
+            if value.type_name == "torch.device":
+                return "cpu"  # where values are compared
             raise Unsupported(f"{place.field} is a {value}, which a dump names but does not hold")
         if isinstance(value, tuple):
             return tuple(self._value(item, place / i, notes) for i, item in enumerate(value))

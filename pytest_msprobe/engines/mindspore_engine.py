@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
 from pytest_msprobe.engines.memory_filling import filled_memory
-from pytest_msprobe.engines.mindspore_callables import resolve
+from pytest_msprobe.engines.mindspore_callables import in_mindspore, resolve
 from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, contiguous, copy_of, describes_dtype
@@ -54,8 +55,9 @@ class MindSporeEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why MindSpore cannot run `api`, or None when it may."""
-        if framework != "mindspore":
+        if framework not in ("mindspore", "mindtorch"):
             return f"MindSpore cannot run the calls of a {framework} dump"
+        api = in_mindspore(api, framework)
         if api.type not in _TYPES:
             return f"{api.type} calls cannot be run from a dump"
         if find_operator("mindspore", api.type, api.table_name) is None:
@@ -72,7 +74,7 @@ class MindSporeEngine:
         def convert(path: LeafPath, value: Any) -> Any:
             return self._convert(call, path, value, differentiate, leaves)
 
-        function = resolve(self._mindspore, call.api, map_attributes(call, convert))
+        function = resolve(self._mindspore, in_mindspore(call.api, call.framework), map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
@@ -86,7 +88,7 @@ class MindSporeEngine:
                 **{key: _with_leaves(value, placed) for key, value in keywords.items()},
             )
 
-        with _Guarded(self._mindspore, self.target):
+        with _Guarded(self._mindspore, self.target), _fitting(call):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
 
     def close(self) -> None:
@@ -172,6 +174,17 @@ class MindSporeExecution:
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
         tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
+
+
+@contextmanager
+def _fitting(call: Call) -> Iterator[None]:
+    """Around a call of MSAdapter: what PyTorch accepts and mint does not says nothing of the device."""
+    try:
+        yield
+    except TypeError as error:
+        if call.framework != "mindtorch":
+            raise
+        raise Unsupported(f"the arguments do not fit mindspore.mint: {str(error).partition(chr(10))[0]}") from None
 
 
 class _Guarded:

@@ -29,7 +29,7 @@ class EngineChoice:
     bench_python: str | None
 
     def device_target(self) -> str:
-        """Where the tested side runs, for dealing out devices: `ascend`, `cuda` or `cpu`."""
+        """Where the tested side runs, for dealing out devices: `ascend`, `npu`, `cuda` or `cpu`."""
         if self.device.target is not None:
             return self.device.target
         return "ascend" if self.device.engine in ("auto", "mindspore") and has_ascend() else "cpu"
@@ -49,18 +49,24 @@ class Engines:
     def device_for(self, dump: Dump, *, runs: bool = False) -> DeviceSpecification:
         """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU.
 
-        With `runs`, it is not recorded values unless they are chosen: something that can run.
+        Calls of MSAdapter run on Ascend through MindSpore, as they did in training. With `runs`, it is not recorded
+        values unless they are chosen: something that can run.
         """
         chosen = self.choice.device
         runner = "mindspore" if dump.framework == "mindspore" else "torch"
         if chosen.engine == "auto":
-            if runner == "mindspore" and has_ascend():
+            if dump.framework != "pytorch" and has_ascend():
                 return DeviceSpecification("mindspore", "ascend")
             is_recorded = dump.holds_real_data and not runs
             return DeviceSpecification("recorded") if is_recorded else DeviceSpecification(runner, "cpu")
         if chosen.engine == "mindspore" and chosen.target is None:
             return DeviceSpecification("mindspore", "ascend" if has_ascend() else "cpu")
         return chosen
+
+    def tests_no_device(self, dump: Dump) -> bool:
+        """Whether the CPU of PyTorch would be both what is tested and the benchmark, and nobody has asked for that."""
+        is_torch_cpu = self.device_for(dump) == DeviceSpecification("torch", "cpu")
+        return is_torch_cpu and self.choice.device.engine == "auto"
 
     def device(self, specification: DeviceSpecification) -> DeviceEngine:
         """The engine that runs what `specification` names; not for `recorded`, which belongs to one API call."""
@@ -110,8 +116,12 @@ class Engines:
         engine, target = self.choice.device.engine, self.choice.device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
             return f"--msprobe-device={engine}: {how_to_install(engine)}"
-        if target == "ascend" and not has_ascend() and VISIBLE_ASCEND not in os.environ:
-            return "--msprobe-device=mindspore:ascend: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+        if target in ("ascend", "npu") and not has_ascend() and VISIBLE_ASCEND not in os.environ:
+            return (
+                f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+            )
+        if target == "npu" and not is_installed("torch_npu"):
+            return f"--msprobe-device=torch:npu: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
             return (
                 "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "

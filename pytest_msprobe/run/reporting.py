@@ -206,8 +206,14 @@ class ReportPlugin:
                 "nothing was judged, so this run is not a success; see the reasons above, or accept it with "
                 "--msprobe-allow-empty"
             )
+        if self._is_untested:
+            yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
+
+    @property
+    def _is_untested(self) -> bool:
+        return bool(self._tally.judged) and not self._allows_empty and bool(self._report.untested())
 
     @property
     def _is_empty(self) -> bool:
@@ -225,7 +231,7 @@ class ReportPlugin:
             return code
         if self._problems or self._tally.failed or self._report.fault():
             return pytest.ExitCode.TESTS_FAILED
-        if self._is_empty:
+        if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         is_complete = self._earlier is not None and self._tally.total
         return pytest.ExitCode.OK if is_complete else code

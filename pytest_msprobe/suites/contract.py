@@ -81,7 +81,7 @@ class Placement:
     """What a suite wants of the workers of a run.
 
     Attributes:
-        target: what they run on: `ascend`, `cuda` or `cpu`.
+        target: what they run on: `ascend`, `npu`, `cuda` or `cpu`.
         device_index: number of the device that a single process names; None for none.
         devices: ids to assign; empty for all that are visible.
         workers_per_device: how many workers may share one.
@@ -125,6 +125,10 @@ class SuiteReport:
 
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
+        return ""
+
+    def untested(self) -> str:
+        """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""
         return ""
 
     def markup(self) -> str:

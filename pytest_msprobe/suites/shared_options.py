@@ -61,8 +61,8 @@ DEVICE_OPTIONS = (
     Option(
         "device",
         "DEVICE",
-        "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]]; "
-        "recorded values cannot be repeated",
+        "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
+        "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
         "auto",
         option_values.device,
     ),

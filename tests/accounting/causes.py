@@ -199,7 +199,7 @@ CAUSES = (
     Cause("frozen parameter", "data", "gpt", ("parameter blocks.2.down.weight",), _with("gpt", _frozen)),
     Cause("dropout left on", "data", "gpt", ("Functional.dropout.1",), _gpt({1: Plan(dropout=0.1)})),
     Cause("optimizer step skipped", "data", "cnn", ("parameter",), _cnn(), golden=_cnn(steps=1)),
-    Cause("gradient counted twice", "data", "gpt", ("gradient Tensor.__add__.",), _gpt({2: Plan(doubles=True)})),
+    Cause("gradient counted twice", "data", "gpt", ("gradient Tensor.__add__.12",), _gpt({2: Plan(doubles=True)})),
     Cause("clip left out", "data", "gpt", ("Tensor.__truediv__.4",), _gpt(is_clipped=False)),
     Cause("block in float16", "dtype", "gpt", ("Tensor.half.0",), _gpt({1: Plan(half=True)})),
     Cause("loss in bfloat16", "dtype", "gpt", ("Tensor.bfloat16.0",), _gpt(loss_dtype=torch.bfloat16)),

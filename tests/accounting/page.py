@@ -32,7 +32,8 @@ def is_right(cause: Cause, diagnosis: Diagnosis) -> bool:
     """Whether exactly the planted cause is named; several values may be where the cause changed several."""
     names = [name_of(fault) for fault in diagnosis.faults]
     if cause.expected == ("parameter",):
-        return bool(names) and all(name.startswith(("parameter", "constant")) for name in names)
+        kinds = {fault.kind for fault in diagnosis.faults}
+        return "parameter" in kinds and kinds <= {"parameter", "constant", "batch"}
     return len(names) == 1 and names[0] in cause.expected
 
 

@@ -262,7 +262,7 @@ class FakeEngines:
     second_opinion: Engine | None = None
     choice: Any = field(default_factory=lambda: SimpleNamespace(bench="fake"))
 
-    def device_for(self, dump: Dump) -> DeviceSpecification:
+    def device_for(self, dump: Dump, *, runs: bool = False) -> DeviceSpecification:
         """What is tested."""
         return DeviceSpecification("recorded" if self.tested is None else "torch")
 

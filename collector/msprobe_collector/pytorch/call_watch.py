@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class TorchCallWatch:
         )
         self._parameters = ParameterGradients(recorder, activity, faults)
         self._compiled = CompiledRegions(self._suspend)
+        self._sharded: list[tuple[str, str, Any]] = []
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -59,6 +61,7 @@ class TorchCallWatch:
             for _, module in named_modules(models):
                 if (label := self._modules.label(module)) is not None:
                     self._parameters.watch(label, own_parameters(module))
+                    self._sharded += [(label, *item) for item in own_parameters(module).items() if _is_sharded(item[1])]
         self._modules.on_root_forward = on_root_forward
 
     def put_in(self) -> None:
@@ -80,7 +83,13 @@ class TorchCallWatch:
         self._checkpoints.take_out()
 
     def settle(self) -> None:
-        """Nothing runs elsewhere."""
+        """Take the gradients of sharded parameters, which FSDP sets without a hook of autograd."""
+        sharded, self._sharded = self._sharded, []
+        with self._session.activity.own_work():
+            for label, name, parameter in sharded:
+                if parameter.grad is not None:
+                    take = functools.partial(self._parameters.take, label, name, parameter.grad)
+                    guarded(self._session.faults, label, take)
 
     def end_step(self) -> None:
         """See `CallWatch`."""
@@ -111,3 +120,7 @@ class TorchCallWatch:
                 self._modules.put_in()
 
         return resume
+
+
+def _is_sharded(parameter: Any) -> bool:
+    return parameter.requires_grad and hasattr(parameter, "placements")

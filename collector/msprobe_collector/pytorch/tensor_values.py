@@ -16,6 +16,8 @@ from msprobe_collector.dump_format.writing.framework_values import EncodeInner, 
 from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of
 
 TENSOR = "torch.Tensor"
+#: No other reader knows their dtypes; the values are those that the quantised ones stand for.
+QUANTISED = "torch.QuantizedTensor"
 #: Up to this many elements NumPy is quicker on a CPU.
 _FEW = 1 << 14
 _ROW = 1 << 12
@@ -35,7 +37,7 @@ class TorchTensorValues(TensorValues):
         self._tensor = tensor
         self._array: np.ndarray[Any, Any] | None = None
         self.dtype_name = dtype_name
-        self.type_name = TENSOR
+        self.type_name = QUANTISED if tensor.is_quantized else TENSOR
         self.fields = fields
 
     @property
@@ -73,13 +75,17 @@ class TorchValues:
         """See `FrameworkValues`."""
         if type(tensor) not in _OWN_TYPES:
             with torch._C.DisableTorchFunctionSubclass():
+                local = getattr(tensor, "_local_tensor", None)
+                if local is not None and hasattr(tensor, "placements"):
+                    return _part_of(tensor, self._read(local))
                 return self._read(_without_subclass(tensor))
         return self._read(tensor)
 
     def _read(self, tensor: Any) -> TensorValues:
         requires_grad = tensor.requires_grad
         fields = ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
-        return TorchTensorValues(tensor.detach() if requires_grad else tensor, _dtype_name(tensor.dtype), fields)
+        dtype = torch.float32 if tensor.is_quantized else tensor.dtype
+        return TorchTensorValues(tensor.detach() if requires_grad else tensor, _dtype_name(dtype), fields)
 
     def frozen(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
@@ -130,6 +136,42 @@ def _without_subclass(tensor: Any) -> Any:
     return tensor.as_subclass(torch.Tensor) if has_own_memory else tensor
 
 
+def _part_of(whole: Any, part: TensorValues) -> TensorValues:
+    """The part of a DTensor that this process holds, with how the whole is spread."""
+    mesh = whole.device_mesh
+    spread = {
+        "placements": [str(placement) for placement in whole.placements],
+        "mesh": mesh.mesh.tolist(),
+        "mesh_dim_names": None if mesh.mesh_dim_names is None else list(mesh.mesh_dim_names),
+        "global_shape": list(whole.shape),
+    }
+    requires_grad = "true" if whole.requires_grad else "false"
+    part.fields = f', "requires_grad": {requires_grad}, "dtensor": {json.dumps(spread)}'
+    return part
+
+
+class _Shared:
+    """Hands the memory of a tensor on the CPU to NumPy."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch._C._to_dlpack(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def _shared(tensor: Any) -> np.ndarray[Any, Any]:
+    """The elements as an array. `Tensor.numpy` would forbid the script to resize the tensor (as FSDP does)."""
+    if tensor.dtype is torch.bool:
+        return np.from_dlpack(_Shared(tensor.view(torch.uint8))).view(np.bool_)  # type: ignore[arg-type]
+    return np.from_dlpack(_Shared(tensor))  # type: ignore[arg-type]
+
+
 def _is_plain(tensor: Any) -> bool:
     """Whether the elements of a strided tensor can be computed with."""
     return type(tensor) in _OWN_TYPES and not (
@@ -145,15 +187,14 @@ def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     host = tensor.cpu().resolve_conj().resolve_neg()
-    if host.dtype in _REAL and host.dtype is not torch.bfloat16:
-        return host.numpy()
     dtype = find_dtype(str(host.dtype))
     numpy_dtype = None if dtype is None else array_dtype(dtype)
     if numpy_dtype is None:
         return None
     if numpy_dtype.isbuiltin == 1:
-        return host.numpy()
-    return host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()]).numpy().view(numpy_dtype)
+        return _shared(host)
+    bits = host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()])
+    return _shared(bits).view(numpy_dtype)
 
 
 def _reduced(tensor: Any) -> Statistics:
@@ -170,7 +211,7 @@ def _reduced(tensor: Any) -> Statistics:
     norms = torch.linalg.vector_norm(rows, dim=1).double()
     total, squares = rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)
     if flat.is_cpu:
-        array = flat.numpy()  # quicker there than amax
+        array = _shared(flat)  # quicker there than amax
         maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
         total, squares = total.item(), squares.item()
     else:

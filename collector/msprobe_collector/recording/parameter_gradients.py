@@ -68,7 +68,7 @@ class ParameterGradients:
             if self._recorder.folder is not None:
                 with self._activity.own_work():
                     try:
-                        self._take(label, name, gradient)
+                        self.take(label, name, gradient)
                     except ComputationFailed as failure:
                         raise failure.error from None
                     except Exception as error:  # the border between the collector and the user's training
@@ -77,7 +77,8 @@ class ParameterGradients:
 
         return arrived
 
-    def _take(self, label: str, name: str, gradient: Any) -> None:
+    def take(self, label: str, name: str, gradient: Any) -> None:
+        """Take the gradient of the parameter `name`."""
         arrivals = self._arrivals[label]
         if name in arrivals.gradients:
             self._write(label)

@@ -21,6 +21,13 @@ _HALF_DTYPES = ("Float16", "BFloat16")
 _MEASURED_WITH = 1e-4
 
 
+#: Why a run of PyTorch statistics on a machine without a device says nothing, and what does.
+NO_DEVICE = (
+    "they hold statistics only, so that PyTorch on CPU is compared with itself; choose a device with "
+    "--msprobe-device, or collect with task tensor to judge the recorded values"
+)
+
+
 def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
@@ -28,6 +35,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     cells = 0
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
+    untested = 0
     for path in suite.files:
         try:
             dump = suite.dump(path)
@@ -36,6 +44,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
         if dump.problem:
             problems.append(f"msprobe: {dump.problem}")
         devices[suite.engines.device_for(dump)] += 1
+        untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
             found = split_record_name(record)
             if is_cell_record(record):
@@ -50,6 +59,8 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
     lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    if untested:
+        lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
         *lines,
         *_benchmark_lines(suite, calls),
@@ -85,7 +96,7 @@ def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
 def _device_text(device: DeviceSpecification) -> str:
     if device.engine == "recorded":
         return "recorded values (what the training run itself computed)"
-    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA"}[device.target or "cpu"]
+    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA", "npu": "Ascend (torch_npu)"}[device.target or "cpu"]
     index = "" if device.index is None else f":{device.index}"
     return f"{device.engine} {version_of(device.engine)} on {target}{index}"
 

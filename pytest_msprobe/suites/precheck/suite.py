@@ -27,7 +27,7 @@ from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Su
 from pytest_msprobe.suites.places import place_in
 from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
-from pytest_msprobe.suites.precheck.header import header_lines
+from pytest_msprobe.suites.precheck.header import NO_DEVICE, header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import OPTIONS, PrecheckSettings
 from pytest_msprobe.suites.precheck.report import PrecheckReport
@@ -144,7 +144,22 @@ class PrecheckSuite(Suite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """The CSV pair."""
-        return PrecheckReport(self._context.out, continued)
+        return PrecheckReport(self._context.out, continued, self._untested)
+
+    def _untested(self) -> str:
+        """Why no verdict says anything of a device; "" when one does."""
+        if self._context.has_other_hosts:
+            return ""  # their devices are not known here
+        dumps = [self.dump(path) for path in self.files if self._is_readable(path)]
+        untested = [dump for dump in dumps if self.engines.tests_no_device(dump)]
+        return f"no device was tested: {NO_DEVICE}" if untested and len(untested) == len(dumps) else ""
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self.dump(path)
+        except DumpError:
+            return False  # the collection reports it
+        return True
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""

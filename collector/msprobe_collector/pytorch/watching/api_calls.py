@@ -6,6 +6,8 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +30,10 @@ Unfinished = Callable[[BackwardCall], None]
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
+_OPERATORS = torch._ops.__file__
+_TORCH = str(Path(torch.__file__).parent) + "/"
+
+
 class _Thread(threading.local):
     is_in_backward = False
 
@@ -44,7 +50,12 @@ class CallMode(torch.overrides.TorchFunctionMode):
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
         calls = self._calls
         call = calls.names.of(func)
-        if call is None or not calls.recorder.is_collecting or calls.activity.is_inside:
+        if (
+            call is None
+            or not calls.recorder.is_collecting
+            or calls.activity.is_inside
+            or (call.startswith("Aten.") and _is_inside_torch(sys._getframe(1)))
+        ):
             if func not in _BACKWARD:
                 return func(*args, **(kwargs or {}))
             self._thread.is_in_backward = True
@@ -77,6 +88,13 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return run_backward(*args, **kwargs)
 
         return run
+
+
+def _is_inside_torch(frame: FrameType) -> bool:
+    """Whether PyTorch itself calls an operator by its own name, as DTensor does in a backward pass."""
+    while frame.f_code.co_filename == _OPERATORS and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(_TORCH)
 
 
 class ApiCalls:

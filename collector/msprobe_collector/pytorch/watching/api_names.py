@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import _VF
 
+from msprobe_collector.pytorch.watching import npu_operators
 from msprobe_collector.pytorch.watching.call_form import is_operator
 
 _LISTED = Path(__file__).with_name("not_recorded.txt")
@@ -32,7 +33,7 @@ _OPERATORS = {
 }
 _IN_PLACE_OPERATORS = frozenset(f"__i{operator}__" for operator in _OPERATORS.values())
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_NAMESPACES = {"aten": "Aten", "npu": "NPU", "atb": "NPU.atb", "mindspeed": "NPU.mindspeed"}
+_NAMESPACES = {"aten": "Aten", **npu_operators.NAMESPACES}
 #: Operators that PyTorch's own Python code calls: a user sees what stands above them.
 _INTERNAL_NAMESPACES = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "debugprims", "fsdp", "inductor"}
@@ -83,6 +84,10 @@ def _public_names() -> dict[Any, str]:
     names: dict[Any, str] = {}
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
         names[getattr(_VF, name)] = f"VF.{name}"
+    # Their own names are those of Python 2.
+    names[torch.Tensor.__rdiv__] = "Tensor.__rtruediv__"
+    for name in ("max_pool1d", "max_pool2d", "max_pool3d"):  # what the functions of this name hand over
+        names[getattr(torch, name)] = f"Functional.{name}"
     for module, prefix in (
         (torch.nn.functional, "Functional"),
         (torch, "Torch"),

@@ -17,6 +17,8 @@ from msprobe_collector.recording.backward_call import BackwardCall, Completed
 from msprobe_collector.recording.faults import FaultLog
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+#: Number of the backward pass that runs in this thread, -1 outside.
+graph_task: Callable[[], int] = torch._C._current_graph_task_id
 _CONTAINERS = (list, tuple, dict)
 _Part = tuple[Any, Any, Any, Any]
 
@@ -67,6 +69,17 @@ class Sources(NamedTuple):
             return gradients[:listed], others
 
         return parted
+
+
+def _leave_out_shared(
+    found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]], targets: dict[Any, list[tuple[int, Edge]]]
+) -> None:
+    """Of a tensor that stands for several arguments, several nodes do not say which edge belongs to which of them."""
+    unclear = {position for known in targets.values() if len(known) > 1 for position, _ in known}
+    for key, (_, to) in list(found.items()):
+        to[:] = [item for item in to if item[1] not in unclear]
+        if not to:
+            del found[key]
 
 
 class GradientTap:
@@ -130,19 +143,20 @@ class GradientTap:
         )
         ends = self._edges_to(sources, [node for node, _ in outputs.values()])
         hooks = 0
+        in_first_pass = _first_pass_of(call)
         for key, (node, at) in outputs.items():
             to = ends.pop(key, None)
             hooks += 1
             if on_begin is not None:
-                node.register_prehook(self._safely(_incoming(call, at)))
+                node.register_prehook(self._safely(_incoming(call, at), in_first_pass))
                 if to is not None:
                     hooks += 1
-                    node.register_hook(self._safely(_outgoing(call, to[1])))
+                    node.register_hook(self._safely(_outgoing(call, to[1]), in_first_pass))
             else:
-                node.register_hook(self._safely(_both(call, at, to[1] if to else [])))
+                node.register_hook(self._safely(_both(call, at, to[1] if to else []), in_first_pass))
         for node, to_arguments in ends.values():
             hooks += 1
-            node.register_hook(self._safely(_outgoing(call, to_arguments)))
+            node.register_hook(self._safely(_outgoing(call, to_arguments), in_first_pass))
         call.expect(hooks)
         return call
 
@@ -174,22 +188,44 @@ class GradientTap:
                     # Kept: a wrapper of a node that dies leaves its id to another.
                     seen[id(following)] = following
                     waiting.append(following)
+        if len(seen) > len(outputs):
+            _leave_out_shared(found, targets)
         return found
 
-    def _safely(self, hook: Callable[..., None]) -> Callable[..., None]:
+    def _safely(self, hook: Callable[..., None], in_first_pass: Callable[[], bool]) -> Callable[..., None]:
         activity, faults = self._activity, self._faults
 
         def run(*gradients: Any) -> None:
             was_inside, activity.is_inside = activity.is_inside, True
             try:
                 with torch.no_grad():
-                    hook(*gradients)
+                    if in_first_pass():
+                        hook(*gradients)
             except Exception as error:  # the border between the collector and the user's training
                 faults.note("taking gradients", error)
             finally:
                 activity.is_inside = was_inside
 
         return run
+
+
+def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
+    """Whether a hook runs in the backward pass that ran the call's first one.
+
+    A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients of
+    two passes do not belong into one record.
+    """
+    first: list[int] = []
+
+    def in_first_pass() -> bool:
+        task = graph_task()
+        if not first:
+            first.append(task)
+        elif first[0] != task:
+            call.complete()
+        return first[0] == task
+
+    return in_first_pass
 
 
 # Closures of hooks hold neither nodes nor tensors: a node would live as long as itself.

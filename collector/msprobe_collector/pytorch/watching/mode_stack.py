@@ -8,23 +8,33 @@ from torch import overrides
 
 
 def push(mode: Any) -> None:
-    """Put `mode` on the stack, unless it is there."""
+    """Put `mode` below all others, unless it is there: a `with` of the script takes the topmost off when it ends."""
     if not is_on(mode):
-        overrides._push_mode(mode)
+        above = _popped_until(None)
+        _push_all([mode, *above])
 
 
 def remove(mode: Any) -> bool:
-    """Take `mode` off; modes that the script has entered since stay. False when it was not there."""
+    """Take `mode` off; modes of the script stay. False when it was not there."""
     if not is_on(mode):
         return False
-    above = []
-    while (top := overrides._pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        overrides._push_mode(other)
+    _push_all(_popped_until(mode))
     return True
 
 
 def is_on(mode: Any) -> bool:
     """Whether `mode` is on the stack of this thread."""
     return any(other is mode for other in overrides._get_current_function_mode_stack())
+
+
+def _popped_until(mode: Any) -> list[Any]:
+    """The modes above `mode`, or all, lowest first; they and `mode` are off the stack."""
+    above: list[Any] = []
+    while overrides._len_torch_function_stack() and (top := overrides._pop_mode()) is not mode:
+        above.insert(0, top)
+    return above
+
+
+def _push_all(modes: list[Any]) -> None:
+    for mode in modes:
+        overrides._push_mode(mode)

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from msprobe_collector.pytorch.watching.gradients import graph_task
 from msprobe_collector.recording.method_swaps import MethodSwaps
-
-_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class Call(NamedTuple):
@@ -51,7 +50,7 @@ class Recomputation(threading.local):
         Besides the checkpoints of torch.utils.checkpoint, which say so, those of other libraries are known by their
         gradient mode, which backward passes switch off and a repeated forward switches on.
         """
-        return self._depth > 0 or (_graph_task() != -1 and torch.is_grad_enabled())
+        return self._depth > 0 or (graph_task() != -1 and torch.is_grad_enabled())
 
     def note(self, call: str, name: str, parent: str | None) -> None:
         """A call runs; it may be inside a checkpoint that is repeated later."""

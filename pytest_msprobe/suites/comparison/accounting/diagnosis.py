@@ -18,6 +18,8 @@ Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
 OUTCOMES: tuple[Outcome, ...] = ("fault", "unaccounted", "rounding", "equal")
 _MOST_GROWTHS = 5
 _MOST_SHOWN = 5
+#: So many parameters that differ are one cause.
+_SEVERAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,9 @@ class Diagnosis:
         if self.outcome == "equal":
             yield "Every value that was compared is equal, bit by bit."
         elif self.outcome == "fault":
-            shown = [self._sentence(fault) for fault in self.faults[:_MOST_SHOWN]]
-            more = len(self.faults) - len(shown)
+            state, others = self._initial_state()
+            shown = [*state, *(self._sentence(fault) for fault in others[:_MOST_SHOWN])]
+            more = len(others) - len(others[:_MOST_SHOWN])
             yield f"At fault: {'; '.join(shown)}{f'; and {more} more' if more else ''}."
         elif self.outcome == "rounding":
             yield f"No operation is wrong on either side: {inheriting} operations differ, all of it rounding."
@@ -126,6 +129,18 @@ class Diagnosis:
         if self.missing:
             yield f"{self.missing} records of the target were not part of this run."
 
+    def _initial_state(self) -> tuple[list[str], list[Fault]]:
+        """(a sentence on all values when several parameters differ before any operation, the other faults)."""
+        values = [fault for fault in self.faults if fault.kind in ("parameter", "constant", "batch")]
+        parameters = [fault for fault in values if fault.kind == "parameter"]
+        if len(parameters) < _SEVERAL:
+            return [], list(self.faults)
+        names = ", ".join(fault.name or f"{fault.step.record}.{fault.value}" for fault in parameters[:_SEVERAL])
+        return [
+            f"{len(values)} values differ before any operation, {len(parameters)} of them parameters ({names}, ...): "
+            "another initial state, checkpoint or number of optimizer steps"
+        ], [fault for fault in self.faults if fault not in values]
+
     def _sentence(self, fault: Fault) -> str:
         name, *more = fault.records or [fault.step.record]
         others = f" (and {' and '.join(record.rpartition('.')[2] for record in more)})" if more else ""
@@ -133,7 +148,8 @@ class Diagnosis:
         where = f", called from {frame.file}:{frame.line}" if frame is not None else ""
         growth = self.growths(fault.reached)[:1]
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
-        reach = f"; {len(fault.reached)} operations inherit it{grows}" if fault.reached else ""
+        count = len(fault.reached)
+        reach = f"; {count} {'operation inherits' if count == 1 else 'operations inherit'} it{grows}" if count else ""
         return f"{name}{others}: {fault.sentence.rstrip('.')}{where}{reach}"
 
     def frame(self, fault: Fault) -> Any:

@@ -1,0 +1,104 @@
+"""Off means absent; seeds; the gradient monitor; folders."""
+
+from __future__ import annotations
+
+import csv
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, overrides
+
+from msprobe_collector import ConfigurationError
+from msprobe_collector.pytorch import seed_all
+
+
+def state() -> tuple[object, ...]:
+    return (
+        nn.Module.__call__,
+        torch.compile,
+        torch.distributed.all_reduce,
+        torch.distributed.Work.wait,
+        overrides.has_torch_function,
+        torch.autograd._engine_run_backward,
+        torch.utils.checkpoint.CheckpointFunction.__dict__["forward"],
+        overrides._len_torch_function_stack(),
+        F.relu,
+        torch.Tensor.__add__,
+    )
+
+
+def test_nothing_is_left_after_stop(make_debugger) -> None:
+    before = state()
+    debugger = make_debugger(level="mix")
+    net = nn.Sequential(nn.Linear(2, 2))
+    assert state() == before
+    debugger.start(net)
+    assert state() != before
+    net(torch.ones(1, 2)).sum().backward()
+    debugger.stop()
+    assert state() == before
+    debugger.step()
+    assert not any(parameter._backward_hooks for parameter in net.parameters())
+    assert set(vars(net)) == set(vars(nn.Sequential()))
+
+
+def test_a_mode_that_the_script_leaves_on_stays(make_debugger) -> None:
+    debugger = make_debugger()
+    with torch.device("meta"):
+        debugger.start()
+    with torch.device("meta"):
+        debugger.stop()
+        assert torch.empty(1).is_meta
+    assert overrides._len_torch_function_stack() == 0
+
+
+def test_importing_loads_no_framework() -> None:
+    code = (
+        "import sys; from msprobe_collector.pytorch import PrecisionDebugger;"
+        "sys.exit(bool({'torch', 'numpy', 'mindspore'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_equal_seeds_give_equal_numbers() -> None:
+    def draw() -> tuple[float, ...]:
+        seed_all(7)
+        return random.random(), float(np.random.rand()), torch.rand(1).item()
+
+    assert draw() == draw()
+    with pytest.raises(ValueError, match="seed_all"):
+        seed_all(-1)
+
+
+def test_dropout_is_removed_and_restored() -> None:
+    x = torch.ones(100)
+    seed_all(1, rm_dropout=True)
+    assert torch.equal(nn.Dropout(0.5)(x), x)
+    seed_all(1)
+    assert not torch.equal(nn.Dropout(0.5)(x), x)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_gradients_that_the_optimizer_gets(is_named, make_debugger, tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.named_parameters() if is_named else net.parameters(), 0.1)
+    debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
+    debugger.monitor(optimizer)
+    net(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    debugger._at_exit()
+    (file,) = (tmp_path / "dump").glob("rank0/grad_summary_0.csv")
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    names = ["weight", "bias"] if is_named else ["param_groups.0.params.0", "param_groups.0.params.1"]
+    assert [next(iter(row.values())) for row in rows] == names
+
+
+def test_level_l2_is_refused(make_debugger) -> None:
+    with pytest.raises(ConfigurationError, match="MindSpore"):
+        make_debugger(level="L2")
