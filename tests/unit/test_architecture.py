@@ -74,7 +74,12 @@ ALLOWED = {
         "pytest_msprobe.engines.time_limit",
     ),
     "pytest_msprobe.finder": (),
-    "pytest_msprobe.plugin": ("pytest_msprobe.activation", "pytest_msprobe.finder", "pytest_msprobe.hookspecs", "pytest_msprobe.run"),
+    "pytest_msprobe.plugin": (
+        "pytest_msprobe.activation",
+        "pytest_msprobe.finder",
+        "pytest_msprobe.hookspecs",
+        "pytest_msprobe.run",
+    ),
     "msprobe_collector": (),
 }
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from msprobe_collector.recording.method_swaps import MethodSwaps
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 
 class JitCalls:

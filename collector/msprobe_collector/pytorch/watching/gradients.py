@@ -28,14 +28,14 @@ class Edge(NamedTuple):
 
     Attributes:
         node: backward node, None for a leaf.
-        index: which output of the node the tensor is.
+        output: which output of the node the tensor is.
         leaf: the tensor itself when it is a leaf.
         part: for a view whose base is changed through it: shape and strides of the base, shape of the view, and its
             strides and offset in the base.
     """
 
     node: Any
-    index: int
+    output: int
     leaf: Any
     part: _Part | None = None
 
@@ -107,7 +107,8 @@ class GradientTap:
         if is_in_place and tensors and tensors[0] is arguments[0]:
             edges[0] = _edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
-        return Sources(edges if has_floating else edges[len(tensors) :], len(tensors) * has_floating, tuple(inner), floor)
+        listed = len(tensors) if has_floating else 0
+        return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor)
 
     def attach(
         self,
@@ -165,7 +166,7 @@ class GradientTap:
         targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
         for position, edge in enumerate(sources.edges):
             if edge is not None:
-                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.index)
+                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.output)
                 targets.setdefault(key, []).append((position, edge))
         found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]] = {}
         if not targets:
@@ -232,7 +233,7 @@ def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
 
 
 def _incoming(call: BackwardCall, at: list[tuple[int, Edge]]) -> Callable[..., None]:
-    places = [(position, edge.index, edge.part) for position, edge in at]
+    places = [(position, edge.output, edge.part) for position, edge in at]
 
     def hook(gradients: Sequence[Any]) -> None:
         call.arrived(incoming=_received(places, gradients))
@@ -250,7 +251,7 @@ def _outgoing(call: BackwardCall, to: list[tuple[int, int, Edge]]) -> Callable[.
 
 
 def _both(call: BackwardCall, at: list[tuple[int, Edge]], to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
-    received = [(position, edge.index, edge.part) for position, edge in at]
+    received = [(position, edge.output, edge.part) for position, edge in at]
     places = [(number, position, edge.part) for number, position, edge in to]
 
     def hook(sent: Sequence[Any], gradients: Sequence[Any]) -> None:
