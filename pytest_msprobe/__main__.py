@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import coverage, merging, operators, templates
+from pytest_msprobe.commands import coverage, merging, operators, page, templates
 from pytest_msprobe.commands.failure import CommandError
 
 #: Modules with `add_to(commands)`, which sets `run(arguments)`: it gives the exit code, or None for 0.
-COMMANDS = (templates, merging, coverage, operators)
+COMMANDS = (templates, merging, page, coverage, operators)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

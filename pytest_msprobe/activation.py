@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +18,9 @@ from pytest_msprobe.run.settings import Settings, read_settings
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
 from pytest_msprobe.workers.devices import check_index, choose_devices
+
+if TYPE_CHECKING:
+    from pytest_msprobe.workers.controller import WorkersPlugin
 
 
 def activate(config: pytest.Config) -> None:
@@ -34,6 +37,7 @@ def activate(config: pytest.Config) -> None:
     _register_markers(config)
     run = Run(config, settings, suite)
     config.stash[keys.RUN], config.stash[keys.SUITE] = run, suite
+    suite.assign(tuple(getattr(config, "workerinput", {}).get("msprobe_devices", ())))
     if not hasattr(config, "workerinput"):
         _set_up_writer(config, run)
     if config.getoption("htmlpath", None):
@@ -89,13 +93,18 @@ def _collect(config: pytest.Config, settings: Settings, suite: Suite) -> None:
 def _set_up_writer(config: pytest.Config, run: Run) -> None:
     settings, suite = run.settings, run.suite
     index = RecordIndex(suite, config.rootpath, settings.timeout_seconds, settings.values["seed"])
+    workers = _plan_workers(config, run, index)
+    # Which records there are may depend on the devices, so that these come first.
+    suite.assign(workers.devices if workers else ())
     earlier = _earlier_run(settings, index)
     run.done = earlier.done if earlier else frozenset()
-    more = _register_workers(config, run, index, earlier)
+    if workers:
+        workers.earlier = earlier
+        config.pluginmanager.register(workers, "msprobe-workers")
 
     @cache
     def header() -> list[str]:
-        return [*suite.header(), *more()]
+        return [*suite.header(), *(workers.header() if workers else ())]
 
     for name, plugin in suite.plugins():
         config.pluginmanager.register(plugin, name)
@@ -113,19 +122,14 @@ def _earlier_run(settings: Settings, index: RecordIndex) -> EarlierRun | None:
         raise pytest.UsageError(f"--msprobe-resume={settings.resume}: cannot be written: {error.strerror}") from None
 
 
-def _register_workers(
-    config: pytest.Config, run: Run, index: RecordIndex, earlier: EarlierRun | None
-) -> Callable[[], list[str]]:
-    """Plan for workers, if there are any; what the header says of them."""
-    placement = run.suite.placement()
+def _plan_workers(config: pytest.Config, run: Run, index: RecordIndex) -> WorkersPlugin | None:
+    """The plan for workers; None for a single process."""
     if not getattr(config.option, "tx", None) or config.option.dist == "no":
         _check_single_process(config, run)
-        return list
+        return None
     from pytest_msprobe.workers.controller import WorkersPlugin
 
-    plugin = WorkersPlugin(config, run.settings.dumps, placement, index, earlier=earlier)
-    config.pluginmanager.register(plugin, "msprobe-workers")
-    return plugin.header
+    return WorkersPlugin(config, run.settings.dumps, run.suite.placement(), index)
 
 
 def _check_single_process(config: pytest.Config, run: Run) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 _EXTRAS = {
     "mindspore": ("MindSpore", "mindspore"),
     "torch": ("PyTorch", "torch"),
+    "torch_npu": ("torch_npu", ""),
     "matplotlib": ("Matplotlib", "plot"),
     "xlsxwriter": ("XlsxWriter", "xlsx"),
 }
@@ -22,6 +23,8 @@ def is_installed(package: str) -> bool:
 def how_to_install(package: str) -> str:
     """`PyTorch is not installed (pip install '.[torch]' in a clone of pytest-msprobe)`."""
     name, extra = _EXTRAS[package]
+    if not extra:
+        return f"{name} is not installed; it must be the release for the installed PyTorch and CANN"
     return f"{name} is not installed (pip install '.[{extra}]' in a clone of pytest-msprobe)"
 
 

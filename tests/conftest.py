@@ -24,6 +24,7 @@ TESTS = Path(__file__).parent
 #: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
 #: end of the run says so. Tests that import one while they run are marked `needs`.
 NEEDS = {
+    "accounting": "torch",
     "collector": "mindspore",
     "plugin/test_engines.py": "torch",
     "unit/cases/test_argument_roles.py": "torch",

@@ -28,7 +28,7 @@ logger = logging.getLogger("msprobe_collector")
 class Debugger:
     """Collects what the APIs and layers of a training compute; the base of each framework's `PrecisionDebugger`.
 
-    A process has one debugger of a framework. Making it again with the same arguments, or with none, gives the first::
+    A process has one debugger of a framework; making it again with the same arguments, or none, gives the first::
 
         debugger = PrecisionDebugger("config.json")
         for batch in dataset:
@@ -215,13 +215,14 @@ class Debugger:
     def perturb(self, inputs: Any, roundings: int = 1, seed: int = 0) -> Any:
         """`inputs` with each floating element moved by up to `roundings` ULP, up or down at random.
 
-        For a noise run (pytest --msprobe-noise): what rounding alone does. The same script moves the same elements every
-        time; further calls move others. Zeros, NaN and infinities stay.
+        For a noise run (pytest --msprobe-noise): what rounding alone does. A script moves the same elements every time,
+        further calls others. Zeros, NaN and infinities stay.
 
         Args:
             inputs: tensor, NumPy array, or list, tuple or dict of them: new ones are returned, outside of any gradient
-                graph. A layer (Cell): its parameters are moved in place; for a batch of whole numbers only.
-            roundings, seed: at least 1; chooses another random movement.
+                graph. Of a layer (Cell) the parameters are moved in place, for batches of whole numbers.
+            roundings: at least 1.
+            seed: chooses another movement.
 
         Raises:
             DebuggerError: an argument is wrong.
@@ -231,10 +232,7 @@ class Debugger:
         check_roundings(roundings, seed)
         self._perturbations += 1
         change = Perturbation(self._framework, roundings=roundings, seed=seed, call=self._perturbations)
-        if self._framework.is_layer(inputs):
-            self._framework.change_parameters(inputs, change.tensor)
-        else:
-            inputs = change.of(inputs)
+        inputs = change.of(inputs)
         if not change.moved:
             logger.warning("perturb() found no floating numbers to move; give it the %s", self._framework.layer)
         return inputs

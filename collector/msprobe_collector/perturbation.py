@@ -30,7 +30,10 @@ class Perturbation:
         self.moved = 0
 
     def of(self, value: Any) -> Any:
-        """`value` with every floating tensor in it (also in lists, tuples and mappings) replaced by a moved one."""
+        """`value` with every floating tensor in it (also in lists, tuples and mappings) replaced by a moved one.
+
+        The parameters of a layer are moved in place.
+        """
         if isinstance(value, self._framework.values.tensor_types):
             return self.tensor(value)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -42,6 +45,8 @@ class Perturbation:
             return moved if type(value) is dict else type(value)(moved)  # type: ignore[call-arg]  # as dicts are made
         if isinstance(value, np.ndarray):
             return self._array(value)
+        if self._framework.is_layer(value):
+            self._framework.change_parameters(value, self.tensor)
         return value
 
     def tensor(self, tensor: Any) -> Any:

@@ -24,7 +24,7 @@ from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
 from pytest_msprobe.engines.precision import is_differentiable
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Unsupported, map_leaves
 
 _NO_GRADIENTS = GradientPairing({}, (), ())
 
@@ -39,6 +39,7 @@ class Case:
         pairing: which recorded gradient belongs to which argument.
         wanted: arguments to differentiate.
         notes: what the dump left open about the inputs.
+        constructed: name of the edge case whose inputs it has, "" for the recorded call.
     """
 
     api: ApiName
@@ -48,10 +49,16 @@ class Case:
     pairing: GradientPairing
     wanted: tuple[LeafPath, ...]
     notes: tuple[str, ...]
+    constructed: str = ""
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
         return [value.dtype if isinstance(value, TensorValue) else None for value in self.output_values()]
+
+    def gradient_label(self, path: LeafPath) -> str:
+        """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
+        entry = self.pairing.entries.get(path)
+        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""
@@ -81,6 +88,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    map_leaves(call, _protected)
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
     wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
     return Case(api, forward, backward, call, pairing, wanted, tuple(notes))
@@ -104,9 +112,17 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
-        return source.incoming(str(case.api), case.backward.incoming)
+        return tuple(_protected((), value) for value in source.incoming(str(case.api), case.backward.incoming))
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
+
+
+def _protected(_: LeafPath, value: Any) -> Any:
+    """`value`; an array can be written to no more, since every engine gets the same one and works on a copy."""
+    array = value.array if isinstance(value, NumpyArgument) else value
+    if hasattr(array, "__array_interface__"):
+        array.flags.writeable = False
+    return value
 
 
 def _forward(dump: Dump, name: str) -> ForwardRecord:

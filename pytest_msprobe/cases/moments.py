@@ -20,6 +20,10 @@ _TABLE = 4096
 #: From this share of the largest possible variance on, all values are at the ends.
 _TWO_POINTS = 0.98
 _BLOCK = 1 << 16
+#: Of 32 random bits the upper ones choose a value of the table, the lower ones a place between it and the next.
+_SHIFT = 20
+_BETWEEN = (1 << _SHIFT) - 1
+assert _TABLE == 1 << 32 - _SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,18 @@ def _draw_between(
         out[:] = table
         return
     table.sort()
-    steps = np.append(np.diff(table), 0.0)
+    # In the dtype of the tensor where it is short: float64 would be drawn and moved through memory only to be rounded.
+    table = table.astype(np.float32 if out.dtype.itemsize <= 4 and out.dtype.kind != "i" else np.float64)
+    steps = np.append(np.diff(table), 0).astype(table.dtype) * table.dtype.type(1 / (_BETWEEN + 1))
     for start in range(0, out.size, _BLOCK):
         block = out[start : start + _BLOCK]
-        places = generator.random(block.size) * (_TABLE - 1)
-        left = places.astype(np.int32)
-        places -= left
-        block[:] = table[left] + places * steps[left]
+        # One number gives both: which value of the table, and how far on to the next.
+        drawn = generator.integers(0, 1 << 32, size=block.size, dtype=np.uint32)
+        left = (drawn >> _SHIFT).astype(np.intp)
+        found = (drawn & _BETWEEN).astype(table.dtype)
+        found *= steps.take(left)
+        found += table.take(left)
+        block[:] = found
 
 
 def _adjusted(values: Floats, moments: Moments) -> Floats:

@@ -11,6 +11,16 @@ from pytest_msprobe.apis.operators import find_operator
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.torch_map import missing_attributes
 
+#: API types of MSAdapter, which passes calls on to functions of mint of the same names and arguments.
+_OF_MSADAPTER = {"Torch": "Mint", "Functional": "MintFunctional", "Tensor": "Tensor"}
+
+
+def in_mindspore(api: ApiName, framework: str) -> ApiName:
+    """`api` of a dump of `framework` under MindSpore's own name: `Mint.add` for `Torch.add` of MSAdapter."""
+    if framework != "mindtorch":
+        return api
+    return ApiName(_OF_MSADAPTER.get(api.type, api.type), api.api, api.number)
+
 
 def resolve(mindspore: Any, api: ApiName, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
     """The callable of `api`, which the table of operators has.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,10 +12,11 @@ from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.float_environment import restore_subnormals
 from pytest_msprobe.engines.loading import load_framework
-from pytest_msprobe.engines.mindspore_callables import resolve
-from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.memory_filling import filled_memory
+from pytest_msprobe.engines.mindspore_callables import in_mindspore, resolve
+from pytest_msprobe.engines.mindspore_refusals import discard_left_errors, missing_kernel
 from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
+from pytest_msprobe.engines.precision import argument_dtype, contiguous, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -31,8 +32,6 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.installing import how_to_install, is_installed
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
-#: How often an error is waited for again; two have been seen.
-_MOST_LEFT_ERRORS = 10
 
 
 class MindSporeEngine:
@@ -56,8 +55,9 @@ class MindSporeEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why MindSpore cannot run `api`, or None when it may."""
-        if framework != "mindspore":
+        if framework not in ("mindspore", "mindtorch"):
             return f"MindSpore cannot run the calls of a {framework} dump"
+        api = in_mindspore(api, framework)
         if api.type not in _TYPES:
             return f"{api.type} calls cannot be run from a dump"
         if find_operator("mindspore", api.type, api.table_name) is None:
@@ -72,9 +72,9 @@ class MindSporeEngine:
         leaves: dict[LeafPath, Any] = {}
 
         def convert(path: LeafPath, value: Any) -> Any:
-            return self._convert(call.api, path, value, differentiate, leaves)
+            return self._convert(call, path, value, differentiate, leaves)
 
-        function = resolve(self._mindspore, call.api, map_attributes(call, convert))
+        function = resolve(self._mindspore, in_mindspore(call.api, call.framework), map_attributes(call, convert))
         arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
@@ -88,11 +88,18 @@ class MindSporeEngine:
                 **{key: _with_leaves(value, placed) for key, value in keywords.items()},
             )
 
-        with _Guarded(self._mindspore, self.target):
+        with _Guarded(self._mindspore, self.target), _fitting(call):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        mindspore = self._mindspore
+        with _Guarded(mindspore, self.target):
+            # mint.full has no kernel on CPUs.
+            return filled_memory(sizes, lambda count: mindspore.ops.fill(mindspore.float32, (count,), value), _array)
 
     @cached_property
     def _mindspore(self) -> Any:
@@ -112,17 +119,19 @@ class MindSporeEngine:
         return mindspore
 
     def _convert(
-        self, api: ApiName, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
+        self, call: Call, path: LeafPath, value: Any, differentiate: tuple[LeafPath, ...], leaves: dict[LeafPath, Any]
     ) -> Any:
         if isinstance(value, Dtype):
-            raised = argument_dtype(value, api.short, is_raised=self._is_raised)
+            raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
             return getattr(self._mindspore, raised.array_name or raised.name)
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
-            return plain_argument(api, path, value)
-        is_raised = self._is_raised and not describes_dtype(api.short)
-        tensor = self._mindspore.Tensor(copy_of(value, is_raised=is_raised))
+            return plain_argument(call.api, path, value)
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
+        tensor = self._mindspore.Tensor(contiguous(value, is_raised=is_raised))
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
             leaves[path] = tensor
         return tensor
@@ -163,8 +172,19 @@ class MindSporeExecution:
             return self._mindspore.ops.zeros_like(output)
         if tuple(gradient.shape) != tuple(output.shape):
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
-        tensor = self._mindspore.Tensor(copy_of(gradient, is_raised=False))
+        tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
+
+
+@contextmanager
+def _fitting(call: Call) -> Iterator[None]:
+    """Around a call of MSAdapter: what PyTorch accepts and mint does not says nothing of the device."""
+    try:
+        yield
+    except TypeError as error:
+        if call.framework != "mindtorch":
+            raise
+        raise Unsupported(f"the arguments do not fit mindspore.mint: {str(error).partition(chr(10))[0]}") from None
 
 
 class _Guarded:
@@ -182,21 +202,10 @@ class _Guarded:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         restore_subnormals()
         if error is not None:
-            _discard_left_errors(self._mindspore)
+            discard_left_errors(self._mindspore)
         lacking = missing_kernel(error) if isinstance(error, Exception) else None
         if lacking is not None:
             raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
-
-
-def _discard_left_errors(mindspore: Any) -> None:
-    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
-    raised, and would do so from the next call.
-    """
-    for _ in range(_MOST_LEFT_ERRORS):
-        with suppress(Exception):  # of any kind: it is the error that was raised already
-            mindspore.runtime.synchronize()
-            (mindspore.Tensor(1.0) + 1.0).asnumpy()
-            return
 
 
 @cache

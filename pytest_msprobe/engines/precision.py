@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msprobe_collector.dump_format import Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.engines.protocol import Array
 
@@ -15,13 +17,20 @@ def copy_of(array: Array, *, is_raised: bool) -> Array:
     """A writable copy of `array`; with `is_raised`, floats as float64 and complex as complex128, which is exact."""
     import numpy as np
 
-    if is_raised:
-        dtype = dtype_of_array(array.dtype)
-        if dtype is not None and dtype.kind == "float":
-            return np.array(array, dtype=np.float64, order="C")
-        if dtype is not None and dtype.kind == "complex":
-            return np.array(array, dtype=np.complex128, order="C")
-    return np.array(array, order="C")
+    return np.array(array, dtype=_dtype(array, is_raised=is_raised), order="C")
+
+
+def contiguous(array: Array, *, is_raised: bool) -> Array:
+    """What `copy_of` returns, or `array` itself where that is the same: for a framework that copies it."""
+    import numpy as np
+
+    return np.asarray(array, dtype=_dtype(array, is_raised=is_raised), order="C")
+
+
+def _dtype(array: Array, *, is_raised: bool) -> Any:
+    dtype = dtype_of_array(array.dtype) if is_raised else None
+    wide = {"float": "float64", "complex": "complex128"}
+    return array.dtype if dtype is None else wide.get(dtype.kind, array.dtype)
 
 
 def argument_dtype(dtype: Dtype, api: str, *, is_raised: bool) -> Dtype:

@@ -5,7 +5,7 @@ Values cross as NumPy arrays and plain Python values only; nothing of a framewor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
@@ -61,6 +61,7 @@ class Call:
         saved_seed: chooses whether up or down.
         arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
         attributes: what the class of a Primitive was called with; None where the dump does not say.
+        is_strided: whether a device under test gets tensors of two and more dimensions as transposed views.
     """
 
     api: ApiName
@@ -71,6 +72,7 @@ class Call:
     saved_seed: int = 0
     arithmetic_roundoff: float = 0.0
     attributes: Mapping[str, Argument] | None = None
+    is_strided: bool = False
 
     @property
     def named(self) -> dict[str, Argument]:
@@ -128,6 +130,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back what the engine holds outside this process."""
+
+
+class DeviceEngine(Engine, Protocol):
+    """An engine that may stand for the device under test."""
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """Leave `value` in the memory that the next tensors will most likely get.
+
+        Allocates a tensor filled with it for each of the `sizes` in bytes, between two small ones, and releases it.
+
+        Returns:
+            Whether the two small ones are still as they were; to be asked once, which releases them.
+        """
 
 
 def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[Array | None, ...]:

@@ -13,7 +13,7 @@ from pytest_msprobe.engines.specification import DeviceSpecification, own_device
 from pytest_msprobe.installing import how_to_install, is_installed, version_of
 
 if TYPE_CHECKING:
-    from pytest_msprobe.engines.protocol import Engine
+    from pytest_msprobe.engines.protocol import DeviceEngine, Engine
 
 #: Set where somebody has said which NPUs this process may use, as containers and schedulers do.
 VISIBLE_ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
@@ -29,7 +29,7 @@ class EngineChoice:
     bench_python: str | None
 
     def device_target(self) -> str:
-        """Where the tested side runs, for dealing out devices: `ascend`, `cuda` or `cpu`."""
+        """Where the tested side runs, for dealing out devices: `ascend`, `npu`, `cuda` or `cpu`."""
         if self.device.target is not None:
             return self.device.target
         return "ascend" if self.device.engine in ("auto", "mindspore") and has_ascend() else "cpu"
@@ -44,21 +44,31 @@ class Engines:
 
     def __init__(self, choice: EngineChoice) -> None:
         self.choice = choice
-        self._devices: dict[DeviceSpecification, Engine] = {}
+        self._devices: dict[DeviceSpecification, DeviceEngine] = {}
 
-    def device_for(self, dump: Dump) -> DeviceSpecification:
-        """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU."""
+    def device_for(self, dump: Dump, *, runs: bool = False) -> DeviceSpecification:
+        """What is tested in `dump`: as chosen; by default Ascend when usable, else recorded values, else a CPU.
+
+        Calls of MSAdapter run on Ascend through MindSpore, as they did in training. With `runs`, it is not recorded
+        values unless they are chosen: something that can run.
+        """
         chosen = self.choice.device
         runner = "mindspore" if dump.framework == "mindspore" else "torch"
         if chosen.engine == "auto":
-            if runner == "mindspore" and has_ascend():
+            if dump.framework != "pytorch" and has_ascend():
                 return DeviceSpecification("mindspore", "ascend")
-            return DeviceSpecification("recorded") if dump.holds_real_data else DeviceSpecification(runner, "cpu")
+            is_recorded = dump.holds_real_data and not runs
+            return DeviceSpecification("recorded") if is_recorded else DeviceSpecification(runner, "cpu")
         if chosen.engine == "mindspore" and chosen.target is None:
             return DeviceSpecification("mindspore", "ascend" if has_ascend() else "cpu")
         return chosen
 
-    def device(self, specification: DeviceSpecification) -> Engine:
+    def tests_no_device(self, dump: Dump) -> bool:
+        """Whether the CPU of PyTorch would be both what is tested and the benchmark, and nobody has asked for that."""
+        is_torch_cpu = self.device_for(dump) == DeviceSpecification("torch", "cpu")
+        return is_torch_cpu and self.choice.device.engine == "auto"
+
+    def device(self, specification: DeviceSpecification) -> DeviceEngine:
         """The engine that runs what `specification` names; not for `recorded`, which belongs to one API call."""
         if specification not in self._devices:
             self._devices[specification] = _make_device(specification)
@@ -93,22 +103,30 @@ class Engines:
 
     def missing(self) -> str:
         """Why the engines that the user asked for cannot run on this machine, as one line; "" when they may."""
+        if self.missing_device() or self.choice.bench_python:
+            return self.missing_device()
+        if self.choice.bench != "auto" and not is_installed(self.choice.bench):
+            return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench)}"
+        if not (is_installed("torch") or is_installed("mindspore")):
+            return f"there is no benchmark: {how_to_install('torch')}, and neither is MindSpore"
+        return ""
+
+    def missing_device(self) -> str:
+        """The same for the device alone."""
         engine, target = self.choice.device.engine, self.choice.device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
             return f"--msprobe-device={engine}: {how_to_install(engine)}"
-        if target == "ascend" and not has_ascend() and VISIBLE_ASCEND not in os.environ:
-            return "--msprobe-device=mindspore:ascend: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+        if target in ("ascend", "npu") and not has_ascend() and VISIBLE_ASCEND not in os.environ:
+            return (
+                f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
+            )
+        if target == "npu" and not is_installed("torch_npu"):
+            return f"--msprobe-device=torch:npu: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
             return (
                 "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "
                 "without CUDA; leave it out"
             )
-        if self.choice.bench_python:
-            return ""
-        if self.choice.bench != "auto" and not is_installed(self.choice.bench):
-            return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench)}"
-        if not (is_installed("torch") or is_installed("mindspore")):
-            return f"there is no benchmark: {how_to_install('torch')}, and neither is MindSpore"
         return ""
 
     def close(self) -> None:
@@ -144,7 +162,7 @@ def has_cuda() -> bool:
     return bool(glob("/dev/nvidia[0-9]*")) and not version_of("torch").endswith("+cpu")
 
 
-def _make_device(specification: DeviceSpecification) -> Engine:
+def _make_device(specification: DeviceSpecification) -> DeviceEngine:
     # A worker sees one device only, which is number 0 there.
     number = None if own_device() else specification.index
     if specification.engine == "torch":

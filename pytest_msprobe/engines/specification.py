@@ -11,11 +11,11 @@ _TARGETS = {
     "auto": (),
     "recorded": (),
     "mindspore": ("cpu", "ascend"),
-    "torch": ("cpu", "cuda"),
+    "torch": ("cpu", "cuda", "npu"),
 }
 #: How a worker process learns which physical device it has; inside its process that device is number 0.
 DEVICE_VARIABLE = "PYTEST_MSPROBE_DEVICE"
-DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]]"
+DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]"
 BENCH_FORMS = "auto, torch or mindspore"
 
 

@@ -30,7 +30,7 @@ _DECOMPOSED = """
     _fused_rms_norm_backward grid_sampler_2d celu
 """.split()
 
-Axes = Sequence[int] | int | None
+Axes = list[int] | int | None
 
 
 @cache
@@ -72,7 +72,7 @@ def _log_softmax(x: Tensor, axis: int, _to_float: bool) -> Tensor:
 
 
 def _layer_norm(
-    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
+    x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     if list(shape) != list(x.shape[x.dim() - len(shape) :]):
         raise NotImplementedError("the kernel says what is wrong with the shape")
@@ -96,7 +96,7 @@ def _group_norm(
     return _scaled(result.reshape(x.shape), *parts), mean.squeeze(2), factor.squeeze(2)
 
 
-def _normalized(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+def _normalized(x: Tensor, axes: list[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     variance, mean = _var_mean(x, axes, correction=0, keepdim=True)
     factor = (variance + epsilon).rsqrt()
     return (x - mean) * factor, mean, factor
@@ -110,7 +110,7 @@ def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 def _layer_norm_backward(
     incoming: Tensor,
     x: Tensor,
-    shape: Sequence[int],
+    shape: list[int],
     mean: Tensor,
     factor: Tensor,
     weight: Tensor | None,
@@ -153,7 +153,7 @@ def _group_norm_backward(
     return _only(found, wanted)
 
 
-def _through_normalization(inner: Tensor, normalized: Tensor, factor: Tensor, axes: Sequence[int]) -> Tensor:
+def _through_normalization(inner: Tensor, normalized: Tensor, factor: Tensor, axes: list[int]) -> Tensor:
     """The gradient of what was normalised along `axes`, from the one of the result."""
     count = max(1, math.prod(inner.shape[axis] for axis in axes))
     along = normalized * (inner * normalized).sum(axes, keepdim=True)
@@ -164,7 +164,7 @@ def _only(found: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor | Non
     return tuple(value if is_wanted else None for value, is_wanted in zip(found, wanted))
 
 
-def _summed(x: Tensor, axes: Sequence[int]) -> Tensor:
+def _summed(x: Tensor, axes: list[int]) -> Tensor:
     return x.sum(axes) if axes else x.clone()  # sum over no axis means all
 
 

@@ -1,7 +1,8 @@
-"""PyTorch as an engine: the float64 CPU benchmark, or a device in the dump's own dtype (CPU or CUDA)."""
+"""PyTorch as an engine: the float64 CPU benchmark, or a device in the dump's own dtype (CPU, CUDA or NPU)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.memory_filling import filled_memory
+from pytest_msprobe.engines.npu import npu_function, use_npu
 from pytest_msprobe.engines.plain_arguments import plain_argument
 from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
 from pytest_msprobe.engines.protocol import (
@@ -46,7 +49,7 @@ class TorchEngine:
     name = "torch"
 
     def __init__(self, device: str = "cpu", *, is_raised: bool) -> None:
-        """An engine on `device` (`cpu`, `cuda`, `cuda:1`), in float64 when `is_raised`, else in the dump's dtypes."""
+        """An engine on `device` (`cpu`, `cuda:1`, `npu`), in float64 when `is_raised`, else in the dump's dtypes."""
         self._device = device
         self._is_raised = is_raised
         self.label = f"torch {device.upper()} {'float64' if is_raised else 'in the dump dtypes'}"
@@ -72,7 +75,10 @@ class TorchEngine:
         arithmetic = _rounded_arithmetic(call)
         with self._torch.set_grad_enabled(bool(differentiate)), saving, arithmetic:
             try:
-                returned = binding.call(arguments, keywords, self._roots, attributes)
+                if self._device.startswith("npu") and call.api.type == "NPU":
+                    returned = npu_function(call.api.api)(*arguments, **keywords)
+                else:
+                    returned = binding.call(arguments, keywords, self._roots, attributes)
             except TypeError as error:
                 if not self._is_raised:
                     raise
@@ -89,10 +95,21 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing is held."""
 
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """See `DeviceEngine.fill_memory`."""
+        return filled_memory(
+            sizes,
+            lambda count: self._torch.full((count,), value, dtype=self._torch.float32, device=self._device),
+            lambda tensor: to_array(self._torch, tensor),
+        )
+
     @cached_property
     def _torch(self) -> Any:
         try:
-            return load_framework("torch")
+            torch = load_framework("torch")
+            if self._device.startswith("npu"):
+                use_npu(torch, self._device)
+            return torch
         except ImportError as error:
             raise Unsupported(_unusable(error)) from None
 
@@ -117,7 +134,9 @@ class TorchEngine:
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
-        tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
+        tensor = _own_tensor(self._torch, value, is_raised=is_raised).to(self._device)
+        if call.is_strided and not self._is_raised and tensor.ndim > 1:
+            tensor = tensor.mT.contiguous().mT
         if path not in differentiate:
             return tensor
         leaves[path] = tensor.requires_grad_()
@@ -233,6 +252,14 @@ def to_tensor(torch: Any, array: Array) -> Tensor:
     return bits
 
 
+def _own_tensor(torch: Any, array: Array, *, is_raised: bool) -> Tensor:
+    """A tensor of the values that nobody else writes to, in float64 with `is_raised`."""
+    if is_raised and array.dtype in ("float32", "float16") and array.flags.carray:
+        widened: Tensor = torch.from_numpy(array).to(torch.float64)  # by all threads, as NumPy does not
+        return widened
+    return to_tensor(torch, copy_of(array, is_raised=is_raised))
+
+
 def to_array(torch: Any, tensor: Tensor) -> Array:
     """The values of `tensor` on the host; shares memory with it where it can."""
     if tensor.layout != torch.strided or tensor.is_quantized:
@@ -252,7 +279,8 @@ def to_array(torch: Any, tensor: Tensor) -> Array:
 def _like(torch: Any, gradient: Array | None, output: Tensor) -> Tensor:
     if gradient is None:
         return cast("Tensor", torch.zeros_like(output))
-    tensor = to_tensor(torch, copy_of(gradient, is_raised=False)).to(output.device, output.dtype)
+    is_raised = output.dtype in (torch.float64, torch.complex128)  # then converted while it is copied
+    tensor = _own_tensor(torch, gradient, is_raised=is_raised).to(output.device, output.dtype)
     if tensor.shape != output.shape:
         raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")
     return tensor

@@ -58,7 +58,7 @@ class ErrorPlotter:
 
         Never raises: a picture is not a verdict.
         """
-        failed = [(row, pair) for row, pair in zip(rows, pairs) if row.status == "error" and _can_be_drawn(*pair)]
+        failed = [(row, pair) for row, pair in zip(rows, pairs) if row.status == "error" and can_be_drawn(*pair)]
         if not failed or self._left <= 0:
             return ""
         row, (tested, reference) = max(failed, key=lambda entry: entry[0].badness)
@@ -70,9 +70,33 @@ class ErrorPlotter:
         return base64.b64encode(picture).decode("ascii")
 
 
-def _can_be_drawn(tested: Any, reference: Any) -> bool:
+def can_be_drawn(tested: Any, reference: Any) -> bool:
+    """Whether two values are arrays of one shape with more than one element."""
     arrays = isinstance(tested, np.ndarray) and isinstance(reference, np.ndarray)
     return arrays and tested.shape == reference.shape and tested.size > 1
+
+
+class DecadeCounts:
+    """Elements by the power of ten of their error.
+
+    Attributes:
+        exact: elements without an error.
+    """
+
+    def __init__(self) -> None:
+        self.exact = 0
+        self._counts = np.zeros(700, np.int64)
+
+    def add(self, errors: npt.NDArray[np.float64]) -> None:
+        """Count finite errors."""
+        finite = errors[np.isfinite(errors)]
+        above = finite[finite > 0]
+        self.exact += finite.size - above.size
+        self._counts += np.bincount(np.floor(np.log10(above)).astype(np.int64) + 350, minlength=700)[:700]
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(exponent, count), ascending."""
+        return tuple((int(at) - 350, int(self._counts[at])) for at in np.flatnonzero(self._counts))
 
 
 def collect_errors(tested: Array, reference: Array) -> Errors:
@@ -82,23 +106,19 @@ def collect_errors(tested: Array, reference: Array) -> Errors:
     step = max(1, -(-int(np.diff(edges).max()) // _BIN_ELEMENTS))
     largest = np.zeros(len(edges) - 1)
     is_nonfinite = np.zeros(len(edges) - 1, np.bool_)
-    decades = np.zeros(700, np.int64)
-    exact = 0
+    counts = DecadeCounts()
     for index, (start, stop) in enumerate(pairwise(edges)):
         part = slice(int(start), int(stop), step)
-        errors = _errors(flat_tested[part], flat_reference[part])
+        errors = absolute_errors(flat_tested[part], flat_reference[part])
         finite = errors[np.isfinite(errors)]
-        above = finite[finite > 0]
+        counts.add(errors)
         largest[index] = finite.max(initial=0.0)
         is_nonfinite[index] = finite.size != errors.size
-        exact += finite.size - above.size
-        decades += np.bincount(np.floor(np.log10(above)).astype(np.int64) + 350, minlength=700)[:700]
-    found = tuple((int(at) - 350, int(decades[at])) for at in np.flatnonzero(decades))
-    return Errors(largest, is_nonfinite, found, exact, step)
+    return Errors(largest, is_nonfinite, counts.pairs(), counts.exact, step)
 
 
-def _errors(tested: Array, reference: Array) -> npt.NDArray[np.float64]:
-    """|b-t|, NaN or inf where one side alone is not finite."""
+def absolute_errors(tested: Array, reference: Array) -> npt.NDArray[np.float64]:
+    """|tested - reference|, the latter rounded to the tested dtype; NaN or inf where one side alone is not finite."""
     wide = np.complex128 if tested.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         actual = tested.astype(wide)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -72,7 +72,7 @@ def encode_row(name: str, row: VerdictRow) -> bytes:
     try:
         line = msgspec.json.encode(encoded)
     except UnicodeEncodeError:
-        line = msgspec.json.encode(_encodable(encoded))
+        line = msgspec.json.encode(encodable(encoded))
     return _unprintable_escaped(line) + b"\n"
 
 
@@ -83,10 +83,46 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, VerdictRow]]:
         ValueError: a line is not a verdict row; the text names file and line.
         OSError: it cannot be read.
     """
+    for number, line in _whole_lines(path):
+        yield _decoded(line, f"{path}: line {number}")
+
+
+class _Key(msgspec.Struct):
+    """What tells a row from the others: the record that it is on."""
+
+    dump: str
+    call: str
+    part: str = ""
+    direction: str | None = None
+    suite: str = ""
+
+
+def read_latest_rows(paths: Sequence[Path]) -> Iterator[VerdictRow]:
+    """The rows of several files; of rows on one record only the last, in the order of the files.
+
+    Raises:
+        ValueError: a line is not a verdict row; the text names file and line.
+        OSError: a file cannot be read.
+    """
+    decode = msgspec.json.Decoder(_Key).decode
+    last: dict[tuple[str, ...], tuple[int, int]] = {}
+    for index, path in enumerate(paths):
+        for number, line in _whole_lines(path):
+            try:
+                key = decode(line)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"{path}: line {number} is not a verdict row: {error}") from None
+            last[key.suite, key.dump, key.call, key.part or key.direction or ""] = index, number
+    kept = set(last.values())
+    for index, path in enumerate(paths):
+        for number, line in _whole_lines(path):
+            if (index, number) in kept:
+                yield _decoded(line, f"{path}: line {number}")[1]
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield _decoded(line, f"{path}: line {number}")
+        yield from ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
 
 
 def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
@@ -112,14 +148,14 @@ def _nested(output: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "figures": figures}
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """`value` with lone surrogates, which paths and names of a dump may hold and UTF-8 has not, written as escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {encodable(key): encodable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
+        return [encodable(item) for item in value]
     return value
 
 

@@ -35,5 +35,9 @@ class JUnitNames:
         file = report.nodeid.partition("::")[0]
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
-        call = shown(wire["call"])
-        case.add_attribute("name", f"{call}.{wire['part']}" if wire["part"] in DIRECTIONS else call)
+        case.add_attribute("name", _name(shown(wire["call"]), wire["part"]))
+
+
+def _name(call: str, part: str) -> str:
+    """`forward-device3` is a direction, too."""
+    return f"{call}.{part}" if part.partition("-")[0] in DIRECTIONS else call

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.text import shortened
 
 
@@ -44,7 +45,8 @@ def _dump_files(path: Path) -> list[Path]:
     # A tensor folder can hold 100,000 files; it never holds a dump.json.
     found = [Path(folder) / "dump.json" for folder, _, files in _walk(path) if "dump.json" in files]
     if not found:
-        raise pytest.UsageError(f"--msprobe-dump={path}: holds no dump.json; give a dump, step or rank folder")
+        why = NOT_READ if holds_kernel_dump(path) else "holds no dump.json; give a dump, step or rank folder"
+        raise pytest.UsageError(f"--msprobe-dump={path}: {why}")
     return sorted(found, key=_natural)
 
 

@@ -15,9 +15,12 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.text import shown, shown_lines
 from pytest_msprobe.engines.time_limit import ending_after, time_limit_seconds
 from pytest_msprobe.run import keys
-from pytest_msprobe.suites.contract import Group, Problem, Record, SuiteError
+from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.verdicts import OUTCOMES, Status, Verdict, VerdictRow
+
+#: Characters of an explanation that rows keep: a dump may make it as long as it likes.
+_LONGEST_EXPLANATION = 4000
 
 
 class CheckFailure(AssertionError):
@@ -138,7 +141,7 @@ class RecordItem(pytest.Item):
         return Record(self.path, self.group, self.name, selected)
 
     def runtest(self) -> None:
-        """Judge, keep the row for the report, and raise or skip as the verdict says."""
+        """Judge, keep the row for the report, and raise, skip or xfail as the verdict says."""
         suite, record = self.config.stash[keys.SUITE], self.record
         started = perf_counter()
         try:
@@ -153,6 +156,8 @@ class RecordItem(pytest.Item):
         self._keep(self._row(record, verdict, seconds=perf_counter() - started), verdict.plot)
         if verdict.status == "skip":
             pytest.skip(shown(verdict.message))
+        if verdict.excuse:
+            pytest.xfail(shown(verdict.excuse))
         if verdict.status == "error":
             raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
 
@@ -194,7 +199,7 @@ class RecordItem(pytest.Item):
             self.nodeid,
             record,
             verdict,
-            suite=settings.suite,
+            suite=self.config.stash[keys.SUITE],
             seed=settings.values["seed"],
             seconds=seconds,
             host=gethostname(),
@@ -202,7 +207,7 @@ class RecordItem(pytest.Item):
 
 
 def row_of(
-    node_id: str, record: Record, verdict: Verdict, *, suite: str, seed: int, host: str, seconds: float = 0.0
+    node_id: str, record: Record, verdict: Verdict, *, suite: Suite, seed: int, host: str, seconds: float = 0.0
 ) -> VerdictRow:
     """The row for `verdict` on `record`; its outcome is that of an item without marks."""
     return VerdictRow(
@@ -221,9 +226,11 @@ def row_of(
         seconds=seconds,
         seed=seed,
         host=host,
-        suite=suite,
+        suite=suite.name,
         properties=verdict.properties,
         attachment=verdict.attachment,
+        place=suite.place(record),
+        explanation=verdict.explanation[:_LONGEST_EXPLANATION] if verdict.status == "error" else "",
     )
 
 

@@ -35,6 +35,11 @@ class RecordIndex:
         found = self._groups.get(self.scope_of(node_ids[0]))
         return 0.0 if found is None else self._suite.cost(*found) * len(node_ids) / len(found[1].parts)
 
+    def device_of(self, node_id: str) -> str | None:
+        """The device that must judge an item; None for any."""
+        found = self._groups.get(self.scope_of(node_id))
+        return None if found is None else self._suite.device_of(Record(*found, node_id.rpartition("::")[2]))
+
     def time_limit_seconds(self, node_id: str) -> float | None:
         """How long the check of an item may take in a worker."""
         found = self._groups.get(self.scope_of(node_id))
@@ -55,7 +60,7 @@ class RecordIndex:
         record = Record(file, group, node_id.rpartition("::")[2], parts)
         attachment = self._suite.unrun(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)
-        return row_of(node_id, record, verdict, suite=self._suite.name, seed=self._seed, host=host)
+        return row_of(node_id, record, verdict, suite=self._suite, seed=self._seed, host=host)
 
     def parts_of(self, name: str) -> Sequence[str] | None:
         """The records of the group that reports call `name`; None for an unknown one."""

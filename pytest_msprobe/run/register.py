@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_msprobe.reports.resume import EarlierRun
+from pytest_msprobe.run.page import started_as
 from pytest_msprobe.run.reporting import ReportPlugin
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal_output import Progress
@@ -39,6 +40,8 @@ def register_reports(
         header,
         out=settings.out,
         jsonl=settings.jsonl,
+        page=settings.page,
+        started=started_as(config),
         earlier=earlier,
         allows_empty=settings.allows_empty,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
 from pytest_msprobe.run.observers import VerdictObservers
+from pytest_msprobe.run.page import RunPage
 from pytest_msprobe.run.selection import names_of
 from pytest_msprobe.run.terminal_output import limited_failures
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
@@ -35,12 +36,15 @@ class ReportPlugin:
         *,
         out: Path,
         jsonl: Path | None,
+        page: Path | None = None,
+        started: Mapping[str, object] | None = None,
         earlier: EarlierRun | None,
         allows_empty: bool,
     ) -> None:
-        """A writer of results into the folder `out`, and of machine rows into `jsonl`.
+        """A writer of results into the folder `out`, of machine rows into `jsonl`, and of the page into `page`.
 
-        `header` gives the lines above the run; `earlier` is the run that is continued; `allows_empty` tells whether a
+        `header` gives the lines above the run; `earlier` is the run that is continued; `started`
+        says how this one was; `allows_empty` tells whether a
         run that judged nothing is a success.
 
         Raises:
@@ -59,7 +63,12 @@ class ReportPlugin:
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
         self._lines: JsonLines | None = None
+        self._started = started
+        self._page = RunPage(page, suite) if page is not None else None
         self._jsonl_path = jsonl or (earlier.jsonl if earlier else None)
+        self._shows_rows = self._jsonl_path is not None
+        if self._page is not None and self._jsonl_path is None:
+            self._jsonl_path = self._page.rows_beside()
         self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
         _check_writable("--msprobe-out", out)
         if jsonl is not None and not self._appends:
@@ -121,6 +130,11 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        if self._page is not None and self._jsonl_path is not None:
+            try:
+                self._page.write(self._jsonl_path)
+            except (OSError, ValueError) as error:
+                self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -163,8 +177,10 @@ class ReportPlugin:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
         yield from self._tally.lines(verbosity)
         files = [*self._report.files()]
-        if self._lines is not None:
+        if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
+        if self._page is not None and self._page.option not in self._problems:
+            files.append(("page", self._page.path))
         if files and verbosity >= 0:
             yield Line("")
         yield from (Line(f"{what}: {path}") for what, path in files)
@@ -172,7 +188,7 @@ class ReportPlugin:
     @property
     def _to_continue(self) -> Path | None:
         """The file from which an interrupted run goes on."""
-        return self._lines.path if self._lines is not None else self._report.resumable()
+        return self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
 
     def _faults(self) -> Iterator[str]:
         yield from self._problems.values()
@@ -190,8 +206,14 @@ class ReportPlugin:
                 "nothing was judged, so this run is not a success; see the reasons above, or accept it with "
                 "--msprobe-allow-empty"
             )
+        if self._is_untested:
+            yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
+
+    @property
+    def _is_untested(self) -> bool:
+        return bool(self._tally.judged) and not self._allows_empty and bool(self._report.untested())
 
     @property
     def _is_empty(self) -> bool:
@@ -209,7 +231,7 @@ class ReportPlugin:
             return code
         if self._problems or self._tally.failed or self._report.fault():
             return pytest.ExitCode.TESTS_FAILED
-        if self._is_empty:
+        if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         is_complete = self._earlier is not None and self._tally.total
         return pytest.ExitCode.OK if is_complete else code
@@ -223,6 +245,8 @@ class ReportPlugin:
                 self._unwritten[f"{name} {row.label}".rstrip()] = None
                 return
             self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
+            if self._started is not None and row.run is None:
+                row, self._started = replace(row, run={**self._started, "header": self._header()}), None
             self._lines.write(name, row)
         except OSError as error:
             self._fail(option, f"{name} {row.label}".rstrip(), error)

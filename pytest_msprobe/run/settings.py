@@ -33,6 +33,13 @@ RUN_OPTIONS = (
         option_values.new_file,
     ),
     Option(
+        "page",
+        "FILE",
+        "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
+        "",
+        option_values.new_file,
+    ),
+    Option(
         "html_passes",
         "fold|omit|show",
         "passes on the page of --html: folded behind one click, left out, or shown; always counted",
@@ -78,6 +85,7 @@ class Settings:
             say what is to be judged.
         out: folder of the results.
         jsonl: file for machine rows, or None.
+        page: file for the page of the run, or None.
         html_passes: what becomes of passes on the HTML page: `fold`, `omit` or `show`.
         resume: result file of an interrupted run to continue, or None.
         timeout_seconds: how long a check in a worker may take; 0 for ever, None for a limit that grows with its cost.
@@ -91,6 +99,7 @@ class Settings:
     is_exclusive: bool
     out: Path
     jsonl: Path | None
+    page: Path | None
     html_passes: str
     resume: Path | None
     timeout_seconds: float | None
@@ -157,6 +166,7 @@ def read_settings(config: pytest.Config) -> Settings:
         is_exclusive=is_exclusive or config.getoption("msprobe_gradients") is not None,
         out=values["out"],
         jsonl=values["jsonl"],
+        page=values["page"],
         html_passes=values["html_passes"],
         resume=values["resume"],
         timeout_seconds=values["timeout"],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pytest_msprobe.suites.option import Option
-from pytest_msprobe.verdicts import Figure, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -81,7 +81,7 @@ class Placement:
     """What a suite wants of the workers of a run.
 
     Attributes:
-        target: what they run on: `ascend`, `cuda` or `cpu`.
+        target: what they run on: `ascend`, `npu`, `cuda` or `cpu`.
         device_index: number of the device that a single process names; None for none.
         devices: ids to assign; empty for all that are visible.
         workers_per_device: how many workers may share one.
@@ -127,9 +127,24 @@ class SuiteReport:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
 
+    def untested(self) -> str:
+        """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""
+        return ""
+
     def markup(self) -> str:
         """Pictures for the HTML page, between its summary and its table."""
         return ""
+
+
+class RowSummary:
+    """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row, with its attachment, in any order."""
+
+    def lines(self) -> Iterable[str]:
+        """The findings, most important first."""
+        return ()
 
 
 class Suite(ABC):
@@ -143,6 +158,7 @@ class Suite(ABC):
         options: its own options, beside those of every run.
         calls_tell_files: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
+        measure: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
     """
 
     name: ClassVar[str]
@@ -152,6 +168,12 @@ class Suite(ABC):
     calls_tell_files: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
+    measure: ClassVar[tuple[str, ...]] = ("ratio",)
+
+    @classmethod
+    def summary(cls) -> RowSummary:
+        """A new summary of rows."""
+        return RowSummary()
 
     @property
     @abstractmethod
@@ -184,6 +206,10 @@ class Suite(ABC):
         from msprobe_collector.dump_format import parse_api_name
 
         return parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """Where the record stands in its training step. Must not raise for a record of `groups`."""
+        return Place()
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
@@ -227,6 +253,13 @@ class Suite(ABC):
     def placement(self) -> Placement:
         """What the suite wants of workers."""
         return Placement()
+
+    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
+        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that must judge a record; None for any."""
+        return None
 
     def close(self) -> None:  # noqa: B027  # most suites start nothing
         """End what outlives the records, such as child processes."""

@@ -11,6 +11,7 @@ from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
 from pytest_msprobe.suites.option import Option
 from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
 from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
+from pytest_msprobe.suites.repeat.options import OPTIONS as REPEAT_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Context, Suite
@@ -21,6 +22,7 @@ SUITES: dict[str, tuple[Option, ...]] = {
     "comparison": COMPARISON_OPTIONS,
     "overflow": OVERFLOW_OPTIONS,
     "gradients": GRADIENT_OPTIONS,
+    "repeat": REPEAT_OPTIONS,
 }
 
 

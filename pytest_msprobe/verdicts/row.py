@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction
+from pytest_msprobe.verdicts.place import Place
 from pytest_msprobe.verdicts.verdict import EXPLAINED, OutputRow, Status
 
 #: What pytest made of an item: an expected failure (xfail mark) is none of ours, and counts as pytest counts it.
@@ -38,6 +39,10 @@ class VerdictRow:
         suite: name of the suite that judged it; "" in files of version 0.1.
         properties: further facts for JUnit, as (name, value).
         attachment: what the suite's own report needs of this record; None for nothing.
+        place: where the record stands in its training step; None in files of version 0.1.
+        explanation: of an error, over several lines: what differs and where.
+        run: of the first row that a process writes, how its run was started: `arguments`, `header` lines and
+            `version`; None in the others.
     """
 
     node_id: str
@@ -58,11 +63,14 @@ class VerdictRow:
     suite: str = ""
     properties: tuple[tuple[str, str | float], ...] = ()
     attachment: Mapping[str, Any] | None = None
+    place: Place | None = None
+    explanation: str = ""
+    run: Mapping[str, Any] | None = None
 
     @property
     def direction(self) -> Direction | None:
-        """`forward` or `backward`; None for a record that has neither."""
-        return next((direction for direction in DIRECTIONS if direction == self.part), None)
+        """`forward` or `backward`, also of `forward-device3`; None for a record that has neither."""
+        return next((direction for direction in DIRECTIONS if direction == self.part.partition("-")[0]), None)
 
     @property
     def worst(self) -> OutputRow | None:
@@ -78,7 +86,7 @@ class VerdictRow:
     @property
     def label(self) -> str:
         """What tells the record from the others of its call, for people: the direction; "" where the call says it."""
-        return self.part if self.part in (*DIRECTIONS, "record") else ""
+        return self.part if self.direction or self.part == "record" else ""
 
     def to_wire(self) -> dict[str, Any]:
         """The row in builtin types, which is all that may cross a process."""

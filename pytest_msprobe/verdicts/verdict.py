@@ -29,6 +29,7 @@ class OutputRow:
             times its tolerance the error is, at most 1 for a pass.
         rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
         pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
+        picture: of a failed output, where and how much it is off, see `evidence.error_picture`; None without one.
     """
 
     label: str
@@ -41,6 +42,7 @@ class OutputRow:
     figures: Mapping[str, float | None] = field(default_factory=dict)
     rounding: str = ""
     pattern: str = ""
+    picture: Mapping[str, Any] | None = None
 
     @property
     def cosine(self) -> float | None:
@@ -95,6 +97,8 @@ class Verdict:
         plot: picture of an error for the HTML page, PNG in base64; "" without one.
         attachment: what the suite's own report needs of this record, in builtin types; None for nothing.
         properties: further facts for JUnit, as (name, value).
+        excuse: why an error is none of the record's own, as one line: pytest counts it as an expected failure; "" for
+            any other.
     """
 
     status: Status
@@ -106,3 +110,4 @@ class Verdict:
     plot: str = ""
     attachment: Mapping[str, Any] | None = None
     properties: tuple[tuple[str, str | float], ...] = ()
+    excuse: str = ""

@@ -16,7 +16,7 @@ from pytest_msprobe.engines.time_limit import EXIT_CODE
 from pytest_msprobe.reports.properties import are_read, properties
 from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
 from pytest_msprobe.suites.contract import Placement
-from pytest_msprobe.workers.devices import WorkerPlace, place_workers
+from pytest_msprobe.workers.devices import WorkerPlace, distinct_devices, place_workers
 from pytest_msprobe.workers.hosts import (
     check_devices,
     host_of,
@@ -50,6 +50,8 @@ class WorkersPlugin:
 
     Attributes:
         places: what each worker gets, in the order of their ids.
+        devices: theirs, each once.
+        earlier: the run that is continued; None for none.
     """
 
     def __init__(
@@ -58,10 +60,8 @@ class WorkersPlugin:
         dumps: Sequence[Path],
         placement: Placement,
         index: Records,
-        *,
-        earlier: EarlierRun | None,
     ) -> None:
-        """Plan for the workers of `config`, which judge `dumps`, as `placement` wants it; `earlier` is to be resumed.
+        """Plan for the workers of `config`, which judge `dumps`, as `placement` wants it.
 
         Raises:
             pytest.UsageError: they do not fit on the devices, or the way of distribution would cost results.
@@ -76,8 +76,8 @@ class WorkersPlugin:
                 f"--msprobe-device: one device, {number}, for all workers; "
                 f"leave its number out, and give each worker its own with --msprobe-devices={number}"
             )
-        proxies = {spec.id: spec for spec in specs_of(config.getoption("px") or ())}
         specs = specs_of(parse_tx_spec_config(config))
+        proxies = {spec.id: spec for spec in specs_of(config.getoption("px") or ())}
         hosts = [host_of(spec, proxies) for spec in specs]
         if any(hosts):
             if placement.remote_root is None:
@@ -86,21 +86,20 @@ class WorkersPlugin:
         self.places = place_workers(
             hosts, target=placement.target, wanted=placement.devices, per_device=placement.workers_per_device
         )
+        self.devices = distinct_devices(self.places)
         numbers = count()
         self._names = [spec.id or f"gw{next(numbers)}" for spec in specs]
-        self._target = placement.target
         self._placement = placement
         self._dumps = dumps
         self._index = index
-        self._earlier = earlier
+        self.earlier: EarlierRun | None = None
         self._scheduler: CallScheduler | None = None
         self._config = config
         self._place_of: dict[int, WorkerPlace] = {}
         self._started: dict[Any, StartReport] = {}
         self._collected: set[Any] = set()
         self._lost: list[str] = []
-        #: The last item of each worker whose row is here.
-        self._judged: dict[Any, str] = {}
+        self._judged: dict[Any, str] = {}  # the last item of each worker whose row is here
         self._begun: dict[str, float] = {}
         if config.option.maxworkerrestart is None:
             config.option.maxworkerrestart = _MOST_RESTARTS
@@ -142,9 +141,10 @@ class WorkersPlugin:
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a worker what it needs to know; each gets the same, also one that replaces another."""
         worker_input = node.workerinput
-        worker_input["msprobe_done"] = sorted(self._earlier.done) if self._earlier else []
+        worker_input["msprobe_done"] = sorted(self.earlier.done) if self.earlier else []
         place = self._place(node)
         worker_input["msprobe_sharers"] = place.sharers
+        worker_input["msprobe_devices"] = list(self.devices)
         worker_input["msprobe_dumps"] = [str(path) for path in self._dumps]
         worker_input["msprobe_evidence"] = self._evidence
         if place.host:
@@ -175,7 +175,7 @@ class WorkersPlugin:
         """Our own schedule for the modes that assign items one by one."""
         if config.option.dist not in ("load", "worksteal"):
             return None
-        self._scheduler = CallScheduler(config, len(self.places), self._index)
+        self._scheduler = CallScheduler(config, len(self.places), self._index, lambda node: self._place(node).device)
         return self._scheduler
 
     @pytest.hookimpl(optionalhook=True)
@@ -192,7 +192,7 @@ class WorkersPlugin:
         how = self._hang(crashitem, code) or cause_of_death(code)
         device = f"device {place.device}" if place.device else ""
         where = "".join((f" on {device}" if device else "", f" on {place.host}" if place.host else ""))
-        lost_before = self._earlier.lost if self._earlier else ()
+        lost_before = self.earlier.lost if self.earlier else ()
         again = f", {LOST_AGAIN}" if self._index.is_among(crashitem, lost_before) else ""
         message = f"the worker process {node.gateway.id}{where} {LOST}{how}{again}; nothing more is known of it"
         report.longrepr = message
@@ -270,7 +270,7 @@ class WorkersPlugin:
             moves=starts_in_default_folder(node.gateway.spec),
             dumps=[str(path) for path in self._dumps],
             evidence=dict(self._evidence),
-            target=self._target,
+            target=self._placement.target,
             environment=dict(place.environment),
             sharers=place.sharers,
         )
@@ -281,13 +281,13 @@ class WorkersPlugin:
         if started.occupied and not has_begun:
             raise pytest.UsageError(f"{place.host}: {started.occupied[0]} there holds something; remove it there first")
         engine = self._placement.open_engine
-        if engine and started.has_ascend and self._target != "ascend":
+        if engine and started.has_ascend and self._placement.target != "ascend":
             raise pytest.UsageError(
                 f"--msprobe-device={engine}: {place.host} has Ascend NPUs and this machine has none; "
                 f"say which is meant, for example --msprobe-device=mindspore:ascend"
             )
         met = [(self._place(other), found) for other, found in self._started.items()]
-        check_devices([(its_place.host, its_place.device, its) for its_place, its in met], self._target)
+        check_devices([(its_place.host, its_place.device, its) for its_place, its in met], self._placement.target)
 
     def _selected(self, node_id: str) -> list[str]:
         """Items of this run that belong to the same group."""

@@ -75,6 +75,11 @@ def place_workers(hosts: Sequence[str], *, target: str, wanted: Sequence[str], p
     return [next(rows[host]) for host in hosts]
 
 
+def distinct_devices(places: Sequence[WorkerPlace]) -> tuple[str, ...]:
+    """The devices of `places`, each once; () on a CPU without `--msprobe-devices`."""
+    return tuple(dict.fromkeys(place.device for place in places if place.device is not None))
+
+
 def _places_on(host: str, workers: int, *, target: str, wanted: Sequence[str], per_device: int) -> list[WorkerPlace]:
     devices = (tuple(wanted) or _numbered(target, workers)) if host else choose_devices(target, wanted, workers)
     if devices and workers > len(devices) * per_device:

@@ -14,6 +14,9 @@ class Costs(Protocol):
     def scope_of(self, node_id: str) -> str:
         """What the ids of records that belong together share."""
 
+    def device_of(self, node_id: str) -> str | None:
+        """The device that must judge a record; None for any."""
+
     def cost_of(self, node_ids: Sequence[str]) -> float:
         """Estimated cost of records that belong together."""
 

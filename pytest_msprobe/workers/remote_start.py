@@ -16,7 +16,11 @@ from typing import Any, NamedTuple
 
 ASCEND_FILES = "/dev/davinci[0-9]*"
 #: Variables that say which devices a process sees.
-VISIBLE = {"ascend": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
+VISIBLE = {
+    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
@@ -29,7 +33,7 @@ class StartRequest(NamedTuple):  # a dataclass would look for its module, which 
         moves: whether the worker works in that folder, too; not when the user chose another.
         dumps: paths of the dump.json files.
         evidence: folders for what failing calls leave behind.
-        target: `ascend`, `cuda` or `cpu`.
+        target: `ascend`, `npu`, `cuda` or `cpu`.
         environment: variables to set.
         sharers: how many workers of the run share the machine's cores.
     """
@@ -69,13 +73,13 @@ class StartReport(NamedTuple):
 
 
 def visible_devices(target: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """Ids of the `ascend` or `cuda` devices that the caller lets us use, or None when that cannot be determined."""
+    """Ids of the devices of `target` that the caller lets us use, or None when that cannot be determined."""
     if target not in VISIBLE:
         return None
     listed = environment.get(VISIBLE[target])
     if listed is not None:
         return tuple(part.strip() for part in listed.split(",") if part.strip())
-    if target == "ascend":
+    if target in ("ascend", "npu"):
         numbers = sorted(int(re.sub(r"\D", "", path)) for path in glob(ASCEND_FILES))
         return tuple(map(str, numbers)) or None
     return None

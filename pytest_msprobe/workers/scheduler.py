@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,20 +19,25 @@ class CallScheduler:
     """An xdist scheduler whose unit of work is a group of records: the directions of a call share inputs and forward.
 
     Units go out largest estimated cost first, one at a time, whenever a worker is about to run dry. A worker is
-    committed to the unit after the one it runs, because of `_FEWEST_HELD`; everything else stays free for others.
+    committed to the unit after the one it runs, because of `_FEWEST_HELD`; everything else stays free for others. Of a
+    group whose records belong to several devices, those of each device are a unit, which only its workers get.
 
     Attributes:
         collection: node ids of all items, once every worker has collected the same ones.
     """
 
-    def __init__(self, config: pytest.Config, worker_count: int, costs: Costs) -> None:
-        """A scheduler for `worker_count` workers; `costs` tells units and their costs."""
+    def __init__(
+        self, config: pytest.Config, worker_count: int, costs: Costs, device_of: Callable[[Any], str | None]
+    ) -> None:
+        """A scheduler for `worker_count` workers; `costs` tells units and costs, `device_of` a worker's device."""
         self._config = config
         self._worker_count = worker_count
         self._costs = costs
+        self._device_of = device_of
         self._collections: dict[Any, Sequence[str]] = {}
         self._held: dict[Any, list[int]] = {}
-        self._units: deque[list[int]] = deque()
+        #: Units that wait, by their devices; None for those that any worker may get.
+        self._units: dict[str | None, deque[list[int]]] = defaultdict(deque)
         self.collection: Sequence[str] | None = None
 
     @property
@@ -50,14 +55,14 @@ class CallScheduler:
         """Whether nothing is left that a worker could not do with what it holds."""
         return (
             self.collection_is_completed
-            and not self._units
+            and not any(self._units.values())
             and all(len(held) < _FEWEST_HELD for held in self._held.values())
         )
 
     @property
     def has_pending(self) -> bool:
         """Whether an item is waiting or running."""
-        return bool(self._units) or any(self._held.values())
+        return any(self._units.values()) or any(self._held.values())
 
     def add_node(self, node: Any) -> None:
         """A worker has started."""
@@ -80,7 +85,8 @@ class CallScheduler:
                 self._report_difference(different[0], self._collections[different[0]])
                 return
             self.collection = self._collections[first]
-            self._units.extend(self._sorted_units())
+            for unit in self._sorted_units():
+                self._units[self._device(unit)].append(unit)
         for node in self.nodes:
             self._feed(node)
 
@@ -92,7 +98,8 @@ class CallScheduler:
     def mark_test_pending(self, item: str) -> None:
         """Run an item (again), before everything else."""
         assert self.collection is not None
-        self._units.appendleft([list(self.collection).index(item)])
+        unit = [list(self.collection).index(item)]
+        self._units[self._device(unit)].appendleft(unit)
         for node in self.nodes:
             self._feed(node)
 
@@ -108,8 +115,8 @@ class CallScheduler:
             return None
         assert self.collection is not None
         crashed, *others = held
-        if others:
-            self._units.extendleft(reversed(self._grouped(others)))
+        for unit in reversed(self._grouped(others)):
+            self._units[self._device(unit)].appendleft(unit)
         for remaining in self.nodes:
             self._feed(remaining)
         return self.collection[crashed]
@@ -118,12 +125,18 @@ class CallScheduler:
         if node.shutting_down or (self.collection is not None and node not in self._collections):
             return
         held = self._held[node]
-        while self._units and len(held) < _FEWEST_HELD:
-            unit = self._units.popleft()
+        while len(held) < _FEWEST_HELD:
+            waiting = self._units[self._device_of(node)] or self._units[None]
+            if not waiting:
+                node.shutdown()
+                return
+            unit = waiting.popleft()
             held.extend(unit)
             node.send_runtest_some(unit)
-        if not self._units and len(held) < _FEWEST_HELD:
-            node.shutdown()
+
+    def _device(self, unit: Sequence[int]) -> str | None:
+        assert self.collection is not None
+        return self._costs.device_of(self.collection[unit[0]])
 
     def _sorted_units(self) -> list[list[int]]:
         assert self.collection is not None
@@ -134,11 +147,12 @@ class CallScheduler:
         return [units[number] for number in order]
 
     def _grouped(self, indices: Sequence[int]) -> list[list[int]]:
-        """`indices` by the group of their records, in order of appearance."""
+        """`indices` by the group and the device of their records, in order of appearance."""
         assert self.collection is not None
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[str, str | None], list[int]] = {}
         for index in indices:
-            groups.setdefault(self._costs.scope_of(self.collection[index]), []).append(index)
+            node_id = self.collection[index]
+            groups.setdefault((self._costs.scope_of(node_id), self._costs.device_of(node_id)), []).append(index)
         return list(groups.values())
 
     def _report_difference(self, node: Any, collection: Sequence[str]) -> None:

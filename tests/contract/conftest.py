@@ -13,7 +13,7 @@ try:
 
     NAMES = list(SUITES)
 except ImportError:
-    NAMES = ["precheck", "comparison", "overflow", "gradients"]
+    NAMES = ["precheck", "comparison", "overflow", "gradients", "repeat"]
 
 #: Hooks that write down what they are asked, in the only process of a plain run.
 ASKED = """

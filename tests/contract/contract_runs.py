@@ -265,6 +265,7 @@ class Workspace:
             own.append(f"--msprobe-jsonl={out}/rows.jsonl")
         if reports:
             own += [f"--junitxml={out}/junit.xml", f"--html={out}/page.html", "--self-contained-html"]
+            own.append(f"--msprobe-page={out}/own_page.html")
         is_broken = ("-p", "contract_breaks") if os.environ.get("CONTRACT_BREAK") else ()
         return [*QUIET, *is_broken, "--rootdir=.", *self.sample.arguments, *own, *arguments]
 
@@ -300,7 +301,9 @@ def comparable(rows: Iterable[Row], folder: Path) -> dict[str, Row]:
     """Rows by node id without what differs from run to run and from folder to folder."""
     found = {}
     for row in rows:
-        text = json.dumps({key: value for key, value in row.items() if key != "seconds"}).replace(str(folder), "")
+        text = json.dumps({key: value for key, value in row.items() if key not in ("seconds", "run")}).replace(
+            str(folder), ""
+        )
         found[row["node_id"]] = json.loads(text)
     return found
 

@@ -35,6 +35,21 @@ def pytest_msprobe_reference(api):
     return KNOWN.get(api.short)
 """
 
+#: A device in NumPy for the suite that runs calls: one of them now and then gives a result with another bit.
+DEVICE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from fakes.engine import FakeEngine
+from pytest_msprobe.engines import selection
+
+class Device(FakeEngine):
+    def forward(self, call, *, differentiate):
+        self.fault = "flips a bit now and then" if call.api.short == "exp" else "none"
+        return super().forward(call, differentiate=differentiate)
+
+selection._make_device = lambda specification: Device()
+"""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -176,5 +191,12 @@ SAMPLES: dict[str, Sample] = {
         _count_gradients,
         ("**/rank0/similarities.csv",),
         types=("Gradient",),
+    ),
+    "repeat": Sample(
+        _precheck,
+        ("--msprobe-dump=step0", "--msprobe-suite=repeat"),
+        _count_api_records,
+        ("repeat_result_*.csv",),
+        conftest=DEVICE,
     ),
 }

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from contract_runs import Run, Workspace
 
-PRECHECK, COMPARISON, OVERFLOW, GRADIENTS = "precheck", "comparison", "overflow", "gradients"
+PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "overflow", "gradients", "repeat"
 
 #: Each option with a value that is right where the option has an effect, and the suites that it has one in.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "--msprobe-device=recorded": (PRECHECK,),
-    "--msprobe-bench=torch": (PRECHECK, OVERFLOW),
-    "--msprobe-bench-python={python}": (PRECHECK, OVERFLOW),
-    "--msprobe-seed=3": (PRECHECK, OVERFLOW),
-    "--msprobe-max-memory=1GB": (PRECHECK, OVERFLOW),
+    "--msprobe-device=auto": (PRECHECK, REPEAT),
+    "--msprobe-bench=torch": (PRECHECK, COMPARISON, OVERFLOW),
+    "--msprobe-bench-python={python}": (PRECHECK, COMPARISON, OVERFLOW),
+    "--msprobe-seed=3": (PRECHECK, OVERFLOW, REPEAT),
+    "--msprobe-max-memory=1GB": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-save-error-data": (PRECHECK,),
     "--msprobe-error-data-dir=kept": (PRECHECK,),
     "--msprobe-error-data-limit=1MB": (PRECHECK,),
     "--msprobe-reproducers=scripts": (PRECHECK,),
-    "--msprobe-devices=0,1": (PRECHECK,),
-    "--msprobe-workers-per-device=2": (PRECHECK,),
+    "--msprobe-devices=0,1": (PRECHECK, REPEAT),
+    "--msprobe-workers-per-device=2": (PRECHECK, REPEAT),
     "--msprobe-remote-root=/elsewhere": (PRECHECK,),
     "--msprobe-standard=ulp": (PRECHECK,),
     "--msprobe-cosine=0.9": (PRECHECK,),
@@ -32,8 +32,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-hf32=conv": (PRECHECK,),
     "--msprobe-strict=subnormals": (PRECHECK,),
     "--msprobe-seeds=2": (PRECHECK,),
-    "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW),
+    "--msprobe-edge-cases": (PRECHECK,),
+    "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
+    "--msprobe-noise={golden}": (COMPARISON,),
     "--msprobe-cell-mapping=builtin": (COMPARISON,),
     "--msprobe-api-mapping=builtin": (COMPARISON,),
     "--msprobe-data-mapping=names.yaml": (COMPARISON,),
@@ -43,6 +45,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-accept=unmatched": (COMPARISON,),
     "--msprobe-result-column=accuracy": (COMPARISON,),
     "--msprobe-xlsx": (COMPARISON,),
+    "--msprobe-accounting=off": (COMPARISON,),
+    "--msprobe-inherited=fail": (COMPARISON,),
+    "--msprobe-diagnosis=diagnosis.json": (COMPARISON,),
     "--msprobe-overflow-strict": (OVERFLOW,),
     "--msprobe-overflow-undecided=skip": (OVERFLOW,),
     "--msprobe-overflow-rules=rules.yaml": (OVERFLOW,),
@@ -55,10 +60,12 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-gradient-turbulence=3": (GRADIENTS,),
     "--msprobe-gradient-collapse=0.5": (GRADIENTS,),
     "--msprobe-gradient-warmup=2": (GRADIENTS,),
+    "--msprobe-repeat=3": (REPEAT,),
 }
 EVERYWHERE = (
     "--msprobe-out=elsewhere",
     "--msprobe-jsonl=other.jsonl",
+    "--msprobe-page=other.html",
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",

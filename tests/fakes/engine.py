@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -14,7 +14,7 @@ import numpy as np
 
 from fakes.operators import OPERATORS, Array
 from msprobe_collector.dump_format import ApiName, Dump
-from pytest_msprobe.engines.protocol import Call, Engine, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Call, DeviceEngine, Engine, LeafPath, Output, Unsupported, map_leaves
 from pytest_msprobe.engines.specification import DeviceSpecification
 
 Values = list[Any]
@@ -36,6 +36,8 @@ class Fault:
         outputs, gradients: right values -> those that it returns.
         before_forward, before_gradients: what it does instead of returning anything.
         refusal: why it cannot run the API, as it says when asked; None when it says that it can.
+        unsteady: (run of the call, from 1 on, what unwritten memory holds, right values) -> those that it returns.
+        is_intact: whether it leaves memory alone that is not its own.
     """
 
     outputs: Callable[[Values], Values] = _same
@@ -43,6 +45,8 @@ class Fault:
     before_forward: Callable[[], None] = _nothing
     before_gradients: Callable[[], None] = _nothing
     refusal: str | None = None
+    unsteady: Callable[[int, float, Values], Values] = lambda run, memory, values: values
+    is_intact: bool = True
 
 
 def _each(change: Callable[[Array], Any]) -> Callable[[Values], Values]:
@@ -57,6 +61,33 @@ def _put(array: Array, value: float) -> Array:
 def _zero_tail(array: Array) -> Array:
     array[-1:] = 0
     return array
+
+
+def _flip(array: Array, bit: int) -> Array:
+    """One bit of the middle element changed."""
+    found = array.copy()
+    flat = found.reshape(-1).view(np.uint8)
+    flat[array.size // 2 * array.itemsize + bit // 8] ^= 1 << bit % 8
+    return found
+
+
+def _now_and_then(change: Callable[[Array], Array]) -> Callable[[int, float, Values], Values]:
+    return lambda run, memory, values: _each(change)(values) if run % 7 == 4 else values
+
+
+def _next(array: Array) -> Array:
+    """As another order of additions leaves it: some elements one unit in the last place away."""
+    array.reshape(-1)[::2] = np.nextafter(array.reshape(-1)[::2], array.dtype.type(np.inf))
+    return array
+
+
+def _fail_in_run(number: int) -> Callable[[int, float, Values], Values]:
+    def act(run: int, memory: float, values: Values) -> Values:
+        if run == number:
+            raise RuntimeError("lost contact to the device")
+        return values
+
+    return act
 
 
 def _raising(kind: type[Exception], *words: str) -> Callable[[], None]:
@@ -108,6 +139,23 @@ FAULTS: Mapping[str, Fault] = {
     "exits": _action(lambda: os._exit(3)),
 }
 
+#: Faults that show when a call is repeated, or on another device.
+UNSTEADY: Mapping[str, Fault] = {
+    "flips a bit now and then": Fault(unsteady=_now_and_then(lambda array: _flip(array, 30))),
+    "flips a low bit now and then": Fault(unsteady=_now_and_then(lambda array: _flip(array, 0))),
+    "flips the same bit always": Fault(unsteady=lambda run, memory, values: _each(lambda a: _flip(a, 30))(values)),
+    "adds in another order": Fault(unsteady=lambda run, memory, values: _each(_next)(values) if run % 2 else values),
+    "leaves an element unwritten": Fault(
+        unsteady=lambda run, memory, values: _each(lambda array: _put(array, memory))(values)
+    ),
+    "other values in every run": Fault(
+        unsteady=lambda run, memory, values: _each(lambda array: array * array.dtype.type(run))(values)
+    ),
+    "raises in run 3": Fault(unsteady=_fail_in_run(3)),
+    "writes beside its memory": Fault(is_intact=False),
+}
+_BY_NAME = {**FAULTS, **UNSTEADY}
+
 
 @dataclass
 class FakeExecution:
@@ -128,9 +176,11 @@ class FakeEngine:
     Attributes:
         name: `fake`, or what reports shall call it.
         is_raised: whether it computes in float64, as benchmarks do, or in the dtypes that it gets.
-        fault: what it does wrong, by its name in `FAULTS`.
+        fault: what it does wrong, by its name in `FAULTS` or `UNSTEADY`.
         ran: how many forwards and gradients it has run.
         is_closed: whether it was closed.
+        memory: what a new tensor holds before it is written.
+        filled: sizes in bytes of each filling of memory.
     """
 
     name: str = "fake"
@@ -138,6 +188,9 @@ class FakeEngine:
     fault: str = "none"
     ran: Counter[str] = field(default_factory=Counter)
     is_closed: bool = False
+    memory: float = 0.0
+    filled: list[list[int]] = field(default_factory=list)
+    _runs: Counter[str] = field(default_factory=Counter)
 
     @property
     def label(self) -> str:
@@ -146,11 +199,11 @@ class FakeEngine:
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
         """Why it cannot run `api`."""
-        return FAULTS[self.fault].refusal
+        return _BY_NAME[self.fault].refusal
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> FakeExecution:
         """Run the operator of `call`. Raises Unsupported for one that it does not have, or as its fault says."""
-        fault = FAULTS[self.fault]
+        fault = _BY_NAME[self.fault]
         if fault.refusal is not None:
             raise Unsupported(fault.refusal)
         operator = OPERATORS.get(call.api.short)
@@ -159,7 +212,10 @@ class FakeEngine:
         self.ran["forward"] += 1
         fault.before_forward()
         arguments, keywords = map_leaves(call, lambda path, value: self._prepared(value))
+        self._runs[str(call.api)] += 1
+        run = self._runs[str(call.api)]
         values = fault.outputs(list(operator.forward(*arguments, **keywords)))
+        values = fault.unsteady(run, self.memory, values)
 
         def gradients(incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
             self.ran["gradients"] += 1
@@ -168,10 +224,18 @@ class FakeEngine:
                 raise Unsupported(f"{self.name} has no gradient of {call.api.short}")
             raised = tuple(self._prepared(array) for array in incoming)
             found = fault.gradients(list(operator.backward(raised, *arguments, **keywords)))
+            found = fault.unsteady(run, self.memory, found)
             return tuple(found[: len(differentiate)])
 
         outputs = tuple(Output((place,), value) for place, value in enumerate(values))
         return FakeExecution(outputs, gradients)
+
+    def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
+        """Let new tensors hold `value`."""
+        self.ran["fill"] += 1
+        self.filled.append(list(sizes))
+        self.memory = value
+        return lambda: _BY_NAME[self.fault].is_intact
 
     def close(self) -> None:
         """Note that it was closed."""
@@ -193,16 +257,16 @@ class FakeEngines:
         second_opinion: an engine in the dump's own dtypes, or None.
     """
 
-    tested: Engine | None = None
+    tested: DeviceEngine | None = None
     benchmarks: tuple[Engine, ...] = (FakeEngine("bench", is_raised=True),)
     second_opinion: Engine | None = None
     choice: Any = field(default_factory=lambda: SimpleNamespace(bench="fake"))
 
-    def device_for(self, dump: Dump) -> DeviceSpecification:
+    def device_for(self, dump: Dump, *, runs: bool = False) -> DeviceSpecification:
         """What is tested."""
         return DeviceSpecification("recorded" if self.tested is None else "torch")
 
-    def device(self, specification: DeviceSpecification) -> Engine:
+    def device(self, specification: DeviceSpecification) -> DeviceEngine:
         """The tested engine."""
         assert self.tested is not None
         return self.tested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from random import Random
@@ -93,7 +94,8 @@ def _places(value: Any) -> Any:
 
 
 def _replace(holder: Any, key: Any, random: Random, places: Any) -> None:
-    holder[key] = random.choice(_VALUES)
+    # A copy: what a seed gives must not depend on how the seeds before it changed the value.
+    holder[key] = copy.deepcopy(random.choice(_VALUES))
 
 
 def _field(holder: Any, key: Any, random: Random, places: Any) -> None:

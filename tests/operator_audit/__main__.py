@@ -1,12 +1,13 @@
 """What names of a dump can do: names outside the tables of operators, and the operators in them.
 
-    python -m tests.operator_audit [refused] [runs] [called] [--every N]
+    python -m tests.operator_audit [refused] [runs] [called] [--every N] [--once]
 
 `refused` tries every public name of both frameworks that is in no table as a record on each device, and `runs` in whole
 runs of precheck with reproducers, overflow and comparison; `called` calls every operator of the tables with strings,
-integers and tensors. All count events of an audit hook (files written, processes, sockets,
-libraries, code, imports), print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20
-takes a sample, the same one every time.
+integers and tensors. All count events of an audit hook (files written, processes, sockets, libraries, code, imports),
+print what was seen, and exit with 1 when there was any. Run it in the repository; --every 20 takes a sample, the same
+one every time; --once tries each name with one kind of arguments in place of four in `refused`, and under one API type
+in place of all in `runs`, in turn.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.operator_audit", description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="*", choices=[[], *_PARTS], metavar="|".join(_PARTS))
     parser.add_argument("--every", type=int, default=1, help="try every n-th name (default: 1, all)")
+    parser.add_argument("--once", action="store_true", help="one kind of arguments, or one API type, for each name")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -38,30 +40,30 @@ def main() -> int:
         return _child(arguments.first, arguments.every, arguments.child)
     parts = arguments.parts or [*_PARTS]
     with tempfile.TemporaryDirectory() as folder:
-        found = {part: _PARTS[part](Path(folder), arguments.every) for part in parts}
+        found = {part: _PARTS[part](Path(folder), arguments) for part in parts}
     for part, counts in found.items():
         print(f"{part}: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
     return int(any(counts[bad] for counts in found.values() for bad in ("events", "files made", "records lost")))
 
 
-def _refused(folder: Path, every: int) -> Counter[str]:
+def _refused(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
     from operator_audit.refused import try_refused
 
-    return try_refused(folder, every=every)
+    return try_refused(folder, every=arguments.every, kinds=1 if arguments.once else 4)
 
 
-def _runs(folder: Path, every: int) -> Counter[str]:
+def _runs(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
     from operator_audit.whole_runs import try_in_runs
 
-    return try_in_runs(folder, every=every)
+    return try_in_runs(folder, every=arguments.every, is_once=arguments.once)
 
 
-def _called(folder: Path, every: int) -> Counter[str]:
+def _called(folder: Path, arguments: argparse.Namespace) -> Counter[str]:
     """In child processes: kernels are called with what they were not written for, and may crash."""
     counts: Counter[str] = Counter()
     first: int | None = 0
     while first is not None:
-        first = _one_child(folder, first, every, counts)
+        first = _one_child(folder, first, arguments.every, counts)
     counts["files made"] = len(list(folder.iterdir()))
     return counts
 

@@ -26,8 +26,11 @@ DEVICES = {"mindspore": ("mindspore:cpu", "torch:cpu", "recorded"), "pytorch": (
 _BATCH = 2_000
 
 
-def try_refused(folder: Path, *, every: int) -> Counter[str]:
-    """Counts of what was tried and of what happened; `every` n-th name is tried. Prints what should not be."""
+def try_refused(folder: Path, *, every: int, kinds: int = 4) -> Counter[str]:
+    """Counts of what was tried and of what happened. Prints what should not be.
+
+    Every n-th name is tried, with `kinds` of the four kinds of arguments, which change from name to name.
+    """
     watch = Watch()
     counts: Counter[str] = Counter()
     canary = folder / "canary"
@@ -36,7 +39,7 @@ def try_refused(folder: Path, *, every: int) -> Counter[str]:
         counts["names"] += len({name for _, name in records})
         counts["names under an API type"] += len(records)
         for start in range(0, len(records), _BATCH):
-            dump = _written(folder, framework, records[start : start + _BATCH], str(canary))
+            dump = _written(folder, framework, records[start : start + _BATCH], str(canary), kinds)
             for device in devices:
                 counts.update(_checked(dump, device, watch))
     counts["files made"] += canary.exists()
@@ -75,16 +78,16 @@ def _settings() -> CheckSettings:
     return CheckSettings(seed=0, max_memory_bytes=1 << 30, standard=CosineMaxAbs(), hooks=hooks)
 
 
-def _written(folder: Path, framework: str, records: Sequence[tuple[str, str]], canary: str) -> Path:
+def _written(folder: Path, framework: str, records: Sequence[tuple[str, str]], canary: str, kinds: int) -> Path:
     """A dump in which each name is called with strings, with integers and with tensors."""
     path = folder / "dump.json"
-    data = dict(_entries(records, canary))
+    data = dict(_entries(records, canary, kinds))
     header = {"task": "statistics", "level": "L1", "framework": framework, "dump_data_dir": None}
     path.write_text(json.dumps({**header, "data": data}), encoding="utf-8")
     return path
 
 
-def _entries(records: Sequence[tuple[str, str]], canary: str) -> Iterator[tuple[str, Any]]:
+def _entries(records: Sequence[tuple[str, str]], canary: str, kinds: int) -> Iterator[tuple[str, Any]]:
     tensor = {
         "type": "mindspore.Tensor",
         "dtype": "Float32",
@@ -98,9 +101,14 @@ def _entries(records: Sequence[tuple[str, str]], canary: str) -> Iterator[tuple[
     path = {"type": "str", "value": canary}
     three = {"type": "int", "value": 3}
     false = {"type": "bool", "value": False}
-    for api_type, name in records:
-        for number, (arguments, keywords) in enumerate(
-            (([text], {}), ([path], {"weights_only": false}), ([three], {}), ([tensor, path], {"f": path}))
-        ):
+    given: list[tuple[list[Any], dict[str, Any]]] = [
+        ([text], {}),
+        ([path], {"weights_only": false}),
+        ([three], {}),
+        ([tensor, path], {"f": path}),
+    ]
+    for first, (api_type, name) in enumerate(records):
+        for number in range(kinds):
+            arguments, keywords = given[(first + number) % len(given)]
             record = {"input_args": arguments, "input_kwargs": keywords, "output": [tensor]}
             yield f"{api_type}.{name}.{number}.forward", record

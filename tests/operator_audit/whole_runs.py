@@ -44,14 +44,17 @@ class _Reference:
         return lambda *arguments, **keywords: np.full((2, 2), 7.0)
 
 
-def try_in_runs(folder: Path, *, every: int) -> Counter[str]:
-    """Counts of what was tried and of what happened; `every` n-th name is tried. Prints what should not be."""
+def try_in_runs(folder: Path, *, every: int, is_once: bool = False) -> Counter[str]:
+    """Counts of what was tried and of what happened. Prints what should not be.
+
+    Every n-th name is tried under every API type, or, with `is_once`, under one that changes from name to name.
+    """
     watch = Watch()
     counts: Counter[str] = Counter()
     canary = folder / "canary"
     previous = os.getcwd()
     for framework in ("mindspore", "pytorch"):
-        records = [*islice(refused_records(framework), 0, None, every)]
+        records = [*islice(_in_turn(framework) if is_once else refused_records(framework), 0, None, every)]
         counts["names under an API type"] += len(records)
         _run_all(folder / "first", framework, records[:3], str(canary), Watch())  # loads what a run needs
         for start in range(0, len(records), _BATCH):
@@ -64,6 +67,15 @@ def try_in_runs(folder: Path, *, every: int) -> Counter[str]:
             print("".join(seen), end="")
     counts["files made"] += canary.exists()
     return counts
+
+
+def _in_turn(framework: str) -> Iterator[tuple[str, str]]:
+    """Each name under one of its API types."""
+    types: dict[str, list[str]] = {}
+    for api_type, name in refused_records(framework):
+        types.setdefault(name, []).append(api_type)
+    for number, (name, found) in enumerate(types.items()):
+        yield found[number % len(found)], name
 
 
 def _run_all(

@@ -40,7 +40,7 @@ def run(pytester: pytest.Pytester, out: str, *options: str) -> dict[str, int]:
     return {word: result.parseoutcomes().get(word, 0) for word in ("passed", "failed", "skipped", "rerun")}
 
 
-@pytest.mark.skipif(not set(EVERY_ONE) <= set(FOUND), reason=f"needs {', '.join(EVERY_ONE)}")
+@pytest.mark.skipif(not set(EVERY_ONE) <= set(FOUND), reason="needs the extra test-plugins")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_rows_and_counts_are_those_of_a_run_without_them(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str

@@ -153,6 +153,17 @@ def test_failures_explain(
     result.stdout.fnmatch_lines([words, "*called from /home/train/net.py:7, in construct: *"])
 
 
+@pytest.mark.parametrize("name", ["dtype", "", "Mint.add.0.sideward"])
+def test_an_origin_that_is_no_api_call_is_undecided(pytester: pytest.Pytester, name: str) -> None:
+    builder = DumpBuilder(pytester.path).call("Mint.exp.0", [X], [BAD])
+    builder.records = {name: builder.records["Mint.exp.0.forward"]}
+    builder.write()
+    result = pytester.runpytest("--msprobe-dump=dump.json", SUITE)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*undecided: its name is not that of an API call, which alone can be computed again*"])
+    assert "internal error" not in result.stdout.str()
+
+
 def test_options_for_the_verdict(pytester: pytest.Pytester) -> None:
     chain(pytester.path / "d")
     pytester.runpytest("--msprobe-dump=d", SUITE, "--msprobe-overflow-strict").assert_outcomes(

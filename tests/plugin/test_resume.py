@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
+
+from pytest_msprobe.reports.jsonl import read_json_lines
+from pytest_msprobe.reports.resume import LOST_AGAIN
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -139,11 +146,87 @@ def test_a_file_that_cannot_be_resumed_is_a_usage_error(pytester: pytest.Pyteste
         assert path.read_bytes() == content.encode()
 
 
-def wait_for_rows(folder: Path, process: subprocess.Popen[bytes]) -> None:
+@dataclass(frozen=True)
+class Subject:
+    """A run to kill.
+
+    Attributes:
+        build: writes a dump of so many calls, with a backward each.
+        options: of its first run.
+        rows: pattern of the file that it is resumed from.
+        finished: names of the complete rows of that file, each once.
+        check: that the files of a complete run of so many calls are right.
+        rows_per_call: in that file.
+    """
+
+    build: Callable[[Path, int], object]
+    options: tuple[str, ...]
+    rows: str
+    finished: Callable[[Path], list[str]]
+    check: Callable[[Path, int], None]
+    rows_per_call: int = 1
+
+    def count(self, calls: int) -> int:
+        return calls * self.rows_per_call
+
+    def file(self, folder: Path) -> Path:
+        (path,) = folder.glob(self.rows)
+        return path
+
+
+def both_dumps(folder: Path, calls: int) -> None:
+    for side in ("target", "golden"):
+        dump_of(folder / side, calls)
+
+
+def finished_calls(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8-sig").split("\n")[1:-1]
+    return [line.split(",")[0] for line in lines if ",pass,pass," in line]
+
+
+def finished_records(path: Path) -> list[str]:
+    return [row.node_id for _, row in read_json_lines(path) if row.status == "pass"]
+
+
+def check_pair(folder: Path, calls: int) -> None:
+    reports = Reports(folder)  # refuses doubled names
+    assert sorted(reports.results) == sorted(f"Mint.neg.{number}" for number in range(calls))
+    tried = [row for row in reports.results.values() if LOST_AGAIN not in row["Message"]]
+    assert {(row["Forward Test Success"], row["Backward Test Success"]) for row in tried} == {("pass", "pass")}
+    assert len(reports.details) == 2 * calls
+
+
+def check_tables(folder: Path, calls: int) -> None:
+    rows = [row for _, row in read_json_lines(folder / "rows.jsonl")]
+    assert sorted(row.call for row in rows) == sorted([f"Mint.neg.{number}" for number in range(calls)] * 2)
+    assert len({row.node_id for row in rows}) == len(rows)
+    assert {row.status for row in rows if LOST_AGAIN not in row.message} == {"pass"}
+    table = max(folder.glob("compare_result_*.csv"), key=lambda path: path.stat().st_mtime_ns)
+    with table.open(encoding="utf-8-sig", newline="") as file:
+        found = [row["NPU Name"] for row in csv.DictReader(file)]
+    assert len(found) == len(set(found)) == 4 * calls
+
+
+SUBJECTS = {
+    "precheck": Subject(
+        dump_of, ("--msprobe-dump=dump.json",), "accuracy_checking_result_*.csv", finished_calls, check_pair
+    ),
+    "comparison": Subject(
+        both_dumps,
+        ("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-jsonl=rows.jsonl"),
+        "rows.jsonl",
+        finished_records,
+        check_tables,
+        rows_per_call=2,
+    ),
+}
+
+
+def wait_for_rows(folder: Path, rows: str, process: subprocess.Popen[bytes]) -> None:
     """Wait until the run has written a row of its own, or has ended."""
     least = None
     while process.poll() is None:
-        size = sum(path.stat().st_size for path in folder.glob("accuracy_checking_result_*.csv"))
+        size = sum(path.stat().st_size for path in folder.glob(rows))
         least = size if least is None else min(least, size)
         # A resumed run first repairs the file, which may make it smaller.
         if size > max(least, 100):
@@ -151,14 +234,26 @@ def wait_for_rows(folder: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-def kill_somewhere(folder: Path, chance: random.Random, arguments: list[str]) -> None:
-    """Start a run and kill all its processes after a random time, mostly while it writes rows."""
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Process ids of the xdist workers of a run."""
+    try:
+        return [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def kill_somewhere(folder: Path, rows: str, chance: random.Random, arguments: list[str]) -> None:
+    """Start a run and kill all its processes, at times a worker before, mostly while it writes rows."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *arguments]
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    if chance.random() < 0.8 or not list(folder.glob("accuracy_checking_result_*.csv")):
-        wait_for_rows(folder, process)
+    if chance.random() < 0.8 or not list(folder.glob(rows)):
+        wait_for_rows(folder, rows, process)
+    if chance.random() < 0.3 and (workers := workers_of(process)):
+        time.sleep(chance.uniform(0, 0.3))
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(workers), signal.SIGKILL)
     time.sleep(chance.uniform(0, 0.6))
     sign = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
     if process.poll() is None:
@@ -170,7 +265,8 @@ def kill_somewhere(folder: Path, chance: random.Random, arguments: list[str]) ->
         process.wait()
 
 
-def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suite", SUBJECTS)
+def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path: Path, suite: str) -> None:
     """As many kills as MSPROBE_TEST_KILLS says, in runs that are resumed until they are complete."""
     kills, chance = int(os.environ.get("MSPROBE_TEST_KILLS", "5")), random.Random(20261121)
     for number in range(kills):
@@ -178,31 +274,29 @@ def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path: Path) ->
             break
         folder = tmp_path / str(number)
         folder.mkdir()
-        kills -= kill_until_complete(folder, chance, most_kills=kills, calls=200)
+        kills -= kill_until_complete(folder, SUBJECTS[suite], chance, most_kills=kills, calls=200)
 
 
-def kill_until_complete(folder: Path, chance: random.Random, *, most_kills: int, calls: int) -> int:
+def kill_until_complete(folder: Path, subject: Subject, chance: random.Random, *, most_kills: int, calls: int) -> int:
     """Number of kills in one run that ended complete, after its files were found right."""
-    dump_of(folder, calls)
+    subject.build(folder, calls)
     # Slow enough that a kill finds work in progress.
     (folder / "conftest.py").write_text("import time\ndef pytest_runtest_call(item):\n    time.sleep(0.004)\n")
-    arguments = ["--msprobe-dump=dump.json", "-p", "no:hypothesispytest"]
+    fixed = ("-p", "no:hypothesispytest")
+    arguments = [*subject.options, *fixed]
     finished: set[str] = set()
     kills = 0
-    while kills < most_kills and len(finished) < calls:
-        kill_somewhere(folder, chance, arguments)
+    while kills < most_kills and len(finished) < subject.count(calls):
+        kill_somewhere(folder, subject.rows, chance, arguments)
         kills += 1
-        path = result_file(folder)
-        arguments = [*arguments[:3], f"--msprobe-resume={path}"]
-        complete = {line.split(",")[0] for line in path.read_text(encoding="utf-8-sig").split("\n")[1:-1]}
+        path = subject.file(folder)
+        inputs = (option for option in subject.options if not option.startswith("--msprobe-jsonl"))
+        arguments = [*inputs, *fixed, f"--msprobe-resume={path}"]
+        complete = set(subject.finished(path))
         assert finished <= complete, "a finished row was lost"
-        finished |= {line.split(",")[0] for line in path.read_text().split("\n")[1:-1] if ",pass,pass," in line}
+        finished = complete
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     assert b"INTERNALERROR" not in done.stdout
-    reports = Reports(folder)  # refuses doubled names
-    assert sorted(reports.results) == sorted(f"Mint.neg.{number}" for number in range(calls))
-    verdicts = {(row["Forward Test Success"], row["Backward Test Success"]) for row in reports.results.values()}
-    assert verdicts == {("pass", "pass")}
-    assert len(reports.details) == 2 * calls
+    subject.check(folder, calls)
     return kills

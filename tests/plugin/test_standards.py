@@ -216,3 +216,30 @@ def test_a_pattern_that_matches_nothing_is_a_warning_or_ends_the_run(pytester: p
     result = run(pytester, content, "-W", "error::pytest.PytestWarning")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {text}"])
+
+
+HALF_WARNING = "msprobe: 1 of 2 API calls hold float16 or bfloat16: *--msprobe-standard=backward-error*"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_the_header_warns_where_fixed_limits_judge_half_dtypes(pytester: pytest.Pytester, dtype: Any) -> None:
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.neg.0", [A.astype(dtype)], [(-A).astype(dtype)])
+    builder.call("Mint.neg.1", [A], [-A])
+    builder.write()
+    pytester.runpytest("--msprobe-dump=dump.json").stdout.fnmatch_lines([HALF_WARNING])
+    chosen = (
+        ("--msprobe-standard=backward-error",),
+        ("--msprobe-max-abs=0.1",),
+        ("-k", "nothing", "--msprobe-config=c.yaml"),
+    )
+    (pytester.path / "c.yaml").write_text("standards: {dtypes: {Float16: ulp, BFloat16: ulp}}")
+    for arguments in chosen:
+        pytester.runpytest("--msprobe-dump=dump.json", *arguments).stdout.no_fnmatch_line("*hold float16*")
+
+
+def test_no_warning_without_half_dtypes(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.neg.1", [A], [-A])
+    builder.write()
+    pytester.runpytest("--msprobe-dump=dump.json").stdout.no_fnmatch_line("*hold float16*")

@@ -17,7 +17,7 @@ from report_reader import Reports
 from pytest_msprobe.__main__ import main
 from pytest_msprobe.commands.templates import find_templates
 
-NAMES = ["ci", "custom_api", "known_issues", "multi_card", "thresholds"]
+NAMES = ["ci", "custom_api", "gate", "known_issues", "multi_card", "thresholds"]
 
 
 @pytest.fixture
@@ -168,3 +168,36 @@ def test_known_issues_are_expected_and_stale_ones_are_told(
     repaired = run(pytester, workers, "--msprobe-dump=dump.json", "-k", "matmul")
     repaired.assert_outcomes(passed=1, failed=1)
     repaired.stdout.fnmatch_lines(["*XPASS(strict)*repaired*"])
+
+
+@pytest.mark.parametrize("template", ["gate"], indirect=True)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_gate_fails_only_what_rounding_does_not_explain(pytester: pytest.Pytester, template: str, workers: str) -> None:
+    half = (1000 * X + 1000).astype(np.float16)
+    builder = DumpBuilder(pytester.path)
+    builder.call("Mint.sqrt.0", [half], [np.nextafter(np.sqrt(half), np.float16(0))])  # one ulp, 0.03
+    builder.call("Mint.exp.0", [X], [np.exp(X.astype(np.float64)).astype(np.float32) * np.float32(1.00005)])
+    builder.write()
+    arguments = (workers, "--msprobe-dump=dump.json", "-rf")
+    result = run(pytester, *arguments)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["msprobe: standard: backward-error", "FAILED dump.json::Mint.exp.0::forward *"])
+    other = run(pytester, *arguments, "--msprobe-standard=cosine-maxabs")
+    other.stdout.fnmatch_lines(["FAILED dump.json::Mint.sqrt.0::forward *"])
+    compared = run(pytester, *arguments, "--msprobe-golden=dump.json")
+    assert compared.ret == 0
+
+
+@pytest.mark.parametrize("file", ["pytest.ini", "msprobe.yaml"])
+def test_one_line_makes_the_choice_of_gate(pytester: pytest.Pytester, file: str) -> None:
+    """Both lines stand in the template."""
+    (line,) = (
+        line.partition(":  ")[2].strip()
+        for line in find_templates()["gate"].read_text().splitlines()
+        if line.strip().startswith("The same" if file == "pytest.ini" else "or in")
+    )
+    Path(file).write_text(f"[pytest]\n{line}\n" if file == "pytest.ini" else f"{line}\n")
+    hook_dump(pytester.path).write()
+    given = () if file == "pytest.ini" else ("--msprobe-config=msprobe.yaml",)
+    result = pytester.runpytest("--msprobe-dump=dump.json", *given)
+    result.stdout.fnmatch_lines(["msprobe: standard: backward-error"])

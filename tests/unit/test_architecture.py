@@ -29,9 +29,18 @@ _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_ms
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(
     f"pytest_msprobe.suites.{name}"
-    for name in ("contract", "node_names", "operation_groups", "option", "option_values", "shared_options")
+    for name in (
+        "api_calls",
+        "contract",
+        "node_names",
+        "operation_groups",
+        "option",
+        "option_values",
+        "places",
+        "shared_options",
+    )
 )
-_SUITES = ("precheck", "comparison", "overflow", "gradients")
+_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {

@@ -198,8 +198,12 @@ def _check_together(task: Task, level: Level, section: dict[str, Any], file: Pat
         if section.get("scope") is not None:
             check_scope(section["scope"], level)
         field = "summary_mode"
-        if isinstance(section.get(field), tuple) and (task, level) != ("statistics", "L2"):
-            raise ValueError(f"a list of statistics is for task 'statistics' at level 'L2', not {task!r} at {level!r}")
+        if isinstance(section.get(field), tuple) and task != "statistics":
+            raise ValueError(f"a list of statistics is for task 'statistics', not {task!r}")
+        if isinstance(section.get(field), tuple) and level != "L2":
+            logger.warning(
+                "%s: statistics.summary_mode: level %s writes all statistics, not a list of them", file, level
+            )
         if section.get(field) == "fingerprint" and level == "L2":
             raise ValueError("MindSpore's kernel dump computes no fingerprint; take 'md5' at level 'L2'")
         field = "list"

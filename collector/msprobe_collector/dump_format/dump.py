@@ -33,6 +33,7 @@ TASKS = frozenset(
 FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
+_HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
 
 
 class _File(msgspec.Struct):
@@ -100,6 +101,11 @@ class Dump:
             return []
         return [tuple(int(size) for size in _NUMBER.findall(text)) for text in _SHAPE.findall(memoryview(raw))]
 
+    def holds_half(self, record_name: str) -> bool:
+        """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
+        raw = self._records.get(record_name)
+        return raw is not None and _HALF.search(memoryview(raw)) is not None
+
     @cached_property
     def stacks(self) -> CallStacks:
         """Call stacks of the stack.json beside the dump; empty when there is none or it cannot be read."""
@@ -117,6 +123,20 @@ class Dump:
             return read_construct(self.path.parent / "construct.json")
         except DumpError:
             return {}
+
+    @cached_property
+    def orders(self) -> dict[str, int]:
+        """The place of each record in the file, from 0, which is that in the execution."""
+        return {name: order for order, name in enumerate(self._records)}
+
+    def ancestors(self, name: str) -> tuple[str, ...]:
+        """Records of the Cells that the record `name` ran in, outermost first; empty where construct.json has none."""
+        found: list[str] = []
+        parent = self.parents.get(name)
+        while parent is not None and parent not in found:
+            found.append(parent)
+            parent = self.parents.get(parent)
+        return tuple(reversed(found))
 
     def record(self, name: str) -> Record:
         """The record of any kind named `name`; its malformed values stand in it as such.

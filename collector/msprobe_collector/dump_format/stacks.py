@@ -50,6 +50,7 @@ class CallStacks:
 
     def __init__(self, frames_by_record: dict[str, tuple[str, ...]], problem: str = "") -> None:
         self._frames_by_record = frames_by_record
+        self._user_frames: dict[tuple[str, ...], Frame | None] = {}
         self.problem = problem
 
     @classmethod
@@ -72,7 +73,12 @@ class CallStacks:
 
     def user_frame(self, record: str) -> Frame | None:
         """The innermost frame that is the user's own code, not a library's; None when there is none."""
-        return next((frame for frame in self.frames(record) if frame.file and not _LIBRARY.search(frame.file)), None)
+        texts = self._frames_by_record.get(record, ())
+        if texts not in self._user_frames:  # the calls of one line share a stack
+            frames = self.frames(record)
+            own = (frame for frame in frames if frame.file and not _LIBRARY.search(frame.file))
+            self._user_frames[texts] = next(own, None)
+        return self._user_frames[texts]
 
 
 def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:

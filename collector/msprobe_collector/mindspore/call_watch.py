@@ -19,7 +19,7 @@ from msprobe_collector.mindspore.hooking.jit_calls import JitCalls
 from msprobe_collector.mindspore.hooking.primitives import PrimitiveCalls
 from msprobe_collector.mindspore.static_graph.graph_taps import GraphTaps
 from msprobe_collector.recording.faults import guarded
-from msprobe_collector.recording.installation import ApiTarget, Installation
+from msprobe_collector.recording.installation import Installation
 from msprobe_collector.recording.parameter_gradients import ParameterGradients
 
 logger = logging.getLogger("msprobe_collector")
@@ -105,7 +105,7 @@ class MindSporeCallWatch:
 
     def add_api(self, owner: Any, name: str, call: str) -> None:
         """See `CallWatch`."""
-        self._apis.add([ApiTarget(owner, name, getattr(owner, name), call)])
+        self._apis.register(owner, name, call)
 
     def remove_api(self, owner: Any, name: str) -> bool:
         """See `CallWatch`."""

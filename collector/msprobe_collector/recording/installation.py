@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -45,16 +46,41 @@ class Installation:
         """
         self._wrap = wrap
         self._is_searched = is_searched
+        self._targets: list[ApiTarget] = []
+        #: What the user has registered, by owner and name; it goes before the rest.
+        self._custom: dict[tuple[int, str], ApiTarget] = {}
         #: (owner, attribute, what its own dict held, replacement)
         self._swaps: list[tuple[Any, str, Any, Any]] = []
         self._is_in = False
 
     def add(self, targets: Sequence[ApiTarget]) -> None:
         """Make `targets` part of it; also under other names in loaded modules (`from mindspore.mint import add`)."""
+        with self._changed():
+            self._targets += targets
+
+    def register(self, owner: Any, name: str, call: str) -> None:
+        """Record `owner.name` as `call`, also where it is a part under another name already."""
+        with self._changed():
+            self._custom[id(owner), name] = ApiTarget(owner, name, getattr(owner, name), call)
+
+    def remove(self, owner: Any, name: str) -> bool:
+        """Undo `register`; False when there was none."""
+        if (id(owner), name) not in self._custom:
+            return False
+        with self._changed():
+            del self._custom[id(owner), name]
+        return True
+
+    @contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Around a change of what is recorded: the originals are in place, and the swaps are made anew."""
         was_in = self._is_in
         self.take_out()
+        yield
+        self._swaps.clear()
         wrappers: dict[int, Any] = {}
-        for target in targets:
+        others = (target for target in self._targets if (id(target.owner), target.name) not in self._custom)
+        for target in (*self._custom.values(), *others):
             wrapper = self._wrap(target.original, target.call)
             _name_after_place(wrapper, target)
             wrappers.setdefault(id(target.original), wrapper)
@@ -62,16 +88,6 @@ class Installation:
         self._add_early_names(wrappers)
         if was_in:
             self.put_in()
-
-    def remove(self, owner: Any, name: str) -> bool:
-        """Take the callable `name` of `owner` out for good; False when it is not a part."""
-        was_in = self._is_in
-        self.take_out()
-        kept = [swap for swap in self._swaps if not (swap[0] is owner and swap[1] == name)]
-        found, self._swaps = len(kept) < len(self._swaps), kept
-        if was_in:
-            self.put_in()
-        return found
 
     def put_in(self) -> None:
         """Put the recorded callables in place."""

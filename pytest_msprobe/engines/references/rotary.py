@@ -1,4 +1,4 @@
-"""mindspore.ops.rotary_position_embedding and apply_rotary_pos_emb_."""
+"""mindspore.ops.rotary_position_embedding and apply_rotary_pos_emb_, torch_npu.npu_rotary_mul."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0
         moved = torch.cat([x[..., ::2], x[..., 1::2]], -1)
         return moved * cos + _half_turned(moved) * sin
     raise Unsupported(f"mode {mode}: only 0 to 3 are documented")
+
+
+@fused()
+def npu_rotary_mul(x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half") -> Tensor:
+    """`rotary_position_embedding` with cos `r1` and sin `r2`; mode `half` or `interleave`. Source: torch_npu."""
+    return rotary_position_embedding(x, r1, r2, {"half": 0, "interleave": 1}[rotary_mode])
 
 
 @fused()

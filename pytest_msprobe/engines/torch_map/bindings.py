@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,13 @@ from pytest_msprobe.apis import Fact, Topic, facts
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.apis.signature import read_signature
 from pytest_msprobe.engines import references
+from pytest_msprobe.engines.torch_map.expressions import (
+    ALLOWED_NODES,
+    attribute_at,
+    dotted_names,
+    evaluate,
+    is_of_kind,
+)
 
 _TABLE_OF_TYPE: Mapping[str, Topic] = {
     "Mint": "torch_calls/mint",
@@ -32,21 +38,9 @@ _TABLE_OF_TYPE: Mapping[str, Topic] = {
     "Primitive": "torch_calls/primitive",
 }
 # MindSpore types whose names mean the same in PyTorch unless their table says otherwise: the type of the namesake.
+_NPU: Topic = "torch_calls/npu"
 _NAMESAKES = {"Mint": "Torch", "MintFunctional": "Functional", "Tensor": "Tensor"}
 _PYTORCH_TYPES = ("Torch", "Functional", "Tensor", "VF", "Aten")
-_ALLOWED_NODES = (
-    ast.Call,
-    ast.keyword,
-    ast.Attribute,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-    ast.Tuple,
-    ast.List,
-    ast.Starred,
-    ast.UnaryOp,
-    ast.USub,
-)
 
 
 class MissingAttributes(LookupError):
@@ -59,14 +53,6 @@ class MissingAttributes(LookupError):
 def missing_attributes(names: Sequence[str]) -> str:
     """What is wrong with a record of a Primitive that lacks the attributes `names`."""
     return f"constructor attributes ({', '.join(names)}) are not in the dump; msprobe_collector records them"
-
-
-class MissingInTorch(LookupError):
-    """The installed PyTorch has no such name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the installed PyTorch has no {name}")
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +82,12 @@ class CallMapping:
         values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
         for name, parameter in self.signature.parameters.items():
             if name in values:
-                if parameter.annotation is not parameter.empty and not _is_of_kind(values[name], parameter.annotation):
+                if parameter.annotation is not parameter.empty and not is_of_kind(values[name], parameter.annotation):
                     raise TypeError(f"argument '{name}' is a {type(values[name]).__name__}")
             elif parameter.kind is parameter.VAR_POSITIONAL:
                 values[name] = ()
             else:
-                values[name] = _evaluate(parameter.default, {}, roots)
+                values[name] = evaluate(parameter.default, {}, roots)
         return values
 
     @property
@@ -121,7 +107,7 @@ class CallMapping:
 
     def targets(self) -> tuple[str, ...]:
         """Dotted names under ``torch`` and ``adapters`` that the call needs."""
-        return tuple(dict.fromkeys(_dotted_names(self.expression)))
+        return tuple(dict.fromkeys(dotted_names(self.expression)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +121,10 @@ class Binding:
     def resolve(self, roots: Mapping[str, object]) -> Callable[..., object]:
         """A callable that takes the recorded arguments; MissingInTorch when PyTorch lacks the target."""
         if not self.forms:
-            return cast("Callable[..., object]", _attribute(self.target, roots))
+            return cast("Callable[..., object]", attribute_at(self.target, roots))
         for form in self.forms:
             for target in form.targets():
-                _attribute(target, roots)
+                attribute_at(target, roots)
         return lambda *args, **kwargs: self.call(args, kwargs, roots)
 
     def call(
@@ -153,7 +139,7 @@ class Binding:
         Raises TypeError, MissingAttributes or MissingInTorch when arguments, attributes or PyTorch do not fit.
         """
         if not self.forms:
-            return cast("Callable[..., object]", _attribute(self.target, roots))(*args, **kwargs)
+            return cast("Callable[..., object]", attribute_at(self.target, roots))(*args, **kwargs)
         if self.api.startswith("Primitive.") and all(form.missing(attributes) for form in self.forms):
             raise MissingAttributes(self.forms[0].missing(attributes))
         problems = []
@@ -163,7 +149,7 @@ class Binding:
             except TypeError as error:
                 problems.append(f"{form.text.partition(' -> ')[0]}: {error}")
             else:
-                return _evaluate(form.expression, values, roots)
+                return evaluate(form.expression, values, roots)
         raise TypeError(f"{self.api}: the recorded arguments do not fit its signature ({'; or '.join(problems)})")
 
 
@@ -176,6 +162,8 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     """
     api = f"{api_type}.{name}"
     if framework in ("pytorch", "mindtorch"):
+        if api_type == "NPU":
+            return _from_lines(api, facts(_NPU).overloads(api_type, name), f"no reference is known ({_NPU}.txt)")
         if api_type not in _PYTORCH_TYPES:
             return Refusal(f"{api}: PyTorch has no API of type {api_type}")
         path = find_operator("torch", api_type, name)
@@ -188,11 +176,8 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
     if own is not None:
         return Binding(api, own)
     lines = facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
-    if lines and lines[0].reason:
-        return Refusal(f"{api}: {lines[0].reason}")
     if lines:
-        forms = tuple(_form(name, line) for line in lines)
-        return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
+        return _from_lines(api, lines, "")
     if find_operator("mindspore", api_type, name) is None:
         return Refusal(f"{api}: {unknown_operator('mindspore', api_type)}")
     if api_type not in _NAMESAKES:
@@ -209,91 +194,18 @@ def names(api_type: str) -> tuple[str, ...]:
     return tuple(name.partition(".")[2] for name in lines)
 
 
+def _from_lines(api: str, lines: Sequence[Fact], without: str) -> Binding | Refusal:
+    """What the lines of an API say; `without` is the reason for a refusal when there is none."""
+    if not lines or lines[0].reason:
+        return Refusal(f"{api}: {lines[0].reason if lines else without}")
+    forms = tuple(_form(api.partition(".")[2], line) for line in lines)
+    return Binding(api, forms[0].targets()[0] if forms[0].targets() else "torch.Tensor", forms)
+
+
 def _form(name: str, line: Fact) -> CallMapping:
     text = f"{name}{line.parameters} -> {line.text}"
     expression = ast.parse(line.text, mode="eval").body
     for node in ast.walk(expression):
-        if not isinstance(node, _ALLOWED_NODES):
+        if not isinstance(node, ALLOWED_NODES):
             raise ValueError(f"{type(node).__name__} is not allowed in a table: {text}")
     return CallMapping(text, read_signature(line.parameters or "()", lambda default: default), expression)
-
-
-def _is_of_kind(value: object, kinds: tuple[str, ...]) -> bool:
-    return any(_KINDS[kind](value) for kind in kinds)
-
-
-_KINDS: Mapping[str, Callable[[object], bool]] = {
-    "None": lambda value: value is None,
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "float": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
-    "str": lambda value: isinstance(value, str),
-    "tuple": lambda value: isinstance(value, (tuple, list)),
-    "Tensor": lambda value: hasattr(value, "shape"),
-    "dtype": lambda value: type(value).__name__ == "dtype",
-}
-
-
-def _attribute(dotted: str, roots: Mapping[str, object]) -> object:
-    root, *path = dotted.split(".")
-    if root == "references":
-        return references.function(dotted)
-    value = roots[root]
-    for name in path:
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            raise MissingInTorch(dotted) from None
-    return value
-
-
-def _dotted_names(expression: ast.expr) -> list[str]:
-    """Longest dotted names of an expression that begin at a root, outermost first."""
-    found: list[str] = []
-    if isinstance(expression, ast.Attribute):
-        dotted = ast.unparse(expression)
-        if re.fullmatch(r"(torch|adapters|references)(\.\w+)+", dotted):
-            return [dotted]
-    for child in ast.iter_child_nodes(expression):
-        node = child.value if isinstance(child, ast.keyword) else child
-        if isinstance(node, ast.expr):
-            found += _dotted_names(node)
-    return found
-
-
-def _evaluate(node: object, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
-    """Value of an expression of the allowed nodes."""
-    match node:
-        case ast.Constant(value=value):
-            return cast("object", value)
-        case ast.Name(id=name):
-            return values[name] if name in values else roots[name]
-        case ast.Attribute(value=owner, attr=name):
-            if (dotted := ast.unparse(node)).startswith("references."):
-                return references.function(dotted)
-            target = _evaluate(owner, values, roots)
-            try:
-                return cast("object", getattr(target, name))
-            except AttributeError:
-                raise MissingInTorch(ast.unparse(node)) from None
-        case ast.Call(func=function, args=arguments, keywords=keywords):
-            callee = cast("Callable[..., object]", _evaluate(function, values, roots))
-            named = {str(keyword.arg): _evaluate(keyword.value, values, roots) for keyword in keywords}
-            return callee(*_sequence(arguments, values, roots), **named)
-        case ast.Tuple(elts=elements):
-            return tuple(_sequence(elements, values, roots))
-        case ast.List(elts=elements):
-            return _sequence(elements, values, roots)
-        case ast.UnaryOp(operand=operand):
-            return -cast("float", _evaluate(operand, values, roots))
-    raise ValueError(f"not an expression of a table: {node!r}")
-
-
-def _sequence(nodes: Sequence[ast.expr], values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
-    items: list[object] = []
-    for node in nodes:
-        if isinstance(node, ast.Starred):
-            items += cast("Sequence[object]", _evaluate(node.value, values, roots))
-        else:
-            items.append(_evaluate(node, values, roots))
-    return items

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from msprobe_collector.dump_format.operation import GRADIENTS, Operation
+from pytest_msprobe.suites.comparison.growth import Growth, growth_of
+from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 
 _MOST_NAMED = 10
+_NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,9 @@ class RecordSummary:
         is_input: whether that value went into the operation.
         row: which of its values that is.
         is_origin: whether its inputs agree and its outputs do not.
+        first_bits: name of the first value whose checksum or fingerprint differs, "" when none does.
+        distance, growth: of its outputs, see `growth`.
+        tolerances: number of its values by the basis of their tolerance, where a noise run was given.
     """
 
     record: str
@@ -42,6 +48,10 @@ class RecordSummary:
     is_input: bool = False
     row: int = 0
     is_origin: bool = False
+    first_bits: str = ""
+    distance: float = 0.0
+    growth: float = 0.0
+    tolerances: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
@@ -52,6 +62,11 @@ class RecordSummary:
         )
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
+        distance, growth = growth_of(verdict.values)
+        tolerances: dict[str, int] = {}
+        for value in verdict.values:
+            if value.tolerance is not None:
+                tolerances[value.tolerance.basis] = tolerances.get(value.tolerance.basis, 0) + 1
         return cls(
             record=verdict.operation.record,
             order=verdict.order,
@@ -63,6 +78,12 @@ class RecordSummary:
             is_input=first is not None and not first.is_output,
             row=verdict.values.index(first) if first is not None else 0,
             is_origin=verdict.is_origin,
+            first_bits=next(
+                (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits), ""
+            ),
+            distance=distance,
+            growth=growth,
+            tolerances=tolerances,
         )
 
     def to_wire(self) -> dict[str, Any]:
@@ -76,13 +97,6 @@ class RecordSummary:
         return msgspec.convert(wire, cls)
 
 
-#: What two dumps of different models, levels or frameworks come to.
-NOTHING_MATCHED = (
-    "no operation matched: the dumps are of different models, levels (Cells against API calls) or frameworks; "
-    "see --msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
-)
-
-
 @dataclass(slots=True)
 class Divergence:
     """Counts and findings over the operations of one dump, taken in any order.
@@ -91,21 +105,32 @@ class Divergence:
         values: values by state.
         operations: operations by who holds them.
         verdicts: operations by verdict.
+        why_unmatched: what is said when no operation matched.
     """
 
     values: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
+    why_unmatched: str = "no operation matched"
     _differing: list[RecordSummary] = field(default_factory=list)
     _golden_only: list[str] = field(default_factory=list)
+    _growth: Growth = field(default_factory=Growth)
+    _tolerances: Counter[str] = field(default_factory=Counter)
+    _first_bits: tuple[int, str] | None = None
 
     def add(self, summary: RecordSummary) -> None:
         """Count one operation."""
         self.values.update(summary.values)
         self.operations[summary.held_by] += 1
         self.verdicts[summary.status] += 1
+        self._growth.add(summary.order, summary.record, summary.distance, summary.growth)
+        self._tolerances.update(summary.tolerances)
+        if summary.first_bits:
+            bits = (summary.order, summary.first_bits)
+            self._first_bits = min(self._first_bits or bits, bits)
         if summary.first:
-            self._differing.append(summary)
+            # One is kept for each operation that differs: without what has been added up.
+            self._differing.append(replace(summary, distance=0.0, growth=0.0, first_bits="", tolerances=_NONE))
         if summary.held_by == "golden":
             self._golden_only.append(summary.record)
 
@@ -158,6 +183,9 @@ class Divergence:
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
         yield from self._first_lines()
+        if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
+            yield f"first differing bits: {self._first_bits[1]}"
+        yield from self._growth.lines()
         counts = self.operations
         yield (
             f"{counts['both']} operations matched, {counts['target']} only in the target, "
@@ -170,6 +198,9 @@ class Divergence:
         states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
         found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
         yield f"values: {found or 'none'}"
+        if self._tolerances:
+            bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
+            yield f"tolerances: {', '.join(bases)}"
 
     def _first_lines(self) -> Iterator[str]:
         first = self.first
@@ -177,7 +208,7 @@ class Divergence:
             if not self.verdicts:
                 yield "no operation was compared"
             elif not self.operations["both"]:
-                yield NOTHING_MATCHED
+                yield self.why_unmatched
             elif not self.values["pass"] + self.values["warning"]:
                 yield "no value was compared"
             elif self.unreadable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from pytest_msprobe.suites.comparison.mapping_files import (
 )
 from pytest_msprobe.suites.comparison.matching import Matching, match
 from pytest_msprobe.suites.comparison.naming import ACROSS_FRAMEWORKS, SAME_NAMES, Naming
+from pytest_msprobe.suites.comparison.noise import Levels, NoiseRun, settled
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.side import Side
@@ -39,6 +41,7 @@ class DumpComparison:
 
     Attributes:
         target, golden: the dumps.
+        limits: largest distances by dtype.
         mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
@@ -54,10 +57,13 @@ class DumpComparison:
         self.target = Side(target, data_dirs)
         self.golden = Side(golden, data_dirs)
         self._settings = settings
-        self._agreement = DistanceLimits.with_changes(settings.distances)
+        self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = _api_rules(settings)
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
+        self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
+        #: Which tolerance a bit may stay below is the noise run's to say.
+        self._accept = settings.accept | {"bits"} if settings.noise else settings.accept
         self._values = ValuePairing(is_translated=self._naming.is_translated, rules=self._rules, names=self._names)
 
     @property
@@ -66,6 +72,12 @@ class DumpComparison:
         if self.target.task == self.golden.task == "tensor":
             return "real"
         return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a mapping of names was given."""
+        settings = self._settings
+        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
 
     @cached_property
     def matching(self) -> Matching:
@@ -99,8 +111,9 @@ class DumpComparison:
             lone = tuple(_lone(leaf, None) for leaf in target)
             return OperationComparison(operation, None, "target", operation.index, lone)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
+        noise = self._noise.levels(partner.record, golden) if self._noise is not None else None
         values = tuple(
-            self._value(operation, left, right, unwritten)
+            self._value(operation, left, right, unwritten, noise)
             for left, right in self._values.pairs(operation, target, golden)
         )
         return OperationComparison(operation, partner, "both", operation.index, values)
@@ -120,6 +133,7 @@ class DumpComparison:
         target: Leaf | None,
         golden: Leaf | None,
         unwritten: tuple[UnwrittenMemory, UnwrittenMemory],
+        noise: Levels | None,
     ) -> ValueComparison:
         if target is None or golden is None:
             return _lone(target, golden)
@@ -129,14 +143,15 @@ class DumpComparison:
             )
         if target.is_tensor or golden.is_tensor:
             folders = self.target.tensors, self.golden.tensors
-            found = judge_tensors(target, golden, folders, self._agreement, accept=self._settings.accept)
+            tolerance = noise.tolerance(target, golden) if noise is not None else None
+            limit = tolerance.limit if tolerance is not None else None
+            found = judge_tensors(target, golden, folders, self.limits, accept=self._accept, limit=limit)
+            found = settled(found, tolerance) if tolerance is not None else found
         else:
-            found = judge_plain(target, golden, self._agreement)
+            found = judge_plain(target, golden, self.limits)
         if operation.record in self.matching.by_bare_name:
             status = "warning" if found.status == "pass" else found.status
-            return ValueComparison(
-                target, golden, status, (*found.reasons, FUZZY_NOTE), found.distance, found.figures, found.explanation
-            )
+            return replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
         return found
 
     def _choose_naming(self) -> Naming:

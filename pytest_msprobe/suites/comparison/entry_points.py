@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.divergence import Divergence, RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -18,7 +21,10 @@ from pytest_msprobe.suites.comparison.table import rows
 
 _TARGET_KEYS = ("npu_json_path", "npu_path", "target_path")
 _GOLDEN_KEYS = ("bench_json_path", "bench_path", "golden_path")
-_OTHER_KEYS = ("stack_json_path", "stack_path", "is_print_compare_log", "rank_id", "step_id")
+_PRINTS = "is_print_compare_log"
+_OTHER_KEYS = ("stack_json_path", "stack_path", _PRINTS)
+#: What the existing tool takes for dumps of kernels.
+_KERNEL_KEYS = ("rank_id", "step_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +79,30 @@ def compare(
 ) -> ComparisonResult:
     """Compare two dump.json files and write the table, with advice when `auto_analyze`, into `output_path`.
 
-    `input_param` names them as `npu_json_path` and `bench_json_path` (or `npu_path` and `bench_path`). Its keys
-    `stack_json_path` and `is_print_compare_log`, and `stack_mode`, have no effect: stack.json is taken from beside the
-    target, and the column is always there. `settings` has everything that the options of a pytest run have.
+    Prints where the files are and, when `is_print_compare_log` is true, a line for each value.
+
+    `input_param` names the dumps as `npu_json_path` and `bench_json_path` (or `npu_path` and `bench_path`). Its key
+    `stack_json_path`, and `stack_mode`, have no effect: stack.json is taken from beside the target, and the column is
+    always there. `settings` has everything that the options of a pytest run have.
 
     Raises:
-        DumpError: a dump cannot be read or compared.
+        DumpError: a dump cannot be read or compared, or no operation matched; the table is written then.
         MappingError: a mapping file is not what it should be.
         ValueError: `input_param` lacks a path or has an unknown key.
         OSError: a file cannot be written.
     """
     known = (*_TARGET_KEYS, *_GOLDEN_KEYS, *_OTHER_KEYS)
     for key in input_param:
+        if key in _KERNEL_KEYS:
+            raise ValueError(f"input_param: key {key!r} is for dumps of kernels, which nothing here compares")
         if key not in known:
             raise ValueError(f"input_param: unknown key {key!r}; known are {', '.join(known)}")
     target, golden = _path(input_param, _TARGET_KEYS), _path(input_param, _GOLDEN_KEYS)
     chosen = _settings(settings, fuzzy_match)
-    return _compare_pair(target, golden, Path(output_path), (chosen, auto_analyze), targets=[target])
+    prints = input_param.get(_PRINTS, False)
+    if not isinstance(prints, bool):
+        raise ValueError(f"input_param: {_PRINTS} is {prints!r}, neither True nor False")
+    return _compare_pair(target, golden, Path(output_path), (chosen, auto_analyze), targets=[target], prints=prints)
 
 
 def compare_distributed(
@@ -100,11 +113,13 @@ def compare_distributed(
     auto_analyze: bool = True,
     fuzzy_match: bool = False,
     settings: ComparisonSettings | None = None,
+    is_print_compare_log: bool = False,
     **_others: Any,
 ) -> DistributedResult:
     """Compare all ranks (and steps) of two folders, paired by number, and put the ranks of each step side by side.
 
-    A dump that has no partner or cannot be read is a problem of the result; the others are compared. Other keywords of
+    Prints where the files are and, with `is_print_compare_log`, a line for each value. A dump that has no partner,
+    cannot be read or has no operation in common is a problem of the result; the others are compared. Other keywords of
     the existing function are taken and have no effect.
 
     Raises:
@@ -115,7 +130,10 @@ def compare_distributed(
     targets = find_files(Path(npu_dump_dir))
     for folder, found in ((npu_dump_dir, targets), (bench_dump_dir, find_files(Path(bench_dump_dir)))):
         if not found:
-            raise ValueError(f"{folder}: holds no dump.json; give a dump, step or rank folder")
+            why = (
+                NOT_READ if holds_kernel_dump(Path(folder)) else "holds no dump.json; give a dump, step or rank folder"
+            )
+            raise ValueError(f"{folder}: {why}")
     pairs = pair_dumps(targets, Path(bench_dump_dir))
     chosen = _settings(settings, fuzzy_match)
     results, problems = [], pairs.lone()
@@ -123,28 +141,46 @@ def compare_distributed(
         if golden is None:
             continue
         try:
-            found_pair = _compare_pair(target, golden, Path(output_path), (chosen, auto_analyze), targets=targets)
+            choice, prints = (chosen, auto_analyze), is_print_compare_log
+            found_pair = _compare_pair(target, golden, Path(output_path), choice, targets=targets, prints=prints)
         except DumpError as error:
             problems.append(str(error))
         else:
             results.append(found_pair)
     merged = merge_steps([result.files[0] for result in results], Path(output_path))
+    _show(f"all ranks: {path}" for path in merged)
     return DistributedResult(tuple(results), tuple(problems), tuple(merged))
 
 
 def _compare_pair(
-    target: Path, golden: Path, folder: Path, choice: tuple[ComparisonSettings, bool], *, targets: list[Path]
+    target: Path,
+    golden: Path,
+    folder: Path,
+    choice: tuple[ComparisonSettings, bool],
+    *,
+    targets: list[Path],
+    prints: bool,
 ) -> ComparisonResult:
     settings, with_advice = choice
     comparison = DumpComparison(target, golden, settings)
     output = ComparisonOutput(target)
     for verdict in comparison.verdicts():
+        if prints:
+            _show(f"{value.name}: {value.status} {value.message}".rstrip() for value in verdict.values)
         output.add(RecordSummary.of(verdict), rows(verdict, comparison.mode, settings.result_column))
     try:
         files = output.write(folder, comparison, settings, targets=targets, with_advice=with_advice)
     finally:
         output.close()
+    _show(f"{'advice' if path.suffix == '.txt' else 'table'}: {path}" for path in files)
+    if output.divergence.is_unmatched:
+        raise DumpError(output.divergence.why_unmatched, file=str(target))
     return ComparisonResult(target, golden, output.divergence, tuple(files))
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{shown(line)}\n")
 
 
 def _settings(settings: ComparisonSettings | None, fuzzy: bool) -> ComparisonSettings:

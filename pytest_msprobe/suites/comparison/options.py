@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_msprobe.suites import option_values
 from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import DATA_DIR, GOLDEN
+from pytest_msprobe.suites.shared_options import BENCH, BENCH_PYTHON, DATA_DIR, GOLDEN, MAX_MEMORY
 
 #: Differences that a user may declare to be expected.
 #: `bits`: fingerprints differ and the statistics agree within their limits.
@@ -17,6 +17,8 @@ ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits")
 RESULT_COLUMNS = ("result", "accuracy")
 #: In place of a mapping file: the rules that need none.
 BUILT_IN = "builtin"
+ACCOUNTING = ("auto", "off")
+INHERITED = ("pass", "fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class ComparisonSettings:
 
     Attributes:
         golden: dump or folder to compare with, or None.
+        noise: dump or folder of the golden run with perturbed inputs, or None.
         cell_mapping, api_mapping: YAML file, or True for the built-in rules alone, or None.
         data_mapping, layer_mapping: YAML file, or None.
         fuzzy: whether operations may match by the bare API name.
@@ -32,9 +35,13 @@ class ComparisonSettings:
         accept: differences that are warnings, of `ACCEPTABLE`.
         result_column: `result` for the newer tool's column, `accuracy` for the older one's.
         xlsx: whether an .xlsx file is written beside the .csv file.
+        accounting: `auto`: differences of tensor dumps are accounted for; `off`: distances alone judge.
+        inherited: whether an operation whose difference is not its own fault passes or fails.
+        diagnosis: file for the answer as JSON, or None.
     """
 
     golden: Path | None = None
+    noise: Path | None = None
     cell_mapping: Path | bool | None = None
     api_mapping: Path | bool | None = None
     data_mapping: Path | None = None
@@ -44,12 +51,16 @@ class ComparisonSettings:
     accept: frozenset[str] = frozenset()
     result_column: str = "result"
     xlsx: bool = False
+    accounting: str = "auto"
+    inherited: str = "pass"
+    diagnosis: Path | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ComparisonSettings:
         """The settings in `values`, which hold a parsed value for every one of `OPTIONS`."""
         return cls(
             golden=values["golden"],
+            noise=values["noise"],
             cell_mapping=values["cell_mapping"],
             api_mapping=values["api_mapping"],
             data_mapping=values["data_mapping"],
@@ -59,6 +70,9 @@ class ComparisonSettings:
             accept=values["accept"],
             result_column=values["result_column"],
             xlsx=values["xlsx"],
+            accounting=values["accounting"],
+            inherited=values["inherited"],
+            diagnosis=values["diagnosis"],
         )
 
 
@@ -103,6 +117,14 @@ def accepted(text: str) -> frozenset[str]:
 OPTIONS = (
     GOLDEN,
     DATA_DIR,
+    Option(
+        "noise",
+        "PATH",
+        "comparison: the golden run again with inputs moved by debugger.perturb; gives each value its own tolerance",
+        "",
+        option_values.optional_path,
+        is_path=True,
+    ),
     Option(
         "cell_mapping",
         "FILE",
@@ -167,4 +189,30 @@ OPTIONS = (
         option_values.switch,
         bare="true",
     ),
+    Option(
+        "accounting",
+        "|".join(ACCOUNTING),
+        "comparison: auto: between tensor dumps, find where each difference is born; off: judge by distances alone",
+        "auto",
+        option_values.one_of(*ACCOUNTING),
+    ),
+    Option(
+        "inherited",
+        "|".join(INHERITED),
+        "comparison: whether operations pass (as xfailed) or fail whose difference came in with their inputs or is "
+        "rounding",
+        "pass",
+        option_values.one_of(*INHERITED),
+    ),
+    Option(
+        "diagnosis",
+        "FILE",
+        "comparison: write which operations are at fault, and what follows from them, as JSON",
+        "",
+        option_values.optional_path,
+        is_path=True,
+    ),
+    BENCH,
+    BENCH_PYTHON,
+    MAX_MEMORY,
 )

@@ -16,6 +16,7 @@ from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import table_stem
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.table_files import NO_XLSXWRITER, RowStore, TableFiles
+from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 
 
 class ComparisonOutput:
@@ -50,6 +51,8 @@ class ComparisonOutput:
             OSError: a file cannot be written.
             ImportError: a workbook was asked for and cannot be made; all else is written.
         """
+        if self.divergence.is_unmatched:
+            self.divergence.why_unmatched = why_unmatched(comparison)
         several_steps = len({Slot.of(target).step for target in targets}) > 1
         stem = table_stem(self._target, several_steps=several_steps)
         table = TableFiles(folder, stem, comparison.mode, settings.result_column)

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_msprobe.suites.comparison.divergence import NOTHING_MATCHED, RecordSummary
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
+from pytest_msprobe.suites.comparison.row_summary import divergence_lines
 from pytest_msprobe.suites.contract import SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+    from pytest_msprobe.suites.comparison.accounting.flow import Step
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 
@@ -27,6 +31,8 @@ class ComparisonReport(SuiteReport):
         self._root = root
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
+        self._steps: dict[Path, list[Step]] = {}
+        self._diagnoses: dict[Path, Diagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take the table rows."""
@@ -36,6 +42,12 @@ class ComparisonReport(SuiteReport):
                 self._outputs[target] = ComparisonOutput(target)
             summary = RecordSummary.from_wire(row.attachment["summary"])
             self._outputs[target].add(summary, row.attachment["rows"])
+            if "account" in row.attachment:
+                from pytest_msprobe.suites.comparison.accounting.account import Account
+                from pytest_msprobe.suites.comparison.accounting.flow import Step
+
+                account = Account.from_wire(row.attachment["account"])
+                self._steps.setdefault(target, []).append(Step(Operation.of(summary.record, summary.order), account))
 
     def finish(self) -> None:
         """Write the files."""
@@ -47,6 +59,7 @@ class ComparisonReport(SuiteReport):
                 tables.append(written[0])
                 self._files += written
             self._files += merge_steps(tables, self._out)
+            self._diagnose()
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
         finally:
@@ -56,21 +69,39 @@ class ComparisonReport(SuiteReport):
     def findings(self) -> Iterator[str]:
         """The first divergence of each dump, and what was not compared."""
         several = len(self._outputs) > 1
-        for target, output in self._outputs.items():
-            if several:
-                yield f"{file_id(target, self._root)}:"
-            yield from (f"  {line}" if several else line for line in output.divergence.lines())
+        for target, diagnosis in self._diagnoses.items():
+            yield f"{f'{file_id(target, self._root)}: ' if several else ''}{diagnosis.text}"
+        outputs = self._outputs.items()
+        yield from divergence_lines({file_id(target, self._root): output.divergence for target, output in outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
+    def _diagnose(self) -> None:
+        if not self._steps:
+            return
+        from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+        from pytest_msprobe.suites.comparison.accounting.diagnosis_file import write_diagnosis
+
+        for target, steps in self._steps.items():
+            comparison = self._suite.comparison(target)
+            steps.sort(key=lambda step: step.operation.index)
+            self._diagnoses[target] = Diagnosis.of(comparison.target, comparison.golden, steps)
+        if self._suite.settings.diagnosis is not None:
+            write_diagnosis(self._suite.settings.diagnosis, [*self._diagnoses.values()])
+
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Tables and advice."""
+        """Diagnosis, tables and advice."""
+        if self._diagnoses and self._suite.settings.diagnosis is not None:
+            yield "diagnosis", self._suite.settings.diagnosis
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
 
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
         divergences = [output.divergence for output in self._outputs.values()]
-        if any(divergence.is_unmatched for divergence in divergences):
-            return NOTHING_MATCHED
+        for divergence in divergences:
+            if divergence.is_unmatched:
+                return divergence.why_unmatched
+        if any(diagnosis.faults for diagnosis in self._diagnoses.values()):
+            return "the runs differ by more than rounding: see what is at fault above"
         if self._suite.pairs.lone():
             return "not every dump has a partner, so this run is not a success"
         if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.operation import Operation
 from msprobe_collector.dump_format.text import shown
+from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.engines.specification import parse_device
+from pytest_msprobe.installing import how_to_install, is_installed
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -16,12 +22,17 @@ from pytest_msprobe.suites.comparison.mapping_files import MappingError
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison, Side
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport
+from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.verdict_row import output_rows
 from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
-from pytest_msprobe.verdicts import Figure, Status, Verdict
+from pytest_msprobe.suites.places import cells_of, place_in
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
 GOLDEN = "golden"
@@ -45,13 +56,23 @@ class ComparisonSuite(Suite):
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
         Figure("max_abs", "Max abs", ".3g"),
         Figure("max_rel", "Max rel", ".3g"),
+        Figure("tolerance", "Tolerance", ".3g"),
+        Figure("ratio", "Distance/limit", ".3g"),
     )
+
+    @classmethod
+    def summary(cls) -> ComparisonSummary:
+        """Where the dumps part."""
+        return ComparisonSummary()
 
     def __init__(self, context: Context, golden: Path) -> None:
         self._context = context
         self.settings = ComparisonSettings.of(context.values)
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
+        self._accountants: dict[Path, Accountant] = {}
+        values = context.values
+        self._engines = Engines(EngineChoice(parse_device("recorded"), values["bench"], values["bench_python"]))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -89,6 +110,53 @@ class ComparisonSuite(Suite):
         """The verdict on one operation."""
         comparison = self.comparison(record.file)
         found = _found(comparison, record)
+        verdict = self._by_distance(comparison, found)
+        if not self.accounts(comparison):
+            return verdict
+        from pytest_msprobe.suites.comparison.accounting.verdict import accounted
+
+        account = self._accountant(record.file).account(found)
+        is_readable = not found.fault and all(value.status != "unreadable" for value in found.values)
+        passes = self.settings.inherited == "pass"
+        verdict = accounted(verdict, account, inherited_passes=passes, is_readable=is_readable)
+        return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+
+    def accounts(self, comparison: DumpComparison) -> bool:
+        """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
+        return self.settings.accounting == "auto" and comparison.mode == "real" and not self._missing_benchmark
+
+    @property
+    def _missing_benchmark(self) -> str:
+        has_one = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
+        return "" if has_one else how_to_install("torch")
+
+    def _accountant(self, target: Path) -> Accountant:
+        if target not in self._accountants:
+            from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
+
+            comparison = self.comparison(target)
+            memory = self._context.values["max_memory"] // self._context.sharers
+            self._accountants[target] = Accountant(
+                comparison.target, comparison.golden, self._engines, comparison.limits, max_memory_bytes=memory
+            )
+        return self._accountants[target]
+
+    def release(self, group: Group) -> None:
+        """Free the tensors of an API call."""
+        for accountant in self._accountants.values():
+            accountant.close()
+
+    def cost(self, file: Path, group: Group) -> float:
+        """Estimated from the shapes of its records where it is computed again."""
+        comparison = self.comparison(file)
+        return estimate_cost(comparison.target, group.call) if self.accounts(comparison) else 1.0
+
+    def close(self) -> None:
+        """End child processes."""
+        self._engines.close()
+
+    def _by_distance(self, comparison: DumpComparison, found: OperationComparison) -> Verdict:
+        """The verdict by how far the values are apart."""
         # The reason of an error stands with its value, where there is one.
         has_value = any(value.status in ("error", "unreadable") for value in found.values)
         frame = (
@@ -97,7 +165,7 @@ class ComparisonSuite(Suite):
         return Verdict(
             found.status,
             message=found.message if found.status != "error" or not has_value else "",
-            outputs=output_rows(found),
+            outputs=output_rows(found, comparison.limits),
             explanation=_explanation(found, comparison, frame) if found.status == "error" else "",
             bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
             attachment=self._attachment(comparison, found),
@@ -122,6 +190,21 @@ class ComparisonSuite(Suite):
         """The name that hooks get."""
         return api_of(_operation(record))
 
+    def place(self, record: Record) -> Place:
+        """In both dumps; what only the golden one has stands at its place there."""
+        comparison, operation = self.comparison(record.file), _operation(record)
+        forward = f"{operation.call}.forward"
+        if _payload(record).is_golden_only:
+            place = place_in(comparison.golden, operation.record, forward)
+            target = place_in(comparison.target, "")
+            return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
+        place = place_in(comparison.target, operation.record, forward)
+        partner = comparison.matching.partners.get(operation.record)
+        if partner is None:
+            return replace(place, side="target")
+        cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
+        return replace(place, partner=partner.record, partner_cells=cells)
+
     def marks(self, record: Record) -> tuple[str, ...]:
         """Direction and API type."""
         return record.part, _payload(record).call.partition(".")[0]
@@ -135,6 +218,7 @@ class ComparisonSuite(Suite):
         root = self._context.config.rootpath
         pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
         lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
+        lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
@@ -163,7 +247,8 @@ def make(context: Context) -> ComparisonSuite:
     if not golden.exists():
         raise SuiteError(f"--msprobe-golden={golden}: there is no such file or folder")
     if not find_files(golden):
-        raise SuiteError(f"--msprobe-golden={golden}: holds no dump.json; give a dump, step or rank folder")
+        why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
+        raise SuiteError(f"--msprobe-golden={golden}: {why}")
     return ComparisonSuite(context, golden)
 
 

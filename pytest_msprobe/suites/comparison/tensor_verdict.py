@@ -23,9 +23,15 @@ class Differences:
 
 
 def judge_tensors(
-    target: Leaf, golden: Leaf, folders: Folders, agreement: DistanceLimits, *, accept: frozenset[str]
+    target: Leaf,
+    golden: Leaf,
+    folders: Folders,
+    agreement: DistanceLimits,
+    *,
+    accept: frozenset[str],
+    limit: float | None = None,
 ) -> ValueComparison:
-    """The verdict on two tensors; `accept` names differences that only warn."""
+    """The verdict on two tensors; `accept` names differences that only warn, `limit` is in place of the dtype's."""
     if target.tensor is None or golden.tensor is None:
         faults = tuple(
             leaf.fault or f"{leaf.name} is not a tensor." for leaf in (target, golden) if leaf.tensor is None
@@ -33,7 +39,7 @@ def judge_tensors(
         status = "unreadable" if target.fault or golden.fault else "error"
         return ValueComparison(target, golden, status, faults)  # type: ignore[arg-type]  # both are ValueStatus
     found = _differences(target, golden, accept)
-    limit = agreement.limit(target.dtype, golden.dtype)
+    limit = agreement.limit(target.dtype, golden.dtype) if limit is None else limit
     if target.data_name and golden.data_name:
         return _by_data(target, golden, folders, (limit, agreement), found)
     if target.md5 and golden.md5:

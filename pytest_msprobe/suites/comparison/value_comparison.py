@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.noise import Tolerance
 
 #: `unmatched` and `unreadable` are not verdicts: nothing was compared. `skip` is what no comparison can judge.
 ValueStatus = Literal["pass", "warning", "error", "unmatched", "unreadable", "skip"]
@@ -38,6 +41,7 @@ class ValueComparison:
             cannot be determined; None where nothing was compared, or bits differ with equal statistics.
         figures: of real data.
         explanation: several lines for a failure of real data, else "".
+        tolerance: of this value, where a noise run gives each its own.
     """
 
     target: Leaf | None
@@ -47,6 +51,7 @@ class ValueComparison:
     distance: float | None = None
     figures: RealFigures | None = None
     explanation: str = ""
+    tolerance: Tolerance | None = None
 
     @property
     def path(self) -> str:
@@ -72,6 +77,15 @@ class ValueComparison:
         """Whether the operation made it."""
         leaf = self.target or self.golden
         return leaf is not None and leaf.is_output
+
+    @property
+    def differs_in_bits(self) -> bool:
+        """Whether checksums or fingerprints of both sides show that it does."""
+        target, golden = self.target, self.golden
+        if target is None or golden is None or self.status == "skip":
+            return False
+        pairs = ((target.fingerprint, golden.fingerprint), (target.md5, golden.md5))
+        return any(left and right and left != right for left, right in pairs)
 
     @property
     def message(self) -> str:

@@ -61,7 +61,7 @@ class GradientCheck:
         unsound = self._unsound(blank, row)
         if unsound is not None:
             return unsound
-        blank = replace(blank, shape=row.shape)
+        blank = replace(blank, shape=row.shape, norm=row.norm)
         if row.is_zero and self._settings.zero:
             return replace(blank, kind="zero", message=f"all {row.size} elements are 0")
         kind, message = judge_norm(row.norm, self._history(blank.rank).before(blank.step, row.name), self._settings)
@@ -79,7 +79,7 @@ class GradientCheck:
         if unsound is not None:
             unsound = replace(unsound, details=(f"golden: {golden.nonfinite() or 'all finite'}",))
             return replace(unsound, agreement=self._agreement(blank.rank, blank.step, row.name))
-        blank = replace(blank, shape=row.shape)
+        blank = replace(blank, shape=row.shape, norm=row.norm)
         if row.md5 is not None or golden.md5 is not None:
             return self._of_bits(blank, row, golden)
         return self._of_signs(blank, row, golden)
@@ -119,7 +119,7 @@ class GradientCheck:
         """The verdict on a gradient that no rule on values can judge."""
         if row.fault:
             return replace(blank, kind="unreadable", message=row.fault)
-        blank = replace(blank, shape=row.shape)
+        blank = replace(blank, shape=row.shape, norm=row.norm)
         if not row.size:
             message = "an empty gradient has nothing to judge"
             return replace(blank, status="skip", kind="unjudged", message=message, agreement=SignAgreement(0, 0))

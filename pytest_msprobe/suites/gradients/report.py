@@ -10,9 +10,8 @@ from pathlib import Path
 from pytest_msprobe.installing import how_to_install, is_installed
 from pytest_msprobe.reports.html_cells import text
 from pytest_msprobe.suites.contract import SuiteReport
-from pytest_msprobe.suites.gradients.findings import Findings
 from pytest_msprobe.suites.gradients.pictures import MOST_PARAMETERS, Picture, SimilarityPictures
-from pytest_msprobe.suites.gradients.result import GradientResult
+from pytest_msprobe.suites.gradients.row_summary import GradientSummary
 from pytest_msprobe.suites.gradients.run import RunPair, number_ranges
 from pytest_msprobe.suites.gradients.similarity_files import reserve_folder, write_similarities
 from pytest_msprobe.suites.node_names import escape
@@ -29,7 +28,8 @@ class GradientReport(SuiteReport):
         self._pair = pair
         self._out = out
         self._has_page = has_page
-        self._findings = Findings()
+        self._summary = GradientSummary()
+        self._findings = self._summary.findings
         self._files: list[Path] = []
         self._heat_maps: list[Picture] = []
         self._lines: list[Picture] = []
@@ -46,8 +46,7 @@ class GradientReport(SuiteReport):
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take the verdicts behind a row."""
-        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
-            self._findings.add(GradientResult.from_wire(wire))
+        self._summary.add(row)
 
     def finish(self) -> None:
         """Write similarities and pictures."""

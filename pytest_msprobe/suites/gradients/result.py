@@ -29,6 +29,7 @@ class GradientResult:
         message: one line; for a pass the figures.
         shape: of the gradient.
         agreement: of its signs with those of the golden run; None where they were not compared.
+        norm: of the gradient; None where it could not be read.
         details: more lines for a person who reads about a failure.
     """
 
@@ -41,6 +42,7 @@ class GradientResult:
     message: str = ""
     shape: tuple[int, ...] = ()
     agreement: SignAgreement | None = None
+    norm: float | None = None
     details: tuple[str, ...] = ()
 
     @property

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msprobe_collector.dump_format import ApiName
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
 from pytest_msprobe.suites.gradients.result import GradientResult, Kind
+from pytest_msprobe.suites.gradients.row_summary import GradientSummary
 from pytest_msprobe.suites.gradients.run import RunError, RunPair
 from pytest_msprobe.suites.gradients.verdict_row import explanation, verdict_of
 from pytest_msprobe.suites.node_names import escape
-from pytest_msprobe.verdicts import Figure, Status, Verdict
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.gradients.check import GradientCheck
@@ -48,7 +50,13 @@ class GradientSuite(Suite):
     kinds = "parameters"
     calls_tell_files = True
     options = OPTIONS
-    figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True),)
+    figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True), Figure("norm", "Norm", ".4g"))
+    measure = ("similarity",)
+
+    @classmethod
+    def summary(cls) -> GradientSummary:
+        """The first problem step."""
+        return GradientSummary()
 
     def __init__(self, context: Context, pair: RunPair, settings: GradientSettings) -> None:
         self._context = context
@@ -123,6 +131,18 @@ class GradientSuite(Suite):
         payload: StepGradients = record.payload
         what = WHOLE_STEP if self.settings.items == STEP else payload.parameters[0]
         return ApiName("Gradient", what, payload.step)
+
+    def place(self, record: Record) -> Place:
+        """In the order of the optimizer; the Cells of a parameter are the words of its name."""
+        payload: StepGradients = record.payload
+        name = payload.parameters[0] if len(payload.parameters) == 1 else ""
+        words = name.split(".")[:-1]
+        return Place(
+            order=self._check.parameters(payload.rank, payload.step).index(name) if name else -1,
+            cells=tuple(shown(".".join(words[: depth + 1])) for depth in range(len(words))),
+            rank=payload.rank,
+            step=payload.step,
+        )
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """All are gradients."""

@@ -55,5 +55,8 @@ def _output(verdict: GradientResult, *, is_alone: bool) -> OutputRow:
         shape=verdict.shape,
         status=verdict.status,
         message="" if is_alone else verdict.message,  # of one, it is that of the item
-        figures={"similarity": verdict.agreement.similarity if verdict.agreement is not None else None},
+        figures={
+            "similarity": verdict.agreement.similarity if verdict.agreement is not None else None,
+            "norm": verdict.norm,
+        },
     )

@@ -49,6 +49,7 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
     )
     bad = found.observation.bad if found.observation is not None else ()
     place = (("called_from", finding.stack),) if finding.stack and ruling.status == "error" else ()
+    source = (("propagated_from", found.source),) if found.source else ()
     verdict = (("overflow_verdict", ruling.verdict),) if ruling.verdict else ()
     return Verdict(
         ruling.status,
@@ -58,7 +59,7 @@ def judge_record(session: OverflowSession, path: Path, operation: Operation) -> 
         device=RECORDED,
         bench=bench,
         attachment={"finding": finding.to_wire()},
-        properties=(("level", finding.level), *verdict, *place),
+        properties=(("level", finding.level), *verdict, *source, *place),
     )
 
 

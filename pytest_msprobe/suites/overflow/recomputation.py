@@ -112,6 +112,8 @@ class Recomputer:
 
     def recompute(self, call: str, phase: str, bad: Sequence[ObservedValue]) -> Recomputation:
         """The direction `phase` of the API call named `call`, whose outputs `bad` are not finite."""
+        if phase not in _DIRECTIONS:
+            return Recomputation("undecided", "its name is not that of an API call, which alone can be computed again")
         try:
             return self._recompute(call, _DIRECTIONS[phase], bad)
         except NotJudged as stop:

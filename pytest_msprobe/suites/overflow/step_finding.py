@@ -48,7 +48,7 @@ class RankAnomaly:
             operation.record,
             anomaly.record.level,
             [str(value) for value in anomaly.record.observation.bad] if anomaly.record.observation else [],
-            list(session.survey(anomaly.path).ancestors(operation.record))[::-1],
+            list(dump.ancestors(operation.record)),
             [str(frame) for frame in frames],
             anomaly.layer,
         )

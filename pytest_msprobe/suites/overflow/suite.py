@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from pytest_msprobe.suites.overflow.finding import OverflowRecord
 from pytest_msprobe.suites.overflow.judgement import judge_record, judge_step
 from pytest_msprobe.suites.overflow.options import OPTIONS
 from pytest_msprobe.suites.overflow.report import OverflowReport
+from pytest_msprobe.suites.overflow.row_summary import OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.verdicts import Figure, Status, Verdict
+from pytest_msprobe.suites.places import of_step, place_in
+from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 FIRST_ANOMALY = "first_anomaly"
 STEP = "step"
@@ -31,6 +34,12 @@ class OverflowSuite(Suite):
     noun = "records"
     options = OPTIONS
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
+    measure = ("nan", "inf")
+
+    @classmethod
+    def summary(cls) -> OverflowSummary:
+        """Where NaN and Inf begin."""
+        return OverflowSummary()
 
     def __init__(self, context: Context, session: OverflowSession) -> None:
         self._context = context
@@ -73,6 +82,15 @@ class OverflowSuite(Suite):
         """The name that hooks get; the step is not an API call."""
         operation = _operation(record)
         return None if operation is None else api_of(operation)
+
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump; the step stands behind all."""
+        operation, dump = _operation(record), self._session.dump(record.file)
+        if operation is None:
+            return of_step(place_in(dump, ""))
+        return replace(
+            place_in(dump, operation.record, f"{operation.call}.forward"), rank=self._session.rank(record.file)
+        )
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the forward."""

@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 
 from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.reports.csv_pair import neutral
+from pytest_msprobe.reports.result_file import new_result_file
 from pytest_msprobe.suites.overflow.finding import OverflowRecord
 from pytest_msprobe.suites.overflow.step_finding import StepAnomalies
 
@@ -86,7 +86,7 @@ class SummaryFiles:
     def write(self, record: OverflowRecord, summary: RankSummary) -> None:
         """Add a row. Raises OSError."""
         if self._csv is None:
-            self._csv = self._open()
+            self._csv = new_result_file(self._folder, "overflow_result")
             csv.writer(self._csv).writerow(COLUMNS)
         csv.writer(self._csv).writerow([neutral(cell) for cell in _cells(record, summary)])
         self._csv.flush()
@@ -112,19 +112,6 @@ class SummaryFiles:
             yield "results", self._csv.name
         if self._json is not None:
             yield "summary", str(self._json)
-
-    def _open(self) -> TextIOWrapper:
-        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        moment = datetime.now()
-        while True:
-            path = self._folder / f"overflow_result_{moment:%Y%m%d%H%M%S}.csv"
-            try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-            except FileExistsError:
-                moment += timedelta(seconds=1)  # another run of the same second
-                continue
-            os.close(descriptor)
-            return path.open("w", encoding="utf-8-sig", errors="backslashreplace", newline="")
 
 
 def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:

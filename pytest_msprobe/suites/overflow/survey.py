@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,17 +109,8 @@ class Survey:
             found = seen[operation.record]
             if isinstance(found, str) or found.conduct not in (Conduct.MAKES, Conduct.MAKES_NAN):
                 continue
-            for cell in self.ancestors(operation.record):
+            for cell in self._dump.ancestors(operation.record):
                 self._inner.setdefault(cell, operation.record)
-
-    def ancestors(self, record: str) -> Iterator[str]:
-        """The Cells that a record ran in, innermost first."""
-        passed = {record}
-        parent = self._dump.parents.get(record)
-        while parent is not None and parent not in passed:
-            passed.add(parent)
-            yield parent
-            parent = self._dump.parents.get(parent)
 
     def _placed(self, operation: Operation, found: Observation | str) -> SurveyedRecord:
         """The record among those before it."""

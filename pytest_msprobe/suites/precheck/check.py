@@ -8,28 +8,29 @@ from typing import TypeVar, cast
 
 from msprobe_collector.dump_format import Direction, Dump
 from msprobe_collector.dump_format.text import shown
+from pytest_msprobe.cases.benchmarking import benchmark_result
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.cases.edge_cases import edge_case
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.gradient_pairing import best_order
+from pytest_msprobe.cases.operand_rounding import has_rounded_operands, operand_roundoff
+from pytest_msprobe.cases.opinions import Bench, Opinions, gradient_values, output_values
+from pytest_msprobe.cases.tied_gradients import follow_tested_indices, in_best_order
 from pytest_msprobe.engines.protocol import Array, Engine, Execution, Output, OutputValue, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
-from pytest_msprobe.engines.selection import NO_TORCH, Engines
+from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.evidence.error_picture import ErrorPictures, illustrated
 from pytest_msprobe.evidence.error_plot import ErrorPlotter
 from pytest_msprobe.evidence.failure_evidence import FailureKeeper, Sides
-from pytest_msprobe.installing import is_installed
 from pytest_msprobe.numerics import Standard
 from pytest_msprobe.suites.precheck.comparison import compare_gradients, compare_outputs, lost_gradients
 from pytest_msprobe.suites.precheck.draws import worst_of_draws
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.numeric_options import NumericSettings
-from pytest_msprobe.suites.precheck.operand_rounding import has_rounded_operands, operand_roundoff
-from pytest_msprobe.suites.precheck.opinions import Bench, Opinions, gradient_values, output_values
 from pytest_msprobe.suites.precheck.random_outputs import random_call
 from pytest_msprobe.suites.precheck.standards import Standards, for_outputs
-from pytest_msprobe.suites.precheck.tied_gradients import follow_tested_indices
 from pytest_msprobe.verdicts import Verdict
 
 _Result = TypeVar("_Result")
@@ -45,8 +46,9 @@ class CheckSettings:
         standard: the rule for verdicts, or what chooses one for each API call.
         hooks: of conftest.py files, which may change the standard and more.
         numeric: what the device does to numbers, and how many random inputs are drawn.
-        plotter: draws what a failing output is off by; None when nobody will look.
+        plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
+        edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
 
     seed: int
@@ -55,7 +57,9 @@ class CheckSettings:
     hooks: Hooks
     numeric: NumericSettings = field(default_factory=NumericSettings)
     plotter: ErrorPlotter | None = None
+    pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
+    edge_case: str = ""
 
 
 class CallCheck:
@@ -109,14 +113,13 @@ class CallCheck:
 
     def _case(self) -> Case | Verdict:
         if self._prepared is None:
+            limit = self._settings.max_memory_bytes
+            has_backward = "backward" in self._directions
             try:
-                self._prepared = read_case(
-                    self._dump,
-                    self._name,
-                    self._source,
-                    with_backward="backward" in self._directions,
-                    max_memory_bytes=self._settings.max_memory_bytes,
+                case = read_case(
+                    self._dump, self._name, self._source, with_backward=has_backward, max_memory_bytes=limit
                 )
+                self._prepared = edge_case(case, self._settings.edge_case, limit) if self._settings.edge_case else case
             except NotJudged as stop:
                 self._prepared = Verdict(stop.status, stop.message)
         return self._prepared
@@ -134,7 +137,9 @@ class CallCheck:
         compared = compare_outputs(case, tested, reference, standard, opinions)
         compared.problem = reference_fault(bench, tested, reference) or compared.problem
         finding = compared.finding(device.label + note, bench.label, case.notes)
-        finding = self._illustrated(finding, list(zip(_values(tested), _values(reference))))
+        finding = illustrated(
+            self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
+        )
         return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
@@ -154,14 +159,14 @@ class CallCheck:
         bench, reference = self._reference(case, lambda execution: execution.gradients(incoming))
         reference = follow_tested_indices(case, reference, incoming, lambda: self._outputs_of(device, case))
         if device.name == "recorded":
-            tested = _in_best_order(case, tested, reference)
+            tested = in_best_order(case, tested, reference)
         opinions = Opinions(case, self._executions, self._bench(bench, case), gradient_values, incoming=incoming)
         compared = compare_gradients(case, tested, reference, self._standard(case, "backward", tested), opinions)
         if device.name != "recorded":  # a dump need not hold all of them
             compared.problem = compared.problem or lost_gradients(case, tested, reference)
         finding = compared.finding(device.label + note, bench.label, case.notes)
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
-        finding = self._illustrated(finding, present)
+        finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
 
         def sides() -> Sides:
             outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
@@ -198,12 +203,6 @@ class CallCheck:
             return None
         return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
 
-    def _illustrated(self, finding: Verdict, pairs: Sequence[tuple[object, object]]) -> Verdict:
-        """`finding`, with a picture when it failed and somebody looks; `pairs` are the values behind its rows."""
-        if finding.status != "error" or self._settings.plotter is None:
-            return finding
-        return replace(finding, plot=self._settings.plotter.draw(finding.outputs, pairs))
-
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
         default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
@@ -216,7 +215,7 @@ class CallCheck:
         return Bench(engine, self._engines.second_opinion, operand_roundoff(mode) if is_rounding else None)
 
     def _device(self, case: Case) -> Engine:
-        specification = self._engines.device_for(self._dump)
+        specification = self._engines.device_for(self._dump, runs=bool(case.constructed))
         if specification.engine == "recorded":
             return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
         return self._engines.device(specification)
@@ -232,33 +231,16 @@ class CallCheck:
         return device, outcome
 
     def _skip_refused_inputs(self, case: Case, raised: Raised, result: Callable[[Execution], _Result]) -> None:
-        """Raise NotJudged where the benchmark refuses the inputs as well, and they were drawn at random."""
+        """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
-        benches = self._engines.benchmarks if drawn else ()
+        origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
+        benches = (*self._own_benchmarks(case), *self._engines.benchmarks) if origin else ()
         if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
-            raise NotJudged(
-                "skip", f"both sides refuse the inputs, which were drawn at random ({drawn}): {raised.text}"
-            )
+            raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 
     def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
-        """The first benchmark's result. One that cannot, or that raises, passes the call on to the next."""
-        refused, raised = [], []
-        for bench in (*self._own_benchmarks(case), *self._engines.benchmarks):
-            reason = bench.refusal(case.api, self._dump.framework)
-            outcome = Unsupported(reason) if reason else self._ask(bench, case, result)
-            if isinstance(outcome, Unsupported):
-                refused.append(f"{bench.name}: {outcome}")
-            elif isinstance(outcome, Raised) and isinstance(bench, ReferenceEngine):
-                raise NotJudged("error", f"benchmark ({bench.label}): {outcome.text} ({outcome.place})")
-            elif isinstance(outcome, Raised):
-                raised.append(f"benchmark ({bench.label}): {outcome.text}")
-            else:
-                return bench, outcome
-        if raised:
-            raise NotJudged("error", "; ".join(raised))
-        if not is_installed("torch") and self._engines.choice.bench == "auto":
-            refused.append(NO_TORCH)
-        raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
+        benches = (*self._own_benchmarks(case), *self._engines.benchmarks)
+        return benchmark_result(benches, case, self._executions, result, choice=self._engines.choice)
 
     def _own_benchmarks(self, case: Case) -> tuple[ReferenceEngine, ...]:
         if self._own_benchmark is None:
@@ -274,21 +256,6 @@ class CallCheck:
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:
     return [output.value for output in outputs if output.value is not None]
-
-
-def _in_best_order(
-    case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]
-) -> tuple[Array | None, ...]:
-    """`tested` with the gradients that nothing but their values tells apart put where they fit best."""
-    ordered = list(tested)
-    for group in case.pairing.interchangeable:
-        places = [index for index, path in enumerate(case.wanted) if path in group and tested[index] is not None]
-        found = [array for index in places if (array := tested[index]) is not None]
-        expected = [array for index in places if (array := reference[index]) is not None]
-        if len(found) == len(expected):
-            for place, chosen in zip(places, best_order(found, expected)):
-                ordered[place] = found[chosen]
-    return tuple(ordered)
 
 
 def _with_lines(verdict: Verdict, lines: Sequence[str]) -> Verdict:

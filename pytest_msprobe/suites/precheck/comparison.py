@@ -12,8 +12,11 @@ from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.outputs import index_output
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.index_outputs import selection
+from pytest_msprobe.cases.opinions import Opinions
+from pytest_msprobe.cases.output_order import in_one_order
 from pytest_msprobe.engines.precision import is_differentiable
-from pytest_msprobe.engines.protocol import Array, LeafPath, Output, OutputValue
+from pytest_msprobe.engines.protocol import Array, Output, OutputValue
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
@@ -31,9 +34,6 @@ from pytest_msprobe.numerics import (
     name_pattern,
     summarise,
 )
-from pytest_msprobe.suites.precheck.index_outputs import selection
-from pytest_msprobe.suites.precheck.opinions import Opinions
-from pytest_msprobe.suites.precheck.output_order import in_one_order
 from pytest_msprobe.suites.precheck.standards import for_dtype
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -149,9 +149,9 @@ def compare_gradients(
     comparer = _Comparer(case, standard, opinions, Comparison(), ())
     for position, (path, actual, expected) in enumerate(zip(case.wanted, tested, reference)):
         if actual is not None and expected is not None:
-            comparer.compare_arrays(position, _gradient_label(case, path), actual, expected)
+            comparer.compare_arrays(position, case.gradient_label(path), actual, expected)
         elif actual is not None and actual.any():
-            comparer.found.leave(_gradient_label(case, path), actual)
+            comparer.found.leave(case.gradient_label(path), actual)
     return comparer.found
 
 
@@ -162,18 +162,13 @@ def lost_gradients(case: Case, tested: Sequence[Array | None], reference: Sequen
     if not lost:
         return ""
     return (
-        f"{', '.join(_gradient_label(case, path) for path in lost)}: the device gave no gradient, the benchmark has one"
+        f"{', '.join(case.gradient_label(path) for path in lost)}: the device gave no gradient, the benchmark has one"
     )
 
 
 def integer_tolerance(api: ApiName, dtype: np.dtype[Any]) -> int:
     """How far an integer output of `api` may be from the benchmark: 1 for int8 results of quantising, else 0."""
     return int(dtype == np.int8 and facts("quantising").of(api) is not None)
-
-
-def _gradient_label(case: Case, path: LeafPath) -> str:
-    entry = case.pairing.entries.get(path)
-    return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_msprobe.suites import option_values
 from pytest_msprobe.suites.option import Option
 from pytest_msprobe.suites.precheck.numeric_options import NUMERIC_OPTIONS, NumericSettings
-from pytest_msprobe.suites.shared_options import BENCHMARK_OPTIONS, DATA_DIR
+from pytest_msprobe.suites.shared_options import BENCHMARK_OPTIONS, DATA_DIR, DEVICE_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.specification import DeviceSpecification
@@ -86,13 +86,7 @@ def _error_data_folder(text: str) -> Path | None:
 
 
 OPTIONS = (
-    Option(
-        "device",
-        "DEVICE",
-        "precheck: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]]",
-        "auto",
-        option_values.device,
-    ),
+    *DEVICE_OPTIONS,
     *BENCHMARK_OPTIONS,
     DATA_DIR,
     Option(
@@ -112,6 +106,15 @@ OPTIONS = (
         option_values.positive,
     ),
     *NUMERIC_OPTIONS,
+    Option(
+        "edge_cases",
+        "",
+        "precheck: check every API with constructed inputs as well: empty, scalar, broadcast, strided and large "
+        "tensors, extreme values, NaN, Inf",
+        "",
+        option_values.switch,
+        bare="true",
+    ),
     Option("standards", "", "standards by dtype and API", "", _standards, is_yaml_only=True),
     Option(
         "save_error_data",
@@ -144,14 +147,6 @@ OPTIONS = (
         "1GB",
         option_values.size,
     ),
-    Option(
-        "devices",
-        "IDS",
-        "precheck: device ids for the workers of -n, such as 4,5,6,7 or 0-3",
-        "all visible",
-        option_values.devices,
-    ),
-    Option("workers_per_device", "K", "precheck: how many workers may share a device", "1", option_values.count),
     Option(
         "remote_root",
         "DIR",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pytest_msprobe.reports.csv_pair import CsvPair
@@ -13,9 +13,14 @@ from pytest_msprobe.verdicts import VerdictRow
 class PrecheckReport(SuiteReport):
     """Writes the rows of an API call as soon as it is done."""
 
-    def __init__(self, out: Path, continued: tuple[Path, Path] | None) -> None:
-        """A new pair in `out`, or the one that is `continued`: its (details, result)."""
+    def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
+        """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
         self._pair = CsvPair(out, continued)
+        self._untested = untested
+
+    def untested(self) -> str:
+        """See `SuiteReport.untested`: PyTorch on CPU may have been compared with itself."""
+        return self._untested()
 
     def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
         """Write them."""

@@ -15,30 +15,27 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     Frame,
-    is_cell_record,
     name_fault,
     parse_api_name,
-    split_record_name,
 )
-from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
 from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import escape
+from pytest_msprobe.suites.places import place_in
+from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
 from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
-from pytest_msprobe.suites.precheck.header import header_lines
+from pytest_msprobe.suites.precheck.header import NO_DEVICE, header_lines
 from pytest_msprobe.suites.precheck.hooks import Hooks
 from pytest_msprobe.suites.precheck.options import OPTIONS, PrecheckSettings
 from pytest_msprobe.suites.precheck.report import PrecheckReport
 from pytest_msprobe.suites.precheck.standard_choice import DEFAULT, STANDARD_BOUNDS, StandardChoice, matches
-from pytest_msprobe.verdicts import Figure, Verdict
+from pytest_msprobe.verdicts import Figure, Place, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
-
-#: Part of the node id of a record that has no valid name.
-RECORD = "record"
 
 
 class PrecheckSuite(Suite):
@@ -82,21 +79,12 @@ class PrecheckSuite(Suite):
         return self._dumps[path]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """One per API call, in the order of their first records, then one per record without a valid name."""
-        calls: dict[str, list[Direction]] = {}
-        invalid = []
-        for record in self.dump(file).record_names:
-            if is_cell_record(record):
-                continue
-            found = split_record_name(record)
-            if found is not None:
-                calls.setdefault(found[0], []).append(found[1])
-            else:
-                invalid.append(record)
-        for call, directions in calls.items():
-            yield Group(escape(call), call, tuple(part for part in DIRECTIONS if part in directions))
-        for record in invalid:
-            yield Group(escape(record), record, (RECORD,))
+        """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
+        found = [*group_api_calls(self.dump(file).record_names)]
+        yield from found
+        if self._context.values["edge_cases"]:
+            calls = [group.call for group in found if group.parts != (RECORD,)]
+            yield from edge_case_groups(self.dump(file), calls)
 
     def judge(self, record: Record) -> Verdict:
         """The verdict on one direction of an API call. Both share inputs and forward."""
@@ -109,14 +97,20 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        if record.part == RECORD:
-            return f"record {record.call}"
-        api = parse_api_name(record.call)
-        return f"{api.type}.{api.api}, call {api.number}, {record.part}"
+        edge = record.payload
+        if edge is None:
+            return api_headline(record)
+        return f"{parse_api_name(edge.call)}, forward, edge case {edge.name}: {EDGE_CASES[edge.name]}"
 
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
-        return None if record.part == RECORD else parse_api_name(record.call)
+        return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
+
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump; an edge case stands where the call is that it is made from."""
+        call = recorded_call(record.group)
+        name = call if record.part == RECORD else f"{call}.{record.part}"
+        return place_in(self.dump(record.file), name, f"{call}.forward")
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
@@ -126,11 +120,11 @@ class PrecheckSuite(Suite):
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records."""
-        return estimate_cost(self.dump(file), group.call)
+        return estimate_cost(self.dump(file), recorded_call(group))
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the forward."""
-        return self.dump(record.file).stacks.frames(f"{record.call}.forward")
+        return self.dump(record.file).stacks.frames(f"{recorded_call(record.group)}.forward")
 
     def header(self) -> list[str]:
         """A line each on dumps, device, benchmark and chosen standards."""
@@ -140,7 +134,7 @@ class PrecheckSuite(Suite):
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
         choice = self.settings.standards
         apis = (
-            [parse_api_name(group.call) for group in self._all_groups() if group.parts != (RECORD,)]
+            [parse_api_name(recorded_call(group)) for group in self._all_groups() if group.parts != (RECORD,)]
             if choice.apis
             else []
         )
@@ -150,7 +144,22 @@ class PrecheckSuite(Suite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """The CSV pair."""
-        return PrecheckReport(self._context.out, continued)
+        return PrecheckReport(self._context.out, continued, self._untested)
+
+    def _untested(self) -> str:
+        """Why no verdict says anything of a device; "" when one does."""
+        if self._context.has_other_hosts:
+            return ""  # their devices are not known here
+        dumps = [self.dump(path) for path in self.files if self._is_readable(path)]
+        untested = [dump for dump in dumps if self.engines.tests_no_device(dump)]
+        return f"no device was tested: {NO_DEVICE}" if untested and len(untested) == len(dumps) else ""
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            self.dump(path)
+        except DumpError:
+            return False  # the collection reports it
+        return True
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
@@ -191,35 +200,35 @@ class PrecheckSuite(Suite):
 
             self.release(record.group)
             directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            check = CallCheck(
-                self.dump(record.file), record.call, self.engines, self._check_settings, directions=directions
-            )
+            settings, edge = self._check_settings, record.payload
+            if edge is not None:
+                # Error data and reproducers are those of recorded calls.
+                settings = replace(settings, edge_case=edge.name, keeper=None)
+            call = recorded_call(record.group)
+            check = CallCheck(self.dump(record.file), call, self.engines, settings, directions=directions)
             self._check = record.group, check
         return self._check[1]
 
     def _explained(self, record: Record, verdict: Verdict) -> Verdict:
         """`verdict` with all that a failure says: what differs, what was tested, which line made the call."""
-        lines = [verdict.explanation or shown(verdict.message)]
+        lines = []
         if verdict.device:
             names = dict.fromkeys(output.standard for output in verdict.outputs if output.standard)
             standard = f"; standard: {', '.join(names)}" if names else ""
             lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
-        properties = verdict.properties
-        frame = self.dump(record.file).stacks.user_frame(f"{record.call}.forward")
-        if frame is not None:
-            lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
-            properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
-        return replace(verdict, explanation="\n\n".join(lines), properties=properties)
+        return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
 
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
+        from pytest_msprobe.evidence.error_picture import ErrorPictures
         from pytest_msprobe.evidence.error_plot import ErrorPlotter
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.standard_choice import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
         settings, config = self.settings, self._context.config
+        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -233,6 +242,7 @@ class PrecheckSuite(Suite):
             numeric=settings.numeric,
             hooks=Hooks(config),
             plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
+            pictures=ErrorPictures() if has_rows else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 
@@ -248,6 +258,8 @@ def make(context: Context) -> PrecheckSuite:
     """
     suite = PrecheckSuite(context)
     if context.is_writer:
+        if context.values["edge_cases"] and context.values["device"].engine == "recorded":
+            raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
         _refuse_unused_limits(context)
         missing = "" if context.has_other_hosts else suite.engines.missing()
         if missing:

@@ -54,7 +54,7 @@ def test_one_rounding_is_the_next_number_up_or_down() -> None:
     assert len(set(moved_by_roundings(array, 3, np.random.default_rng(0)).tolist())) == 6
 
 
-FRAMEWORK = SimpleNamespace(values=SimpleNamespace(tensor_types=()))
+FRAMEWORK = SimpleNamespace(values=SimpleNamespace(tensor_types=()), is_layer=lambda value: False)
 Pair = namedtuple("Pair", "one other")
 
 

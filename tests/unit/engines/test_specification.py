@@ -20,6 +20,8 @@ from pytest_msprobe.engines.specification import DeviceSpecification, parse_benc
         ("torch:cpu", ("torch", "cpu", None)),
         ("torch:cuda:0", ("torch", "cuda", 0)),
         ("torch:cuda:4095", ("torch", "cuda", 4095)),
+        ("torch:npu", ("torch", "npu", None)),
+        ("torch:npu:3", ("torch", "npu", 3)),
         (" MindSpore:Ascend:07 ", ("mindspore", "ascend", 7)),
     ],
 )

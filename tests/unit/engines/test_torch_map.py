@@ -193,7 +193,7 @@ class TestLookup:
     @pytest.mark.parametrize(
         ("api_type", "name", "framework", "reason"),
         [
-            ("NPU", "npu_gelu", "pytorch", "no API of type NPU"),
+            ("NPU", "npu_no_such", "pytorch", "no reference is known"),
             ("Distributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type Distributed"),
             ("MintDistributed", "all_reduce", "mindspore", "no PyTorch counterpart is known for type"),
             ("Functional", "no_such_op", "mindspore", "not a known operator of mindspore.ops"),
@@ -267,6 +267,42 @@ def _primitive_class(mindspore: ModuleType, name: str) -> Any:
     import mindspore.ops.operations as operations
 
     return getattr(operations, name, None) or getattr(generated, name)
+
+
+class TestFunctionsOfTorchNpu:
+    def test_every_line_resolves(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        listed = facts("torch_calls/npu").typed("pytorch")
+        assert len(listed) > 25
+        for name in listed:
+            found = lookup("NPU", name.partition(".")[2], "pytorch")
+            assert isinstance(found, Binding)
+            found.resolve(roots)
+            form = found.forms[0]
+            used = {node.id for node in ast.walk(form.expression) if isinstance(node, ast.Name)}
+            assert used <= {*form.signature.parameters, "torch", "adapters", "references"}, form.text
+
+    def test_attention_takes_the_arguments_of_torch_npu(self, torch: ModuleType, roots: dict[str, object]) -> None:
+        found = lookup("NPU", "npu_fusion_attention", "pytorch")
+        assert isinstance(found, Binding)
+        q, k, v = (torch.rand(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
+        mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+        given = {"scale": 0.5, "atten_mask": mask, "pre_tockens": 5, "next_tockens": 0}
+        outputs = found.call((q, k, v, 3, "BNSD"), given, roots)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, ~mask, scale=0.5)
+        assert isinstance(outputs, tuple)
+        torch.testing.assert_close(outputs[0], expected)
+        assert len(outputs) == 7
+
+    @pytest.mark.parametrize(("mode", "pairs"), [("half", [(0, 2), (1, 3)]), ("interleave", [(0, 1), (2, 3)])])
+    def test_rotary_modes(self, torch: ModuleType, roots: dict[str, object], mode: str, pairs: list[Any]) -> None:
+        found = lookup("NPU", "npu_rotary_mul", "pytorch")
+        assert isinstance(found, Binding)
+        x, cos, sin = (torch.rand(1, 1, 2, 4, dtype=torch.float64) for _ in range(3))
+        expected = x * cos
+        for a, b in pairs:
+            expected[..., a] -= x[..., b] * sin[..., a]
+            expected[..., b] += x[..., a] * sin[..., b]
+        torch.testing.assert_close(found.call((x, cos, sin, mode), {}, roots), expected)
 
 
 class TestAttributes:

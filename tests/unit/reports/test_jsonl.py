@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.reports.jsonl import JsonLines, read_json_lines
+from pytest_msprobe.reports.jsonl import JsonLines, encode_row, read_json_lines
 from pytest_msprobe.verdicts import OUTCOMES, OutputRow, Status, VerdictRow
 
 
@@ -111,3 +111,13 @@ def test_a_name_that_is_no_valid_text_costs_no_row(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", row("Mint.\udcff.0", "forward", message="\ud800"))
     ((name, read),) = read_json_lines(path)
     assert (name, read.message) == ("Mint.\\udcff.0", "\\ud800")
+
+
+@pytest.mark.parametrize(
+    "text", ["\x9b2J", "a\x7fb", "\u202eé\ufeff", "\U000e0001\U0001f642", "\ud800\u2028", "\x1b\n\r"]
+)
+def test_no_line_holds_what_a_terminal_obeys(text: str) -> None:
+    line = encode_row("x", row("Mint.add.0", "forward", message=text))
+    assert line.decode("utf-8").removesuffix("\n").isprintable()
+    assert json.loads(line)["message"] == text.replace("\ud800", "\\ud800")
+    assert "\U0001f642" not in text or "\U0001f642" in line.decode("utf-8")

@@ -14,15 +14,16 @@ def test_the_callers_own_list_is_respected() -> None:
     assert visible_devices("cuda", {}) is None
 
 
-def test_devices_are_dealt_from_the_callers_list(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", ["ascend", "npu"])
+def test_devices_are_dealt_from_the_callers_list(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "6,7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    places = place_workers(["", ""], target="ascend", wanted=(), per_device=1)
+    places = place_workers(["", ""], target=target, wanted=(), per_device=1)
     assert [place.device for place in places] == ["6", "7"]
     assert [place.environment["ASCEND_RT_VISIBLE_DEVICES"] for place in places] == ["6", "7"]
-    assert choose_devices("ascend", ("7",), workers=1) == ("7",)
+    assert choose_devices(target, ("7",), workers=1) == ("7",)
     with pytest.raises(pytest.UsageError, match="device 5 does not exist here; visible are: 6, 7"):
-        choose_devices("ascend", ("5",), workers=1)
+        choose_devices(target, ("5",), workers=1)
 
 
 def test_without_a_list_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,16 @@ class FakeCosts:
     def scope_of(self, node_id: str) -> str:
         return node_id.rpartition("::")[0]
 
+    def device_of(self, node_id: str) -> str | None:
+        return node_id.partition("-device")[2] or None
+
     def cost_of(self, node_ids: Sequence[str]) -> float:
         return self._costs.get(node_ids[0].split("::")[1], 1.0)
+
+
+def device_of(worker: FakeWorker) -> str:
+    """Worker gw3 has device 3."""
+    return worker.gateway.id.removeprefix("gw")
 
 
 CONFIG: Any = SimpleNamespace(hook=SimpleNamespace(pytest_collectreport=lambda report: None))
@@ -63,7 +71,7 @@ def calls(*directions: int) -> list[str]:
 def started(
     collection: list[str], workers: int, costs: dict[str, float] | None = None
 ) -> tuple[CallScheduler, list[FakeWorker]]:
-    scheduler = CallScheduler(CONFIG, workers, FakeCosts(costs or {}))
+    scheduler = CallScheduler(CONFIG, workers, FakeCosts(costs or {}), device_of)
     nodes = [FakeWorker(f"gw{number}") for number in range(workers)]
     for node in nodes:
         scheduler.add_node(node)
@@ -153,7 +161,7 @@ def finish_some(scheduler: CallScheduler, nodes: list[FakeWorker], count: int) -
 def test_workers_that_collected_other_items_end_the_run_with_a_report() -> None:
     reports: list[pytest.CollectReport] = []
     config: Any = SimpleNamespace(hook=SimpleNamespace(pytest_collectreport=lambda report: reports.append(report)))
-    scheduler = CallScheduler(config, 2, FakeCosts({}))
+    scheduler = CallScheduler(config, 2, FakeCosts({}), device_of)
     for name, collection in (("gw0", calls(2, 2)), ("gw1", calls(2, 1))):
         node = FakeWorker(name)
         scheduler.add_node(node)
@@ -169,3 +177,40 @@ def test_an_item_can_be_put_back() -> None:
     scheduler.mark_test_pending("dump.json::Mint.f.0::forward")
     finish(scheduler, [node])
     assert node.done.count(0) == 2
+
+
+def of_devices(count: int, devices: Sequence[int]) -> list[str]:
+    """Node ids of calls that each of the devices judges in both directions."""
+    return [
+        f"dump.json::Mint.f.{n}::{direction}-device{device}"
+        for n in range(count)
+        for device in devices
+        for direction in ("forward", "backward")
+    ]
+
+
+@given(st.integers(1, 8), st.integers(1, 4))
+def test_items_of_a_device_run_on_its_workers_only(count: int, workers: int) -> None:
+    collection = [*of_devices(count, range(workers)), *calls(2, 1)]
+    scheduler, nodes = started(collection, workers)
+    finish(scheduler, nodes)
+    assert sorted(index for node in nodes for index in node.done) == list(range(len(collection)))
+    for number, node in enumerate(nodes):
+        assert {collection[index].partition("-device")[2] for index in node.done} <= {str(number), ""}
+    assert scheduler.tests_finished
+    assert all(node.shutting_down for node in nodes)
+
+
+def test_what_a_dead_worker_held_goes_to_the_next_one_of_its_device() -> None:
+    collection = of_devices(4, (0, 1))
+    scheduler, (first, second) = started(collection, 2)
+    crashed = scheduler.remove_node(first)
+    assert crashed == collection[first.queue[0]]
+    replacement = FakeWorker("gw0")
+    scheduler.add_node(replacement)
+    scheduler.add_node_collection(replacement, collection)
+    scheduler.schedule()
+    finish(scheduler, [second, replacement])
+    done = {collection[index] for index in replacement.done}
+    assert done == {node_id for node_id in collection if node_id.endswith("device0")} - {crashed}
+    assert len(second.done) == 8

@@ -6,6 +6,7 @@ The forms are those that `dump_format.decoding` reads.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import zlib
@@ -36,6 +37,12 @@ _SHORT: dict[type, Callable[[Any], str]] = {
 }
 
 
+#: Bytes of a file's name without its suffix: file systems take 255 in all.
+_LONGEST_NAME = 240
+#: Characters that are never more bytes than that.
+_SHORT_NAME = _LONGEST_NAME // 4
+
+
 class RecordText:
     """One record while its text is made.
 
@@ -55,8 +62,15 @@ class RecordText:
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
 
     def file_name(self, place: str) -> str:
-        """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record."""
-        return f"{self.name}.{place}" if place else self.name
+        """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
+
+        One that is longer than file systems take ends in a digest of the whole.
+        """
+        name = f"{self.name}.{place}" if place else self.name
+        if len(name) <= _SHORT_NAME or len(encoded := name.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME:
+            return name
+        kept = encoded[: _LONGEST_NAME - 17].decode("utf-8", "ignore")
+        return f"{kept}~{hashlib.sha256(encoded).hexdigest()[:16]}"
 
 
 class ValueEncoder:

@@ -33,10 +33,12 @@ class KernelDump:
         """Write the settings and point MindSpore to them.
 
         Raises:
-            ConfigurationError: the file cannot be written.
+            ConfigurationError: the file cannot be written, or graphs are compiled with jit_level O2.
         """
         import mindspore
 
+        _refuse_whole_graphs(configuration)
+        self._configuration = configuration
         self.file = configuration.dump_path / FILE_NAMES[configuration.task]
         settings = kernel_settings(configuration, mindspore_version=mindspore.__version__)
         _write(self.file, settings)
@@ -50,7 +52,8 @@ class KernelDump:
         self._tell("_dump_set_dynamic")
 
     def start(self) -> None:
-        """Dump kernels from here on."""
+        """Dump kernels from here on. Raises ConfigurationError when graphs are compiled with jit_level O2 by now."""
+        _refuse_whole_graphs(self._configuration)
         self._tell("_dump_start")
 
     def stop(self) -> None:
@@ -65,6 +68,17 @@ class KernelDump:
         function = getattr(self._switch, name, None)
         if function is not None:
             function(*arguments)
+
+
+def _refuse_whole_graphs(configuration: Configuration) -> None:
+    import mindspore
+
+    if mindspore.get_context("jit_level") == "O2":
+        raise ConfigurationError(
+            "L2 needs kernels that run one by one; with jit_level O2 the device runs whole graphs: choose O0 or O1",
+            place=str(configuration.file),
+            field="level",
+        )
 
 
 def _write(file: Path, settings: dict[str, Any]) -> None:

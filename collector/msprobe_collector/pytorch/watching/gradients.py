@@ -213,8 +213,8 @@ class GradientTap:
 def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
     """Whether a hook runs in the backward pass that ran the call's first one.
 
-    A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients of
-    two passes do not belong into one record.
+    A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients
+    of two passes do not belong into one record.
     """
     first: list[int] = []
 

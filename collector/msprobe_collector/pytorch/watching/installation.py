@@ -78,7 +78,7 @@ class ApiInstallation:
 
     def add(self, owner: Any, name: str, call: str) -> None:
         """Record calls of `owner.name` as `call`."""
-        self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call)])
+        self._swapped.register(owner, name, call)
 
     def remove(self, owner: Any, name: str) -> bool:
         """Record them no more; False when they were not added."""

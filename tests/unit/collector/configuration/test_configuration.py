@@ -196,7 +196,6 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"data_mode": ["all", "input"]}}, ("statistics.data_mode", "beside others")),
     ({"statistics": {"summary_mode": "xor"}}, ("statistics.summary_mode", "'xor'", "md5")),
     ({"statistics": {"summary_mode": "fingerprint"}, "level": "L2"}, ("statistics.summary_mode", "'md5'", "L2")),
-    ({"statistics": {"summary_mode": ["max"]}}, ("statistics.summary_mode", "'L2'")),
     ({"statistics": {"summary_mode": ["maximum"]}, "level": "L2"}, ("statistics.summary_mode", "'maximum'", "max,")),
     ({"tensor": {"summary_mode": ["max"]}, "task": "tensor", "level": "L2"}, ("tensor.summary_mode", "'tensor'")),
     ({"statistics": {"device": "npu"}}, ("statistics.device", "'npu'", "host, device")),

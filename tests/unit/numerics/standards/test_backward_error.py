@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pytest_msprobe.cases.perturbation import Perturbation
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, Perturbed, compare_scalars, measure
 from pytest_msprobe.numerics.standards.sensitivity import without_jumps
-from pytest_msprobe.suites.precheck.perturbation import Perturbation
 
 Function = Callable[..., np.ndarray[Any, Any]]
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)

@@ -9,8 +9,8 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.apis.outputs import index_output
+from pytest_msprobe.cases.index_outputs import source_and_axis
 from pytest_msprobe.engines.protocol import Call, NumpyArgument
-from pytest_msprobe.suites.precheck.index_outputs import source_and_axis
 
 SOURCE = np.random.default_rng(0).permutation(24).reshape(4, 6).astype(np.float32)
 

@@ -13,22 +13,22 @@ from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.executions import Executions, Raised
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, map_leaves
-from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
-from pytest_msprobe.suites.precheck.operand_rounding import (
+from pytest_msprobe.cases.operand_rounding import (
     FORMATS,
     has_rounded_operands,
     rounded_incoming,
     with_rounded_operands,
 )
-from pytest_msprobe.suites.precheck.output_order import in_one_order
-from pytest_msprobe.suites.precheck.perturbation import (
+from pytest_msprobe.cases.output_order import in_one_order
+from pytest_msprobe.cases.perturbation import (
     Perturbation,
     accumulated_terms,
     float_tensors,
     has_jumped,
     label_tensors,
 )
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
 
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
 _PERTURBATIONS = (1, 2)

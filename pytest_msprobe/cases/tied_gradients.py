@@ -1,4 +1,4 @@
-"""Gradients of selections (max, topk, sort, median, ...) under ties: they go where the tested indices point."""
+"""Gradients that may stand in several places: of selections (max, topk, ...) under ties, and of equal shapes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from pytest_msprobe.apis.outputs import index_output
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.index_outputs import selection, tested_indices
+from pytest_msprobe.engines.gradient_pairing import best_order
 from pytest_msprobe.engines.protocol import Array, Output
 from pytest_msprobe.numerics.indices import scatter_by_index
-from pytest_msprobe.suites.precheck.index_outputs import selection, tested_indices
 
 _SOURCE_PATHS = (("input", 0), ("kwargs", "input"))
 
@@ -41,3 +42,18 @@ def follow_tested_indices(
         else gradient
         for path, gradient in zip(case.wanted, reference)
     )
+
+
+def in_best_order(
+    case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]
+) -> tuple[Array | None, ...]:
+    """`tested` with the gradients that nothing but their values tells apart put where they fit best."""
+    ordered = list(tested)
+    for group in case.pairing.interchangeable:
+        places = [index for index, path in enumerate(case.wanted) if path in group and tested[index] is not None]
+        found = [array for index in places if (array := tested[index]) is not None]
+        expected = [array for index in places if (array := reference[index]) is not None]
+        if len(found) == len(expected):
+            for place, chosen in zip(places, best_order(found, expected)):
+                ordered[place] = found[chosen]
+    return tuple(ordered)

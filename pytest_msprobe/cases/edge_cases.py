@@ -1,0 +1,174 @@
+"""Edge cases made from a recorded API call: other shapes, layouts and values of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil, inf, nan, prod
+from typing import Any
+
+from msprobe_collector.dump_format import ForwardRecord, TensorValue, tensors_in
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, map_leaves
+
+#: How each is made, in words; by the names that end the names of their items.
+EDGE_CASES = {
+    "empty": "every tensor as long as the first one along axis 0 cut to length 0 there",
+    "scalar": "every tensor replaced by its first element, without dimensions",
+    "broadcast": "the second tensor, of the shape of the first, cut to length 1 along axis 0",
+    "strided": "every tensor a transposed view: the same values, not contiguous",
+    "large": "every tensor as long as the first one along axis 0 repeated there to more than 2^31 elements",
+    "extreme": "largest, smallest and subnormal numbers of the dtype, 0 and -0 put into its float tensors, once each",
+    "nan": "three NaN put into its float tensors",
+    "inf": "Inf, -Inf and Inf put into its float tensors",
+}
+_LARGE = 2**31
+#: Bytes that checking takes for each element: a copy, float64 on both sides, the outputs.
+_BYTES_BESIDE = 4 * 8
+
+_Change = Callable[[int, Array], Array]
+
+
+def edge_cases_of(record: ForwardRecord) -> tuple[str, ...]:
+    """Names of the edge cases that can be made from a recorded forward. Loads no NumPy."""
+    tensors = [*tensors_in((record.arguments or (), record.keywords))]
+    shaped = [tensor for tensor in tensors if tensor.size and tensor.shape]
+    if not shaped:
+        return ()
+    first, *others = tensors
+    can_broadcast = bool(others) and others[0].shape == first.shape and bool(first.shape) and first.shape[0] > 1
+    has_floats = any(tensor.size and tensor.dtype is not None and tensor.dtype.kind == "float" for tensor in tensors)
+    applicable = {
+        "empty": bool(first.shape) and first.size > 0,
+        "scalar": True,
+        "broadcast": can_broadcast,
+        "strided": any(_has_two_axes(tensor) for tensor in shaped),
+        "large": bool(first.shape) and first.size > 0,
+        **dict.fromkeys(("extreme", "nan", "inf"), has_floats),
+    }
+    return tuple(name for name in EDGE_CASES if applicable[name])
+
+
+def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
+    """`case` with the tensors of the edge case called `name`, without gradients and recorded outputs.
+
+    Raises:
+        NotJudged: it needs more than `max_memory_bytes`.
+    """
+    tensors: list[Array] = []
+    map_leaves(case.call, lambda path, value: tensors.append(value) if _is_tensor(value) else None)
+    if name == "large":
+        _refuse_large(tensors, max_memory_bytes)
+    change = _CHANGES[name](tensors)
+    count = iter(range(len(tensors)))
+
+    def changed(path: LeafPath, value: Any) -> Any:
+        return change(next(count), value) if _is_tensor(value) else value
+
+    arguments, keywords = map_leaves(case.call, changed)
+    call = replace(case.call, arguments=tuple(arguments), keywords=keywords, is_strided=name == "strided")
+    return replace(
+        case,
+        call=call,
+        forward=replace(case.forward, outputs=None),
+        backward=None,
+        wanted=(),
+        notes=(*case.notes, f"constructed: {EDGE_CASES[name]}"),
+        constructed=name,
+    )
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "__array_interface__") and not isinstance(value, NumpyArgument)
+
+
+def _has_two_axes(tensor: TensorValue) -> bool:
+    return sum(length > 1 for length in tensor.shape[-2:]) == 2
+
+
+def _refuse_large(tensors: Sequence[Array], limit: int) -> None:
+    elements = sum(_repeats(tensors) * tensor.size if _is_along(tensor, tensors) else tensor.size for tensor in tensors)
+    needed = elements * (max(tensor.itemsize for tensor in tensors) + _BYTES_BESIDE)
+    if needed > limit:
+        raise NotJudged(
+            "skip",
+            f"more than 2^31 elements need up to {needed / 1e9:.3g}GB, more than "
+            f"--msprobe-max-memory={limit / 1e9:.3g}GB",
+        )
+
+
+def _is_along(tensor: Array, tensors: Sequence[Array]) -> bool:
+    """Whether axis 0 is that of the first tensor."""
+    return bool(tensor.ndim and tensors[0].ndim and tensor.shape[0] == tensors[0].shape[0])
+
+
+def _repeats(tensors: Sequence[Array]) -> int:
+    return ceil((_LARGE + 1) / prod(tensors[0].shape))
+
+
+def _empty(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array[:0] if _is_along(array, tensors) else array
+
+
+def _scalar(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array
+
+
+def _broadcast(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array[:1] if place == 1 else array
+
+
+def _same(tensors: Sequence[Array]) -> _Change:
+    return lambda place, array: array
+
+
+def _large(tensors: Sequence[Array]) -> _Change:
+    import numpy as np
+
+    count = _repeats(tensors)
+    return lambda place, array: np.concatenate([array] * count) if _is_along(array, tensors) else array
+
+
+def _with(values: Callable[[Array], Sequence[float]]) -> Callable[[Sequence[Array]], _Change]:
+    """Put `values`, which may depend on the dtype, into float tensors, once each and far from each other.
+
+    More of them would meet in one sum, whose overflow in the dtype is no fault of the device.
+    """
+
+    def make(tensors: Sequence[Array]) -> _Change:
+        import numpy as np
+
+        from pytest_msprobe.numerics.kinds import kind_of
+
+        def change(place: int, array: Array) -> Array:
+            if kind_of(array.dtype) != "float" or not array.size:
+                return array
+            found = array.copy(order="C")
+            special = np.array(values(array)).astype(array.dtype)[: array.size]
+            found.reshape(-1)[np.arange(special.size) * array.size // special.size] = special
+            return found
+
+        return change
+
+    return make
+
+
+def _extremes(array: Array) -> Sequence[float]:
+    from pytest_msprobe.numerics.ulp import float_format
+
+    limits = float_format(array.dtype)
+    tiny = limits.smallest_normal
+    return (limits.largest, -limits.largest, tiny, -tiny, tiny * 2.0**-limits.mantissa_bits, 0.0, -0.0)
+
+
+_CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
+    "empty": _empty,
+    "scalar": _scalar,
+    "broadcast": _broadcast,
+    "strided": _same,
+    "large": _large,
+    "extreme": _with(_extremes),
+    "nan": _with(lambda array: (nan,) * 3),
+    "inf": _with(lambda array: (inf, -inf, inf)),
+}

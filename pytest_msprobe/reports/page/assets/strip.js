@@ -1,0 +1,332 @@
+// The execution strip: every row in its order, one lane per dump, on a canvas.
+
+const TALL = { left: 62, right: 14, top: 20, bottom: 30 };
+const LOW = { left: 108, right: 14, top: 8, bottom: 20 };
+
+function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const color = (name) => style.getPropertyValue(`--${name}`).trim();
+  const ramp = (kind) => [0, 1, 2, 3].map((step) => color(`${kind}-${step}`));
+  return {
+    text: color("text"), muted: color("muted"), line: color("line"), panel: color("panel"), accent: color("accent"),
+    skip: color("skip"), explained: color("explained"), band: color("band"), pass: ramp("pass"), fail: ramp("fail"), font: "12px system-ui, sans-serif",
+  };
+}
+
+// Colour by error over its limit: four blues up to the limit, four warm ones from it on, on a log scale.
+function heatColor(colors, section, row) {
+  if (section.suite === "overflow") return { origin: colors.fail[2], propagated: colors.fail[0] }[section.text("level", row)] || colors.pass[1];
+  if (section.status[row] === SKIP) return colors.skip;
+  if (section.status[row] === EXPECTED) return colors.explained;
+  const ramp = section.status[row] === ERROR ? colors.fail : colors.pass;
+  const heat = section.heat[row];
+  if (!section.hasLimit) return ramp[section.status[row] === ERROR ? 2 : 1];
+  if (Number.isNaN(heat) || heat <= 0) return section.status[row] === ERROR ? ramp[3] : ramp[0];
+  const decades = Math.log10(heat);
+  return ramp[Math.max(0, Math.min(3, Math.floor(section.status[row] === ERROR ? decades : decades + 4)))];
+}
+
+// The scale of heights: a floor for 0, decades, a ceiling for infinite and for errors without a figure.
+function heightScale(section) {
+  if (section.scale) return section.scale;
+  let low = Infinity, high = -Infinity;
+  for (const heat of section.heat) if (heat > 0 && Number.isFinite(heat)) { low = Math.min(low, heat); high = Math.max(high, heat); }
+  if (section.hasLimit) { low = Math.min(low, 0.1); high = Math.max(high, 10); }
+  if (!Number.isFinite(low)) { low = 0.1; high = 10; }
+  let bottom = Math.floor(Math.log10(low)), top = Math.ceil(Math.log10(high));
+  if (top <= bottom) top = bottom + 1;
+  bottom = Math.max(bottom, top - 12);
+  section.scale = { bottom, top, share: (heat) => {
+    if (Number.isNaN(heat) || heat <= 0) return 0;
+    if (!Number.isFinite(heat)) return 1;
+    return 0.1 + 0.8 * Math.max(0, Math.min(1, (Math.log10(heat) - bottom) / (top - bottom)));
+  } };
+  return section.scale;
+}
+
+// The outermost Cells that tell rows apart, as runs of a lane: [name, from, to].
+function bandsOf(section, lane) {
+  if (!section.cells.length) return [];
+  const paths = section.cells.map((_, cell) => section.cellPath(cell));
+  let depth = 0;
+  while (depth < 5 && new Set(paths.map((path) => path[depth]).filter(Boolean)).size === 1) depth++;
+  const runs = [];
+  lane.rows.forEach((row, at) => {
+    const path = section.cell[row] < 0 ? [] : paths[section.cell[row]];
+    const name = path[Math.min(depth, path.length - 1)] || "";
+    const last = runs[runs.length - 1];
+    if (last && last[0] === name) last[2] = at + 1;
+    else runs.push([name, at, at + 1]);
+  });
+  return runs;
+}
+
+function backwardStart(section, lane) {
+  const first = lane.rows.findIndex((row) => section.isBackward(row));
+  if (first < 0) return -1;
+  const after = lane.rows.slice(first).filter((row) => section.isBackward(row)).length;
+  return after > 0.6 * (lane.rows.length - first) ? first : -1;
+}
+
+function laneHeight(count) { return count === 1 ? 210 : count <= 3 ? 110 : 70; }
+
+class StripPainter {
+  constructor(canvas, section, lane, isTall) {
+    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: isTall ? TALL : LOW });
+    this.bands = bandsOf(section, lane);
+    this.backward = backwardStart(section, lane);
+    this.failure = firstFailure(section, lane.rows);
+    this.nonfinite = firstNonfinite(section, lane.rows);
+  }
+
+  resize() {
+    const { canvas } = this, ratio = window.devicePixelRatio || 1;
+    this.width = canvas.clientWidth;
+    this.height = canvas.clientHeight;
+    canvas.width = Math.round(this.width * ratio);
+    canvas.height = Math.round(this.height * ratio);
+    this.context = canvas.getContext("2d");
+    this.alpha = this.color = null;
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+
+  x(position) { return this.margin.left + ((position + 0.5) / this.section.longest) * (this.width - this.margin.left - this.margin.right); }
+  position(x) { return Math.floor(((x - this.margin.left) / (this.width - this.margin.left - this.margin.right)) * this.section.longest); }
+  y(share) { return this.height - this.margin.bottom - share * (this.height - this.margin.top - this.margin.bottom); }
+
+  rowY(row) {
+    const { section } = this;
+    if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) return this.y(0) + 5;
+    if (section.status[row] === ERROR && Number.isNaN(section.heat[row])) return this.y(1);
+    return this.y(this.scale.share(section.heat[row]));
+  }
+
+  draw(isShown, isFiltered, selected) {
+    this.resize();
+    const { context, section, lane } = this, colors = theme();
+    context.clearRect(0, 0, this.width, this.height);
+    context.font = colors.font;
+    this.drawAxes(colors);
+    const step = (this.width - this.margin.left - this.margin.right) / section.longest;
+    const size = Math.max(1.6, Math.min(this.isTall ? 4.5 : 3.5, step * 1.2));
+    this.alpha = this.color = null;
+    const later = [];
+    for (const row of lane.rows) {
+      if (section.order[row] < 0 && section.suite === "overflow") continue; // the item on the whole step has no place in it
+      if (section.status[row] === ERROR || section.status[row] === EXPECTED) { later.push(row); continue; }
+      this.drawRow(colors, row, size, !isFiltered || isShown[row]);
+    }
+    for (const row of later) this.drawRow(colors, row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
+    context.globalAlpha = 1;
+    this.drawFlags(colors);
+    if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
+  }
+
+  // Setting a canvas's colour costs more than a point: only where it changes.
+  paint(alpha, color) {
+    if (this.alpha !== alpha) { this.context.globalAlpha = alpha; this.alpha = alpha; }
+    if (this.color !== color) { this.context.fillStyle = color; this.color = color; }
+  }
+
+  drawRow(colors, row, size, isBright) {
+    const { context, section } = this;
+    const x = this.x(section.position[row]), y = this.rowY(row);
+    this.paint(isBright ? 1 : 0.12, heatColor(colors, section, row));
+    if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
+    if (size < 2.2) { context.fillRect(x - size, y - size, 2 * size, 2 * size); return; } // too small for shapes
+    context.beginPath();
+    if (section.isBackward(row)) {
+      context.moveTo(x - size, y - size * 0.8);
+      context.lineTo(x + size, y - size * 0.8);
+      context.lineTo(x, y + size);
+      context.closePath();
+    } else context.arc(x, y, size * 0.85, 0, 7);
+    context.fill();
+  }
+
+  drawAxes(colors) {
+    const { context, scale, section } = this;
+    const right = this.width - this.margin.right;
+    context.lineWidth = 1;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const every = Math.ceil((scale.top - scale.bottom) / (this.isTall ? 8 : 2));
+    for (let decade = scale.bottom; decade <= scale.top; decade += every) {
+      const y = this.y(scale.share(10 ** decade));
+      context.strokeStyle = colors.line;
+      context.beginPath(); context.moveTo(this.margin.left, y); context.lineTo(right, y); context.stroke();
+      context.fillStyle = colors.muted;
+      context.fillText(Math.abs(decade) < 4 ? String(Number((10 ** decade).toPrecision(1))) : `1e${decade}`, this.margin.left - 6, y);
+    }
+    if (this.isTall) {
+      context.fillStyle = colors.muted;
+      context.fillText("0", this.margin.left - 6, this.y(0));
+      context.fillText("inf", this.margin.left - 6, this.y(1));
+    }
+    if (section.hasLimit) {
+      const y = this.y(scale.share(1));
+      context.strokeStyle = colors.fail[1];
+      context.setLineDash([6, 4]);
+      context.beginPath(); context.moveTo(this.margin.left, y); context.lineTo(right, y); context.stroke();
+      context.setLineDash([]);
+    }
+    this.drawBands(colors);
+  }
+
+  drawBands(colors) {
+    const { context } = this, deep = this.isTall ? 14 : 6, y = this.height - deep - 2;
+    this.bands.forEach(([name, from, to], index) => {
+      if (!name) return;
+      const left = this.x(from - 0.5), width = this.x(to - 0.5) - left;
+      context.fillStyle = colors.band;
+      context.globalAlpha = index % 2 ? 0.55 : 1;
+      context.fillRect(left, y, Math.max(width - 0.5, 0.5), deep);
+      context.globalAlpha = 1;
+      if (!this.isTall || context.measureText(name).width + 6 > width) return;
+      context.fillStyle = colors.text;
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(name, left + width / 2, y + 7.5);
+    });
+    if (this.backward > 0) {
+      const x = this.x(this.backward - 0.5);
+      context.strokeStyle = colors.muted;
+      context.beginPath(); context.moveTo(x, this.margin.top - 6); context.lineTo(x, this.y(0) + 10); context.stroke();
+      if (!this.isTall) return;
+      context.fillStyle = colors.muted;
+      context.textBaseline = "alphabetic";
+      context.textAlign = "right";
+      context.fillText("forward", x - 5, this.margin.top - 7);
+      context.textAlign = "left";
+      context.fillText("backward", x + 5, this.margin.top - 7);
+    }
+  }
+
+  drawFlags(colors) {
+    const word = this.section.suite === "comparison" ? "first divergence" : "first failure";
+    this.taken = null;
+    if (this.failure !== undefined) this.drawFlag(colors, this.failure, `${word}: ${this.section.title_(this.failure)}`, colors.fail[2]);
+    if (this.nonfinite !== undefined && this.nonfinite !== this.failure) this.drawFlag(colors, this.nonfinite, "first NaN or Inf", colors.fail[3]);
+  }
+
+  drawFlag(colors, row, text, color) {
+    const { context } = this;
+    const x = this.x(this.section.position[row]), y = this.rowY(row), top = this.margin.top + (this.taken === null ? 0 : 18);
+    this.taken = x;
+    context.strokeStyle = color;
+    context.lineWidth = 1.5;
+    context.beginPath(); context.moveTo(x, top + 4); context.lineTo(x, this.y(0) + 8); context.stroke();
+    context.lineWidth = 1;
+    context.beginPath(); context.arc(x, y, 7, 0, 7); context.stroke();
+    if (!this.isTall) { context.fillStyle = color; context.beginPath(); context.moveTo(x - 5, 0); context.lineTo(x + 5, 0); context.lineTo(x, 9); context.fill(); return; }
+    const width = context.measureText(text).width + 12;
+    const left = Math.min(Math.max(this.margin.left, x - 8), this.width - this.margin.right - width);
+    context.fillStyle = color;
+    context.fillRect(left, top - 8, width, 17);
+    context.fillStyle = colors.panel;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(text, left + 6, top + 1);
+  }
+
+  drawRing(colors, row) {
+    const { context } = this;
+    context.strokeStyle = colors.text;
+    context.lineWidth = 2;
+    context.beginPath(); context.arc(this.x(this.section.position[row]), this.rowY(row), 8, 0, 7); context.stroke();
+  }
+
+  // The row nearest to a point of the canvas, within reach.
+  nearest(x, y) {
+    const { lane } = this, around = Math.ceil((10 / (this.width - this.margin.left - this.margin.right)) * this.section.longest) + 1;
+    const at = this.position(x);
+    let best = -1, least = 200;
+    for (let place = Math.max(0, at - around); place <= Math.min(lane.rows.length - 1, at + around); place++) {
+      const row = lane.rows[place];
+      const distance = (this.x(place) - x) ** 2 + (this.rowY(row) - y) ** 2 / 4;
+      if (distance < least) { least = distance; best = row; }
+    }
+    return best;
+  }
+}
+
+function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, onBrush, onSelect }) {
+  const canvas = useRef(), painter = useRef(), drag = useRef(null);
+  const [hover, setHover] = useState(null);
+  const [box, setBox] = useState(null);
+  const isTall = section.lanes.length === 1;
+  const height = laneHeight(section.lanes.length);
+  useLayoutEffect(() => { painter.current = new StripPainter(canvas.current, section, lane, isTall); }, [section, lane]);
+  useLayoutEffect(() => {
+    const draw = () => painter.current.draw(isShown, isFiltered, selected);
+    draw();
+    window.addEventListener("resize", draw);
+    return () => window.removeEventListener("resize", draw);
+  }, [section, lane, isShown, isFiltered, selected, themeName]);
+  const place = (event) => {
+    const frame = canvas.current.getBoundingClientRect();
+    return { x: event.clientX - frame.left, y: event.clientY - frame.top };
+  };
+  const down = (event) => {
+    drag.current = place(event).x;
+    canvas.current.setPointerCapture(event.pointerId);
+  };
+  const move = (event) => {
+    const { x, y } = place(event);
+    if (drag.current !== null && Math.abs(x - drag.current) > 4) { setBox([drag.current, x].sort((a, b) => a - b)); setHover(null); return; }
+    const row = painter.current.nearest(x, y);
+    setHover(row < 0 ? null : { row, x: painter.current.x(section.position[row]), y: painter.current.rowY(row) });
+  };
+  const up = (event) => {
+    const { x, y } = place(event), start = drag.current;
+    drag.current = null;
+    setBox(null);
+    if (start === null) return;
+    if (Math.abs(x - start) <= 4) { const row = painter.current.nearest(x, y); if (row >= 0) onSelect(row); else onBrush(-1, -1); return; }
+    const [from, to] = [start, x].sort((a, b) => a - b).map((at) => painter.current.position(at));
+    onBrush(Math.max(0, from), Math.min(section.longest - 1, to));
+  };
+  const keys = (event) => {
+    if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    event.preventDefault();
+    const failed = lane.rows.filter((row) => section.status[row] === ERROR);
+    const pool = failed.length && !event.shiftKey ? failed : lane.rows;
+    const at = section.lane[selected] === lane.number && selected >= 0 ? section.position[selected] : -1;
+    const next = event.key === "ArrowRight" ? pool.find((row) => section.position[row] > at)
+      : [...pool].reverse().find((row) => section.position[row] < (at < 0 ? Infinity : at));
+    if (next !== undefined) onSelect(next);
+  };
+  const shade = box || (filter.from >= 0 && painter.current && painter.current.width
+    ? [painter.current.x(filter.from - 0.5), painter.current.x(filter.to + 0.5)] : null);
+  const failed = lane.rows.filter((row) => section.status[row] === ERROR).length;
+  return html`<div class="lane" style=${`height:${height}px`}>
+    <canvas ref=${canvas} tabindex="0" role="img" style=${`height:${height}px`}
+      aria-label=${`${lane.name}: ${lane.rows.length} records in execution order, ${failed} failed. Left and right arrow keys go from failure to failure.`}
+      onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerLeave=${() => setHover(null)} onKeyDown=${keys}></canvas>
+    ${section.lanes.length > 1 && html`<span class="lane-name">${lane.name}${failed > 0 && html` <b class="bad">${failed}</b>`}</span>`}
+    ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
+    ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
+      <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
+      ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
+  </div>`;
+}
+
+const STATUS_WORDS = ["passed", "failed", "not judged", "expected failure"];
+
+function Strip(props) {
+  const { section } = props;
+  const legend = section.suite === "overflow"
+    ? html`<span class="key"><i class="dot" style="background:var(--fail-2)"></i>origin</span><span class="key"><i class="dot" style="background:var(--fail-0)"></i>passes on</span><span class="key"><i class="dot" style="background:var(--pass-1)"></i>clean or absorbs</span>`
+    : section.hasLimit
+    ? html`<span class="key"><i class="ramp ramp-pass"></i>1e-4 to 1</span><span class="key"><i class="ramp ramp-fail"></i>1 to 1000 times the limit</span>`
+    : html`<span class="key"><i class="dot" style="background:var(--pass-1)"></i>passed</span><span class="key"><i class="dot" style="background:var(--fail-2)"></i>failed</span>`;
+  return html`<section class="panel" id="strip" aria-label="Execution strip">
+    <div class="panel-head"><h2>The step in execution order</h2>
+      <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
+        <span class="key"><i class="tick"></i>not judged</span>
+        ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>${expectedWord(section).toLowerCase()}</span>`}
+        ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
+        <span class="hint">drag to filter, click a point to open it</span></div></div>
+    <div class="lanes">${section.lanes.map((lane) => html`<${Lane} key=${lane.number} lane=${lane} ...${props} />`)}</div>
+  </section>`;
+}

@@ -1,0 +1,114 @@
+"""What became of the difference of one operation, in builtin types, as it travels from workers to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+#: `equal`: the same bits. `rounding`: differs, and nothing but rounding and inputs made it so. `inherited`: the same,
+#: and the inputs made most of it. `fault`: born or defined here. `contained`: of a Cell, whose calls are accounted for.
+#: `unmatched`: only one side has it. `unaccounted`: no benchmark can compute it.
+Kind = Literal["equal", "rounding", "inherited", "fault", "contained", "unmatched", "unaccounted"]
+
+
+class ValueKey(msgspec.Struct, frozen=True, array_like=True):
+    """Content of one value on both sides, for the data flow.
+
+    Attributes:
+        path: place in the target's record, else in the golden one's.
+        is_output: whether the operation made it.
+        target, golden: keys of its content; "" where a side has none.
+        distance: relative difference of both; None where they were not compared.
+        shape: of the tensor.
+        is_beyond: whether that is more than the rounding of the coarser dtype leaves after some operations.
+        is_integer: whether it holds integers or truth values.
+        trains: whether it requires a gradient, on both sides: `True`, `False`, "" when unknown.
+    """
+
+    path: str
+    is_output: bool
+    target: str
+    golden: str
+    distance: float | None
+    shape: tuple[int, ...]
+    is_beyond: bool = False
+    is_integer: bool = False
+    trains: tuple[str, str] = ("", "")
+
+    @property
+    def is_frozen_on_one_side(self) -> bool:
+        """Whether it requires a gradient on one side only."""
+        return set(self.trains) == {"True", "False"}
+
+    @property
+    def differs(self) -> bool:
+        """Whether both sides have it, and differ."""
+        return bool(self.target and self.golden) and self.target != self.golden
+
+
+class OutputAccount(msgspec.Struct, frozen=True):
+    """The difference of one output.
+
+    Attributes:
+        path: place in the record.
+        size: 2-norm of the difference over that of the golden output.
+        sizes: the same of each part, by the names of `terms.PARTS`.
+        shares: of each part in the difference; they add up to 1.
+        growth: relative size of the inherited part over the largest relative difference of an input; None without one.
+        blamed: parts that are faults of the operation, with a sentence each.
+        worst: place of the largest element of the first blamed part.
+        ratio: how many times its tolerance the first blamed part that was judged is; None for none.
+    """
+
+    path: str
+    size: float
+    sizes: dict[str, float]
+    shares: dict[str, float]
+    growth: float | None = None
+    blamed: dict[str, str] = {}
+    worst: tuple[int, ...] | None = None
+    ratio: float | None = None
+
+
+class Account(msgspec.Struct, frozen=True):
+    """What became of the difference of one operation.
+
+    Attributes:
+        kind: see `Kind`.
+        reason: of an `unaccounted` one, why.
+        outputs: those that differ and could be split.
+        keys: of all tensors.
+        definition: how the two sides call the operation differently, "" when alike.
+        partner: golden record; "" for none.
+        place, partner_place: in the order of execution of its own dump; -1 for none.
+        dtype: how the dtypes of its outputs differ: `BFloat16 against Float32`.
+        is_cast: whether those of its inputs do not.
+    """
+
+    kind: Kind
+    reason: str = ""
+    outputs: tuple[OutputAccount, ...] = ()
+    keys: tuple[ValueKey, ...] = ()
+    definition: str = ""
+    dtype: str = ""
+    is_cast: bool = False
+    partner: str = ""
+    place: int = -1
+    partner_place: int = -1
+
+    @property
+    def blamed(self) -> list[tuple[OutputAccount, str, str]]:
+        """(output, part, sentence) of each fault."""
+        return [(output, part, text) for output in self.outputs for part, text in output.blamed.items()]
+
+    def to_wire(self) -> dict[str, Any]:
+        """In builtin types."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Account:
+        """The inverse of `to_wire`."""
+        return msgspec.convert(wire, cls)

@@ -1,0 +1,277 @@
+"""Splits the differences of operations, one call at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec import structs
+
+from msprobe_collector.dump_format import (
+    DIRECTIONS,
+    Direction,
+    DumpError,
+    parse_api_name,
+    split_record_name,
+)
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.cases.dropout_call import DropoutCall, is_dropout
+from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
+from pytest_msprobe.engines.protocol import Array, Unsupported
+from pytest_msprobe.engines.selection import Engines
+from pytest_msprobe.numerics import kind_of, unit_roundoff
+from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
+from pytest_msprobe.suites.comparison.accounting.content import content_key, load
+from pytest_msprobe.suites.comparison.accounting.definition import definition, dtype_change, placed
+from pytest_msprobe.suites.comparison.accounting.terms import (
+    BORN_GOLDEN,
+    BORN_TARGET,
+    DEFINED,
+    INHERITED,
+    Terms,
+    split,
+)
+from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.figures import measure_pair
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.side import Side
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+
+#: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.
+_SHARE = 0.05
+#: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
+#: slightly beyond.
+_EXCESS = 2.0
+#: A difference is called inherited when the inputs made this share of it.
+_MOSTLY = 0.5
+_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
+
+
+@dataclass(slots=True)
+class _Pair:
+    """An API call on both sides, with what both benchmarks compute."""
+
+    name: str
+    target: RecordedCall
+    golden: RecordedCall
+    definition: str
+
+    def close(self) -> None:
+        self.target.close()
+        self.golden.close()
+
+
+class Accountant:
+    """Accounts for the operations of one pair of dumps; holds the tensors of one API call at a time."""
+
+    def __init__(
+        self, target: Side, golden: Side, engines: Engines, limits: DistanceLimits, *, max_memory_bytes: int
+    ) -> None:
+        """An accountant that lets `engines` compute; calls that may need more memory are not accounted for."""
+        self._limits = limits
+        self._target = target
+        self._golden = golden
+        self._engines = engines
+        self._max_memory_bytes = max_memory_bytes
+        self._pair: _Pair | NotJudged | None = None
+        self._name = ""
+
+    def close(self) -> None:
+        """Release the tensors of the last API call."""
+        if isinstance(self._pair, _Pair):
+            self._pair.close()
+        self._pair, self._name = None, ""
+
+    def account(self, found: OperationComparison) -> Account:
+        """What became of the difference of an operation."""
+        account = self._account(found)
+        partner = found.partner
+        if partner is None:
+            is_golden = found.held_by == "golden"
+            places = (-1, found.operation.index) if is_golden else (found.operation.index, -1)
+            return structs.replace(account, place=places[0], partner_place=places[1])
+        return structs.replace(
+            account, partner=partner.record, place=found.operation.index, partner_place=partner.index
+        )
+
+    def _account(self, found: OperationComparison) -> Account:
+        keys = tuple(self._key(value) for value in found.values if value.is_tensor)
+        dtype, is_cast = dtype_change(found.values)
+        if found.partner is None:
+            return Account("unmatched", keys=keys)
+        if found.operation.is_cell:
+            return Account("contained", keys=keys)
+        pairs = [value for value in found.values if value.is_output and value.target and value.golden]
+        changed = {key.path for key in keys if key.is_output and key.differs}
+        if not changed and not dtype:
+            return Account("equal", keys=keys)
+        known = Account("unaccounted", keys=keys, dtype=dtype, is_cast=is_cast)
+        try:
+            pair = self._pair_of(found.operation, found.partner)
+            direction = _direction(found.operation)
+            outputs = self._outputs(pair, direction, pairs, changed)
+        except (NotJudged, Unsupported, DumpError, MemoryError) as error:
+            return structs.replace(known, reason=_one_line(error))
+        inputs = max((key.distance or 0.0 for key in keys if not key.is_output), default=0.0)
+        outputs = tuple(_with_growth(output, inputs) for output in outputs)
+        kind, left = _kind(outputs), changed - {output.path for output in outputs}
+        reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
+        kind = "unaccounted" if left and kind != "fault" else kind
+        return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
+
+    def _key(self, value: ValueComparison) -> ValueKey:
+        leaf = value.target or value.golden
+        assert leaf is not None
+        left, right = load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)
+        target, golden = content_key(value.target, left), content_key(value.golden, right)
+        trains = tuple(side.requires_grad if side is not None else "" for side in (value.target, value.golden))
+        distance, is_beyond = (0.0, False) if target == golden else self._distance(value, left, right)
+        is_integer = left is not None and kind_of(left.dtype) in ("int", "bool")
+        return ValueKey(
+            value.path,
+            value.is_output,
+            target,
+            golden,
+            distance,
+            leaf.shape,
+            is_beyond,
+            is_integer,
+            trains,  # type: ignore[arg-type]  # two
+        )
+
+    def _distance(self, value: ValueComparison, left: Array | None, right: Array | None) -> tuple[float | None, bool]:
+        """How far two arrays are apart, and whether that is beyond the limit of the coarser dtype."""
+        if left is None or right is None or value.target is None or value.golden is None or left.size != right.size:
+            return None, True
+        figures = measure_pair(left.reshape(-1), right.reshape(-1))
+        if figures.metrics.structural:
+            return None, True
+        limit = self._limits.limit(value.target.dtype, value.golden.dtype)
+        far = self._limits.element_limit(limit, figures.peak)
+        is_beyond = not figures.distance <= limit or (figures.metrics.max_abs or 0.0) > far
+        return figures.distance, is_beyond or bool(figures.metrics.nonfinite_mismatches)
+
+    def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
+        if self._name != operation.call:
+            self.close()
+            self._name = operation.call
+            try:
+                self._pair = self._made(operation, partner)
+            except (Unsupported, DumpError) as error:
+                self._pair = NotJudged("skip", str(error))
+            except NotJudged as error:
+                self._pair = error
+        if not isinstance(self._pair, _Pair):
+            assert self._pair is not None
+            raise NotJudged(self._pair.status, self._pair.message)
+        return self._pair
+
+    def _made(self, operation: Operation, partner: Operation) -> _Pair:
+        if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
+            raise NotJudged("skip", "it is not an API call")
+        target, golden = (
+            _call_class(side, name)(
+                side,
+                name,
+                self._engines,
+                with_backward=f"{name}.backward" in side,
+                max_memory_bytes=self._max_memory_bytes // 2,
+            )
+            for side, name in ((self._target, operation.call), (self._golden, partner.call))
+        )
+        differing = definition(target.case.call, golden.case.call)
+        if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
+            is_same = np.array_equal(target.factors != 0, golden.factors != 0)
+            differing = "" if is_same else "other elements are dropped (compare seeds)"
+        return _Pair(operation.call, target, golden, differing)
+
+    def _outputs(
+        self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
+    ) -> tuple[OutputAccount, ...]:
+        target = {output.path: output for output in pair.target.outputs(direction)}
+        golden = {output.path: output for output in pair.golden.outputs(direction)}
+        swapped = self._swapped(pair, direction)
+        found = []
+        for value in values:
+            assert value.target is not None
+            assert value.golden is not None
+            mine, theirs = target.get(value.target.path), golden.get(value.golden.path)
+            if value.path not in changed or mine is None or theirs is None:
+                continue
+            if mine.recorded.size != theirs.recorded.size or mine.reference.size != theirs.reference.size:
+                continue
+            middle = theirs.reference if swapped is None else swapped.get(mine.path)
+            if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
+                continue
+            terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
+            found.append(self._judged(pair, direction, mine, theirs, terms))
+        return tuple(found)
+
+    def _swapped(self, pair: _Pair, direction: Direction) -> Mapping[str, Array] | None:
+        """f_t of the golden run's inputs; None where both sides define the operation alike."""
+        if not pair.definition:
+            return None
+        tensors = placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
+        if tensors is None:
+            return None
+        call = pair.target.with_tensors(tensors)
+        incoming = pair.golden.incoming(direction)
+        return pair.target.references(direction, call, incoming, "golden inputs")
+
+    def _judged(
+        self, pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput, terms: Terms
+    ) -> OutputAccount:
+        blamed: dict[str, str] = {}
+        ratio: float | None = None
+        for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
+            if terms.weight(part) < _SHARE:
+                continue
+            judgement = call.judge(direction, output)
+            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
+                blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
+                ratio = judgement.ratio if ratio is None else ratio
+        coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))
+        if terms.weight(DEFINED) >= _SHARE and terms.parts[DEFINED].size > coarsest:
+            blamed[DEFINED] = f"defined differently: {pair.definition}"
+        first = next(iter(blamed), None)
+        return OutputAccount(
+            mine.path,
+            terms.size,
+            {name: part.size for name, part in terms.parts.items()},
+            {name: part.share for name, part in terms.parts.items()},
+            None,
+            blamed,
+            terms.parts[first].worst if first is not None else None,
+            ratio,
+        )
+
+
+def _call_class(side: Side, name: str) -> type[RecordedCall]:
+    return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
+
+
+def _kind(outputs: Sequence[OutputAccount]) -> Kind:
+    if any(output.blamed for output in outputs):
+        return "fault"
+    is_inherited = any(abs(output.shares[INHERITED]) >= _MOSTLY for output in outputs)
+    return "inherited" if is_inherited else "rounding"
+
+
+def _with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
+    """With the relative size of its inherited part over that of the largest difference among the `inputs`."""
+    return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
+
+
+def _roundoff(array: Array) -> float:
+    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0
+
+
+def _direction(operation: Operation) -> Direction:
+    return next(direction for direction in DIRECTIONS if direction == operation.phase)
+
+
+def _one_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

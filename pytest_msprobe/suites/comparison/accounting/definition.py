@@ -1,0 +1,66 @@
+"""How two sides call one operation: other APIs, other arguments, other dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msprobe_collector.dump_format import find_dtype
+from msprobe_collector.dump_format.leaves import canonical_dtype
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+
+
+def definition(target: Call, golden: Call) -> str:
+    """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
+    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
+        return f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
+            f"{golden.api.type}.{golden.api.api} ({golden.framework})"
+        )
+    left, right = _plain(target), _plain(golden)
+    differing = [
+        f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
+        for name in dict.fromkeys((*left, *right))
+        if left.get(name) != right.get(name)
+    ]
+    return ", ".join(differing)
+
+
+def _plain(call: Call) -> dict[str, str]:
+    """Arguments that are not tensors, as text, by their place; tensors by their number of dimensions."""
+    found: dict[str, str] = {}
+
+    def note(path: LeafPath, value: object) -> None:
+        is_tensor = hasattr(value, "__array_interface__")
+        found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
+
+    map_leaves(call, note)
+    return found
+
+
+def placed(target: Mapping[LeafPath, Array], golden: Mapping[LeafPath, Array]) -> dict[LeafPath, Array] | None:
+    """The golden tensors at the target's places: those of equal name, else in order; None when shapes do not fit."""
+    names: Iterable[LeafPath] = target if target.keys() == golden.keys() else golden
+    found = dict(zip(target, (golden[name] for name in names)))
+    fits = len(target) == len(golden) and all(target[path].shape == found[path].shape for path in target)
+    return found if fits else None
+
+
+def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
+    """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
+    tensors = [
+        (value, canonical_dtype(value.target.dtype), canonical_dtype(value.golden.dtype))
+        for value in values
+        if value.target is not None
+        and value.golden is not None
+        and value.target.tensor is not None
+        and value.golden.tensor is not None
+    ]
+    outputs = [(left, right) for value, left, right in tensors if value.is_output]
+    inputs = [(left, right) for value, left, right in tensors if not value.is_output and _is_float(left)]
+    changed = next((f"{left} against {right}" for left, right in outputs if left != right), "")
+    return changed, bool(changed and inputs) and all(left == right for left, right in inputs)
+
+
+def _is_float(dtype: str) -> bool:
+    found = find_dtype(dtype)
+    return found is not None and found.kind in ("float", "complex")

@@ -1,0 +1,250 @@
+"""What is to blame for the differences of two runs: operations, and values that no operation made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_msprobe.suites.comparison.accounting.account import ValueKey
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
+from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED
+
+FaultKind = Literal[
+    "born", "defined", "dtype", "only_one_side", "parameter", "batch", "constant", "gradient", "unrecorded"
+]
+_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden", DEFINED: "both"}
+#: Calls that only one side has, one after the other.
+_LONGEST_CHAIN = 100
+#: Where an operation has its weights, among its inputs.
+_WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul", "mul", "add", "bias")
+
+
+#: Of an incoming gradient and of the gradients that it should be the sum of.
+IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
+
+
+@dataclass(slots=True)
+class Fault:
+    """One cause.
+
+    Attributes:
+        step: first record at fault, or first one that uses the value at fault.
+        kind: see docs/accounting.md.
+        side: `target`, `golden` or `both`.
+        value: place in the record.
+        name: of a parameter.
+        sentence: what is wrong.
+        size: relative size of the difference there; None when unknown.
+        share: of the difference that is at fault.
+        worst: place of the largest element.
+        records: all records of the call at fault.
+        reached: records that inherit it, in order.
+    """
+
+    step: Step
+    kind: FaultKind
+    side: str
+    value: str
+    sentence: str
+    name: str = ""
+    size: float | None = None
+    share: float = 1.0
+    worst: tuple[int, ...] | None = None
+    records: list[str] = field(default_factory=list)
+    reached: list[Step] = field(default_factory=list)
+
+
+class Causes:
+    """Finds the faults, and what each of them reaches.
+
+    Attributes:
+        unlinked: how many inputs differ that no record made, and are no cause of their own.
+        passed_on: (record, place) of the outputs that differ and that another record uses.
+    """
+
+    def __init__(self, flow: DataFlow, is_wrong_sum: IsWrongSum) -> None:
+        """The causes in `flow`; `is_wrong_sum` tells from the values whether gradients were added up wrongly."""
+        self._flow = flow
+        self._is_wrong_sum = is_wrong_sum
+        self._by_node: dict[str, Fault] = {}
+        self._parents: dict[str, dict[str, None]] = {}
+        self._candidates: list[Fault] = []
+        self._tells_dtypes = False
+        self.unlinked = 0
+        self.passed_on: set[tuple[str, str]] = set()
+
+    def find(self) -> list[Fault]:
+        """The faults, that with the largest effect first."""
+        steps = self._flow.steps.values()
+        with_floats = [step for step in steps if step.account.partner and _has_float_outputs(step)]
+        # A run in another precision changes the dtypes of most of its outputs, and is no fault.
+        self._tells_dtypes = 2 * sum(bool(step.account.dtype) for step in with_floats) < len(with_floats)
+        for step in steps:
+            self._visit(step)
+        self.unlinked = len(self._candidates)
+        if self._candidates and not self._by_node:
+            first, self.unlinked = self._candidates[0], self.unlinked - 1
+            node = f"{first.step.record} {first.value}"
+            self._by_node[node] = first
+            self._link(first.step, node)
+        self._reach()
+        return sorted(self._by_node.values(), key=lambda fault: (-len(fault.reached), fault.step.account.place))
+
+    def _visit(self, step: Step) -> None:
+        account = step.account
+        for output, part, sentence in account.blamed:
+            kind: FaultKind = "defined" if part == DEFINED else "born"
+            self._blame(
+                step,
+                Fault(
+                    step, kind, _SIDES[part], output.path, sentence, "", output.size, output.shares[part], output.worst
+                ),
+            )
+        if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
+            self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
+        for key in step.inputs:
+            if key.differs or key.is_frozen_on_one_side:
+                self._trace(step, key)
+        forward = self._flow.forward_of(step)
+        if forward is not None:
+            self._parents.setdefault(step.record, {}).update(self._parents.get(forward.record, {}))
+            self._link(step, forward.operation.call)
+
+    def _blame(self, step: Step, fault: Fault) -> None:
+        """Add a fault of an operation; forward and backward of one call are one fault."""
+        known = self._by_node.setdefault(step.operation.call, fault)
+        if step.record not in known.records:
+            known.records.append(step.record)
+
+    def _trace(self, step: Step, key: ValueKey) -> None:
+        mine, theirs = self._flow.makers(step, key)
+        if mine is not None and theirs is not None and mine.step is theirs.step:
+            self._link(step, mine.step.record)
+            self.passed_on.add((mine.step.record, mine.path))
+            return
+        lone = next((maker for maker in (theirs, mine) if maker is not None and not _has_partner(maker)), None)
+        if lone is not None and (key.is_beyond or self._tells_dtypes):
+            self._blame_lone(step, lone, "golden" if lone is theirs else "target")
+            return
+        if step.operation.phase == "backward":
+            self._trace_gradient(step, key, mine)
+            return
+        if mine is not None or theirs is not None:
+            maker = mine or theirs
+            assert maker is not None
+            self._link(step, maker.step.record)
+            if key.is_beyond and not any(value.is_beyond for value in maker.step.outputs):
+                self._candidates.append(_unrecorded(step, key, maker))
+            return
+        if key.is_beyond or key.is_frozen_on_one_side:
+            self._blame_value(step, key)
+
+    def _trace_gradient(self, step: Step, key: ValueKey, maker: Maker | None) -> None:
+        sources = self._flow.gradient_sources(step, key)
+        differing = [(source, value) for source, value in sources if value.differs]
+        for source, value in differing:
+            self._link(step, source.record)
+            self.passed_on.add((source.record, value.path))
+        if maker is not None and not differing:
+            self._link(step, maker.step.record)
+        if differing or not key.is_beyond:
+            return
+        if sources and self._is_wrong_sum(step, key, sources):
+            names = " and ".join(dict.fromkeys(source.record for source, _ in sources))
+            sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
+            node = f"{step.record} {key.path}"
+            self._by_node[node] = Fault(
+                step, "gradient", "both", key.path, sentence, "", key.distance, records=[step.record]
+            )
+            self._link(step, node)
+            return
+        self._candidates.append(_unrecorded(step, key, maker))
+
+    def _blame_lone(self, step: Step, maker: Maker, side: str) -> None:
+        lone, is_golden = self._first_lone(maker.step, side), side == "golden"
+        call = lone.operation.call
+        has, lacks = ("golden run", "target") if is_golden else ("target", "golden run")
+        fault = Fault(lone, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
+        known = self._by_node.setdefault(call, fault)
+        if lone.record not in known.records:
+            known.records.append(lone.record)
+        self._link(step, call)
+
+    def _first_lone(self, step: Step, side: str) -> Step:
+        """The first of the calls of one side that follow each other up to `step`; of a backward, by its forward."""
+        for _ in range(_LONGEST_CHAIN):
+            step = self._flow.forward_of(step) or step
+            makers = (self._flow.makers(step, key)[side == "golden"] for key in step.inputs)
+            before = next((maker.step for maker in makers if maker is not None and not _has_partner(maker)), None)
+            if before is None or before.operation.phase != "forward":
+                break
+            step = before
+        return step
+
+    def _blame_value(self, step: Step, key: ValueKey) -> None:
+        node = f"value {key.target} {key.golden}"
+        self._link(step, node)
+        if node in self._by_node:
+            return
+        name = (
+            self._flow.parameters.get(key.target, "") if "False" not in key.trains or key.is_frozen_on_one_side else ""
+        )
+        kind = self._kind_of_value(step, key, name)
+        what = {"parameter": f"parameter {name}".strip(), "batch": "a value of the batch", "constant": "a constant"}[
+            kind
+        ]
+        if key.is_frozen_on_one_side:
+            sentence = f"{what} requires a gradient on one side only: target {key.trains[0]}, golden {key.trains[1]}"
+        else:
+            far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
+            sentence = f"{what} differs {far}before any operation"
+        self._by_node[node] = Fault(step, kind, "both", key.path, sentence, name, key.distance, records=[step.record])
+
+    def _kind_of_value(self, step: Step, key: ValueKey, name: str) -> FaultKind:
+        if name or "True" in key.trains:
+            return "parameter"
+        if key.is_integer:
+            return "batch"
+        if "False" in key.trains:
+            return "constant" if step.account.place else "batch"
+        place = [value.path for value in step.inputs].index(key.path)
+        is_weight = place > 0 and any(word in step.operation.bare.lower() for word in _WEIGHTED)
+        return "parameter" if is_weight else "batch"
+
+    def _link(self, step: Step, node: str) -> None:
+        if node != step.operation.call or step.operation.phase == "backward":
+            self._parents.setdefault(step.record, {})[node] = None
+
+    def _reach(self) -> None:
+        """Which records each fault reaches: those that differ and inherit from it."""
+        children: dict[str, list[str]] = {}
+        for record, parents in self._parents.items():
+            for parent in parents:
+                children.setdefault(parent, []).append(record)
+        for node, fault in self._by_node.items():
+            waiting, seen = [node, *fault.records], {node, *fault.records}
+            while waiting:
+                for record in children.get(waiting.pop(), ()):
+                    if record not in seen and any(key.differs for key in self._flow.steps[record].account.keys):
+                        seen.add(record)
+                        waiting.append(record)
+            found = [self._flow.steps[record] for record in seen - {node} if record in self._flow.steps]
+            own = set(fault.records) if fault.kind in ("born", "defined", "dtype", "only_one_side") else set()
+            fault.reached = sorted(
+                (step for step in found if step.record not in own), key=lambda step: step.account.place
+            )
+
+
+def _has_partner(maker: Maker) -> bool:
+    return bool(maker.step.account.partner)
+
+
+def _has_float_outputs(step: Step) -> bool:
+    return any(not key.is_integer for key in step.outputs)
+
+
+def _unrecorded(step: Step, key: ValueKey, maker: Maker | None) -> Fault:
+    origin = f"; {maker.step.record}, which made it in one run, agrees" if maker is not None else ""
+    sentence = f"{key.path} differs, and no record made it{origin}: something that the dump does not hold changed it"
+    return Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance, records=[step.record])

@@ -1,0 +1,146 @@
+"""The data flow of a step, from the content of its tensors: which record made what another one gets."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a run, with its account.
+
+    Attributes:
+        operation: its name taken apart; of the golden record when only that side has it.
+        account: what became of its difference.
+    """
+
+    operation: Operation
+    account: Account
+
+    @property
+    def record(self) -> str:
+        """Its name."""
+        return self.operation.record
+
+    @property
+    def inputs(self) -> Iterator[ValueKey]:
+        """What it got."""
+        return (key for key in self.account.keys if not key.is_output)
+
+    @property
+    def outputs(self) -> Iterator[ValueKey]:
+        """What it made."""
+        return (key for key in self.account.keys if key.is_output)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """An output that has the content in question."""
+
+    step: Step
+    path: str
+
+
+@dataclass(slots=True)
+class _Index:
+    """Outputs of one side by content, in the order of execution."""
+
+    makers: dict[str, tuple[list[int], list[Maker]]] = field(default_factory=dict)
+
+    def add(self, key: str, place: int, maker: Maker) -> None:
+        places, makers = self.makers.setdefault(key, ([], []))
+        places.append(place)
+        makers.append(maker)
+
+    def before(self, key: str, place: int) -> list[Maker]:
+        """Latest first."""
+        places, makers = self.makers.get(key, ([], []))
+        return makers[: bisect_left(places, place)][::-1] if key else []
+
+
+class DataFlow:
+    """Who made what, for the API calls of one pair of dumps.
+
+    Attributes:
+        steps: of API calls by the name of their record, in the order of execution of the target, then golden-only ones.
+        parameters: names of parameters by the content of the target's.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        """The flow through `steps`, which are in the order of verdicts."""
+        calls = [step for step in steps if not step.operation.is_cell]
+        self.steps = {step.record: step for step in calls if step.account.place >= 0}
+        self.golden_only = {step.record: step for step in calls if step.account.place < 0}
+        self.parameters = _parameter_names(steps)
+        self._target, self._golden = _Index(), _Index()
+        for step in sorted(calls, key=lambda step: step.account.place):
+            for key in step.outputs:
+                if key.target and step.account.place >= 0:
+                    self._target.add(key.target, step.account.place, Maker(step, key.path))
+        for step in sorted(calls, key=lambda step: step.account.partner_place):
+            for key in step.outputs:
+                if key.golden and step.account.partner_place >= 0:
+                    self._golden.add(key.golden, step.account.partner_place, Maker(step, key.path))
+        self._users: dict[str, list[tuple[Step, int]]] = {}
+        for step in self.steps.values():
+            if step.operation.phase == "forward":
+                for place, key in enumerate(step.inputs):
+                    self._users.setdefault(key.target, []).append((step, place))
+
+    def makers(self, step: Step, key: ValueKey) -> tuple[Maker | None, Maker | None]:
+        """Who made an input in the target, and who in the golden run; the same record where one made it in both."""
+        mine = self._target.before(key.target, step.account.place)
+        theirs = self._golden.before(key.golden, step.account.partner_place)
+        both = {id(maker.step) for maker in theirs}
+        shared = next((maker for maker in mine if id(maker.step) in both), None)
+        if shared is not None:
+            return shared, shared
+        return (mine[0] if mine else None, theirs[0] if theirs else None)
+
+    def forward_of(self, step: Step) -> Step | None:
+        """The forward of a backward."""
+        if step.operation.phase != "backward":
+            return None
+        steps = self.steps if step.account.place >= 0 else self.golden_only
+        return steps.get(f"{step.operation.call}.forward")
+
+    def gradient_sources(self, step: Step, key: ValueKey) -> list[tuple[Step, ValueKey]]:
+        """The gradients that an incoming gradient is the sum of: those of every use of the forward's output."""
+        forward = self.forward_of(step)
+        if forward is None:
+            return []
+        output = next((value for value in forward.outputs if value.path == _output_path(key.path)), None)
+        found = []
+        for user, place in self._users.get(output.target, []) if output is not None else []:
+            if user.account.place <= forward.account.place:
+                continue
+            backward = self.steps.get(f"{user.operation.call}.backward")
+            gradients = list(backward.outputs) if backward is not None else []
+            gradient = next((value for value in gradients if value.path == f"output.{place}"), None)
+            if gradient is None or gradient.shape != key.shape:  # those of a Primitive stand in any order
+                gradient = next((value for value in gradients if value.shape == key.shape), None)
+            if backward is not None and gradient is not None:
+                found.append((backward, gradient))
+        return found
+
+
+def _output_path(incoming: str) -> str:
+    """Place of the output whose gradient stands at the place `incoming`: they are counted alike."""
+    return f"output.{incoming.partition('.')[2]}"
+
+
+def _parameter_names(steps: Sequence[Step]) -> dict[str, str]:
+    """Names of parameters by the content of the target's, from the records of layers."""
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.operation.is_cell and step.operation.phase == "forward":
+            path = step.operation.name.partition(".")[2].rpartition(".")[0]
+            for key in step.account.keys:
+                if key.path.startswith("parameters.") and key.target:
+                    found.setdefault(key.target, f"{path}.{key.path.partition('.')[2]}".lstrip("."))
+    return found

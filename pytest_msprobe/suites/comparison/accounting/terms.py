@@ -1,0 +1,143 @@
+"""The difference of one output, split without remainder.
+
+With the exact operation f in float64 as each side defines it, and the inputs of both sides::
+
+    target - golden = [target - f_t(in_t)]          born in the target
+                    + [f_t(in_t) - f_t(in_g)]       inherited
+                    + [f_t(in_g) - f_g(in_g)]       defined differently
+                    + [f_g(in_g) - golden]          born in the golden run
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
+from pytest_msprobe.numerics.metrics import unravelled
+
+Array = npt.NDArray[Any]
+
+BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One term of the sum.
+
+    Attributes:
+        size: its 2-norm over that of the golden output; inf where that is 0 and this is not.
+        share: of the whole difference: its projection on it, so that the shares of all parts add up to 1.
+        worst: index of its largest element; None when it is zero.
+        value: that element.
+        nonfinite: how many elements this term makes NaN or infinite, or another of these; not in the figures above.
+    """
+
+    size: float
+    share: float
+    worst: tuple[int, ...] | None
+    value: float
+    nonfinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The whole difference and its parts.
+
+    Attributes:
+        size: 2-norm of target - golden over that of golden.
+        parts: by the names of `PARTS`.
+    """
+
+    size: float
+    parts: Mapping[str, Part]
+
+    def weight(self, name: str) -> float:
+        """Size of a part over that of the whole; inf for one of NaN or infinity, 0 for one of no size."""
+        part = self.parts[name]
+        if part.nonfinite:
+            return math.inf
+        if part.size == 0:
+            return 0.0
+        return part.size / self.size if 0 < self.size < math.inf else math.inf
+
+
+def split(target: Array, from_target: Array, from_golden: Array, golden_reference: Array, golden: Array) -> Terms:
+    """The terms of one output, from arrays of one shape.
+
+    Args:
+        target: recorded values of the target.
+        from_target: f_t of the inputs of the target.
+        from_golden: f_t of the inputs of the golden run.
+        golden_reference: f_g of the inputs of the golden run.
+        golden: recorded values of the golden run.
+    """
+    chain = [np.asarray(array).reshape(-1) for array in (target, from_target, from_golden, golden_reference, golden)]
+    wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
+    sums = _Sums()
+    for start in range(0, chain[0].size, CHUNK_ELEMENTS):
+        sums.add(start, [array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain])
+    return sums.terms(np.asarray(golden).shape)
+
+
+class _Sums:
+    """Running sums over chunks."""
+
+    def __init__(self) -> None:
+        self.golden = self.whole = 0.0
+        self.squares = [0.0] * len(PARTS)
+        self.projections = [0.0] * len(PARTS)
+        self.worst: list[tuple[float, int, float]] = [(0.0, -1, 0.0)] * len(PARTS)
+        self.nonfinite = [0] * len(PARTS)
+
+    def add(self, start: int, chain: list[Array]) -> None:
+        with np.errstate(all="ignore"):
+            finite = [np.isfinite(array) for array in chain]
+            is_whole = np.logical_and.reduce(finite)
+            if not is_whole.all():
+                for place, (left, right) in enumerate(pairwise(chain)):
+                    is_same = (left == right) | (np.isnan(left) & np.isnan(right))
+                    changed = ~is_same & ~(finite[place] & finite[place + 1])
+                    self.nonfinite[place] += int(np.count_nonzero(changed))
+                chain = [np.where(is_whole, array, 0) for array in chain]
+            whole = chain[0] - chain[-1]
+            self.whole += _dot(whole, whole)
+            self.golden += _dot(chain[-1], chain[-1])
+            for place, (left, right) in enumerate(pairwise(chain)):
+                part = left - right
+                self.squares[place] += _dot(part, part)
+                self.projections[place] += _dot(part, whole)
+                magnitude = np.abs(part)
+                at = int(magnitude.argmax())
+                if magnitude[at] > self.worst[place][0]:
+                    self.worst[place] = (float(magnitude[at]), start + at, float(part[at].real))
+
+    def terms(self, shape: tuple[int, ...]) -> Terms:
+        norm = math.sqrt(self.golden)
+        parts = {
+            name: Part(
+                _over(math.sqrt(self.squares[place]), norm),
+                self.projections[place] / self.whole if self.whole else 0.0,
+                None if self.worst[place][1] < 0 else unravelled(self.worst[place][1], shape),
+                self.worst[place][2],
+                self.nonfinite[place],
+            )
+            for place, name in enumerate(PARTS)
+        }
+        return Terms(_over(math.sqrt(self.whole), norm), parts)
+
+
+def _over(size: float, norm: float) -> float:
+    if size == 0:
+        return 0.0
+    return size / norm if norm > 0 else math.inf
+
+
+def _dot(left: Array, right: Array) -> float:
+    return float(np.vdot(left, right).real)

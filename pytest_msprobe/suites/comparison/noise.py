@@ -1,0 +1,221 @@
+"""Tolerances from a noise run: the golden training again, its inputs or parameters moved by one rounding.
+
+Moving an input by one rounding changes every later rounding, so that golden and noise run differ by what rounding alone
+does at each place: a sample of the error that stochastic arithmetic measures (Vignes, "Discrete stochastic arithmetic
+for validating results of numerical software", Numerical Algorithms 37, 2004; Parker, "Monte Carlo arithmetic", 1997).
+Two right computations of one step differ by about as much. `FACTOR` covers that one sample may be small by chance, and
+that another kernel may round more often: the difference has to be larger than `FACTOR` times the noise to count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from msprobe_collector.dump_format import DumpError, TensorValue, find_dtype
+from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.dump_pairs import pair_dumps
+from pytest_msprobe.suites.comparison.side import Side
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+
+#: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
+#: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
+FACTOR = 10
+#: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.
+_CHANCE = 100
+#: Least tolerance by dtype: what two right devices may differ by in one operation, wherever the noise run is silent
+#: (torch.testing.assert_close). Float64 as Float32, 11 epsilons; float8 one epsilon.
+FLOORS = {
+    "Float64": 2.5e-15,
+    "Complex128": 2.5e-15,
+    "Float32": 1.3e-6,
+    "Complex64": 1.3e-6,
+    "Float16": 1e-3,
+    "BFloat16": 1.6e-2,
+    "Float8E4M3FN": 0.125,
+    "Float8E5M2": 0.25,
+    "HiFloat8": 0.25,
+}
+#: Of the least numbers of dtypes that training reaches them in.
+_SPACINGS = {"Float16": 2.0**-24, "Float8E4M3FN": 2.0**-9, "Float8E5M2": 2.0**-16}
+#: From this tolerance on no difference says anything.
+_ANYTHING = 1.0
+
+Basis = Literal["noise", "floor", "dtype"]
+#: In words for the summary.
+BASES: dict[Basis, str] = {
+    "noise": f"from the noise run (x {FACTOR})",
+    "floor": "at the least of the dtype, as the noise run hardly differs",
+    "dtype": "by dtype, as the noise run lacks the value",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest distance that one value may have.
+
+    Attributes:
+        limit: |target - golden| / |golden| (2-norms) at most.
+        basis: where it is from: the noise run, the floor of the dtype because the noise run differs less, or the limit
+            of the dtype because the noise run has no such value.
+        noise: distance of the noise run from the golden run in this record.
+    """
+
+    limit: float
+    basis: Basis
+    noise: float = 0.0
+
+    def __str__(self) -> str:
+        if self.basis == "noise":
+            return f"The tolerance is {self.limit:.3g}, {FACTOR} times what the noise run differs by."
+        if self.basis == "floor":
+            return f"The tolerance is {self.limit:.3g}, the least of this dtype: the noise run hardly differs."
+        return f"The tolerance is {self.limit:.3g}, that of the dtype: the noise run has no such value."
+
+
+class NoiseRun:
+    """The noise run of one golden dump."""
+
+    def __init__(self, golden: Side, root: Path, limits: DistanceLimits, changes: Sequence[tuple[str, float]]) -> None:
+        """Find and read the noise run of `golden` at or below `root`; `changes` are floors in place of `FLOORS`.
+
+        Raises:
+            DumpError: there is none, or it cannot be read, or has no record of the golden dump.
+        """
+        path = pair_dumps([golden.path], root).golden[golden.path]
+        if path is None:
+            raise DumpError(f"--msprobe-noise: {root} has no dump that goes with it", file=str(golden.path))
+        self._golden = golden
+        self._noise = Side(path)
+        self._limits = limits
+        self._floors = {**FLOORS, **dict(changes)}
+        if not any(operation.record in self._noise for operation in golden.operations):
+            raise DumpError(
+                f"--msprobe-noise has no record of the golden dump {golden.path}: it must be the same script, run with "
+                "debugger.perturb on its inputs",
+                file=str(path),
+            )
+
+    def levels(self, record: str, golden: Sequence[Leaf]) -> Levels:
+        """By how much the noise run differs from the golden run in each value of a golden record."""
+        try:
+            noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
+        except DumpError:
+            noise = {}
+        found = {}
+        for leaf in golden:
+            other = noise.get(leaf.path)
+            if leaf.tensor is not None and other is not None and other.tensor is not None:
+                found[leaf.path] = self._level(leaf, other)
+        return Levels(found, self)
+
+    def tolerance(self, dtypes: Sequence[str], noise: float | None, rms: float) -> Tolerance:
+        """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
+        if noise is None or not math.isfinite(noise):
+            return Tolerance(self._limits.limit(*dtypes), "dtype")
+        names = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
+        floor = max((self._floors.get(name, 0.0) for name in names), default=0.0)
+        if rms > 0:  # below the normal range of float16 a rounding is larger
+            floor = max(floor, max((_SPACINGS.get(name, 0.0) for name in names), default=0.0) / rms)
+        if FACTOR * noise <= floor:
+            return Tolerance(floor, "floor", noise)
+        return Tolerance(FACTOR * noise, "noise", noise)
+
+    def _level(self, golden: Leaf, noise: Leaf) -> float | None:
+        assert golden.tensor is not None
+        assert noise.tensor is not None
+        if golden.shape != noise.shape:
+            return None
+        if golden.fingerprint and golden.fingerprint == noise.fingerprint:
+            return 0.0
+        if golden.data_name and noise.data_name:
+            from pytest_msprobe.suites.comparison.figures import measure_pair
+
+            try:
+                arrays = (
+                    self._noise.tensors.load(noise.tensor, noise.place),
+                    self._golden.tensors.load(golden.tensor, golden.place),
+                )
+            except DumpError:
+                return None
+            figures = measure_pair(*arrays)
+            return math.inf if figures.metrics.nonfinite_mismatches else figures.distance
+        return max(_estimates(golden.tensor, noise.tensor), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What the noise run says about one record.
+
+    Attributes:
+        by_path: distance from the golden run by place of the value; None where it cannot be told.
+    """
+
+    by_path: dict[str, float | None]
+    _run: NoiseRun
+
+    def tolerance(self, target: Leaf, golden: Leaf) -> Tolerance:
+        """The tolerance of a pair.
+
+        Numbers may hardly move by chance, so that the largest noise of the record counts as well: for a scalar that the
+        noise reached, and for statistics up to `_CHANCE` times their own. Where nothing moves it is silent.
+        """
+        own = self.by_path.get(golden.path)
+        if own is not None and (own or golden.is_output):
+            is_scalar = golden.tensor is not None and golden.tensor.size == 1
+            most = max((level for level in self.by_path.values() if level is not None), default=0.0)
+            own = max(own, most if is_scalar else 0.0 if golden.data_name else min(most, _CHANCE * own))
+        rms = _rms(golden.tensor) if golden.tensor is not None else 0.0
+        return self._run.tolerance((target.dtype, golden.dtype), own, rms)
+
+
+def settled(found: ValueComparison, tolerance: Tolerance) -> ValueComparison:
+    """The verdict with its tolerance; no verdict on a value that rounding alone can change entirely."""
+    kind = found.golden.tensor.dtype if found.golden is not None and found.golden.tensor is not None else None
+    is_whole = kind is not None and kind.kind in ("int", "bool")
+    says_nothing = tolerance.limit >= _ANYTHING or (is_whole and tolerance.basis == "noise")
+    is_open = found.status in ("pass", "warning") and found.distance != 0
+    if says_nothing and (is_open or (is_whole and found.status == "error" and found.distance != math.inf)):
+        reason = f"Rounding alone changes this value: the noise run is {tolerance.noise:.3g} away."
+        return replace(found, status="skip", reasons=(reason,), tolerance=tolerance)
+    reasons = (*found.reasons, str(tolerance)) if found.status == "error" else found.reasons
+    return replace(found, reasons=reasons, tolerance=tolerance)
+
+
+def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
+    """Estimates of |noise - golden| / |golden| (2-norms) from statistics.
+
+    Max and Min are single elements, whose errors are taken relative to the largest magnitude, as errors of large
+    elements are large; Norm and Mean bound the distance from below (see `agreement`).
+    """
+    rms = _rms(golden)
+    peak = max(abs(_finite(golden.maximum)), abs(_finite(golden.minimum)), rms)
+    scales = (peak, peak, rms, rms * math.sqrt(max(1, golden.size)))
+    for left, right, scale in zip(_numbers(golden), _numbers(noise), scales):
+        if left is None or right is None:
+            continue
+        if left == right or (math.isnan(left) and math.isnan(right)):
+            yield 0.0
+        elif not (math.isfinite(left) and math.isfinite(right)):
+            yield math.inf
+        else:
+            yield abs(left - right) / scale if scale else math.inf
+
+
+def _numbers(tensor: TensorValue) -> Iterator[float | None]:
+    for value in (tensor.maximum, tensor.minimum, tensor.mean, tensor.norm):
+        yield None if value is None else float(value)
+
+
+def _rms(tensor: TensorValue) -> float:
+    """Root mean square; the largest magnitude where the dump has no norm."""
+    norm = _finite(tensor.norm) / math.sqrt(max(1, tensor.size))
+    return norm or max(abs(_finite(tensor.maximum)), abs(_finite(tensor.minimum)))
+
+
+def _finite(value: float | None) -> float:
+    return float(value) if value is not None and math.isfinite(value) else 0.0

@@ -1,0 +1,79 @@
+"""What finished rows of a comparison amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.comparison.divergence import Divergence, RecordSummary
+from pytest_msprobe.suites.contract import RowSummary
+from pytest_msprobe.verdicts import VerdictRow
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.accounting.flow import Step
+
+_MOST_NAMED = 10
+
+
+class ComparisonSummary(RowSummary):
+    """The divergence of each target dump; where differences were accounted for, what is at fault."""
+
+    def __init__(self) -> None:
+        self._divergences: dict[str, Divergence] = {}
+        self._steps: dict[str, list[Step]] = {}
+        self._sources: dict[tuple[str, str], str] = {}
+
+    def add(self, row: VerdictRow) -> None:
+        """Count one operation."""
+        if row.attachment is None:
+            return
+        summary = RecordSummary.from_wire(row.attachment["summary"])
+        self._divergences.setdefault(row.dump, Divergence()).add(summary)
+        if "account" in row.attachment:
+            from pytest_msprobe.suites.comparison.accounting.account import Account
+            from pytest_msprobe.suites.comparison.accounting.flow import Step
+
+            account = Account.from_wire(row.attachment["account"])
+            step = Step(Operation.of(summary.record, summary.order), account)
+            self._steps.setdefault(row.dump, []).append(step)
+            self._sources[row.dump, summary.record] = row.place.source if row.place is not None else ""
+
+    def lines(self) -> Iterator[str]:
+        """What is at fault, and the first divergence of each dump."""
+        for dump, steps in self._steps.items():
+            name = f"{dump}: " if len(self._steps) > 1 else ""
+            yield from (f"{name}{line}" for line in self._fault_lines(dump, steps))
+        yield from divergence_lines(self._divergences)
+
+    def _fault_lines(self, dump: str, steps: list[Step]) -> Iterator[str]:
+        """What the rows alone tell of faults: sums of gradients cannot be made again without the tensors."""
+        from pytest_msprobe.suites.comparison.accounting.diagnosis import is_suspect
+        from pytest_msprobe.suites.comparison.accounting.faults import Causes
+        from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+
+        steps.sort(key=lambda step: step.operation.index)
+        causes = Causes(DataFlow(steps), lambda *_: False)
+        faults = causes.find()
+        for number, fault in enumerate(faults[:_MOST_NAMED]):
+            record = next(iter(fault.records), fault.step.record)
+            source = self._sources.get((dump, record), "").partition(", in ")[0]
+            where = f", called from {source}" if source else ""
+            reach = f"; {len(fault.reached)} operations inherit it" if fault.reached else ""
+            yield f"{'also at' if number else 'at'} fault: {record}: {fault.sentence.rstrip('.')}{where}{reach}."
+        if len(faults) > _MOST_NAMED:
+            yield f"and {len(faults) - _MOST_NAMED} more"
+        if not faults and (causes.unlinked or any(map(is_suspect, steps))):
+            yield "no operation is found to be wrong, but not every difference is accounted for"
+        elif not faults and any(key.differs for step in steps for key in step.account.keys):
+            yield "no operation is found to be wrong on either side: all that was accounted for is rounding"
+        elif not faults:
+            yield "every value that was compared is equal, bit by bit"
+
+
+def divergence_lines(divergences: Mapping[str, Divergence]) -> Iterator[str]:
+    """The findings on dumps by their names, which stand above them where there are several."""
+    for name, divergence in divergences.items():
+        if len(divergences) > 1:
+            yield f"{name}:"
+        yield from (f"  {line}" if len(divergences) > 1 else line for line in divergence.lines())

@@ -1,0 +1,37 @@
+"""Where records of a dump stand in their training step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.slot import Slot
+from msprobe_collector.dump_format.text import shown
+from pytest_msprobe.verdicts import Place
+
+
+def place_in(dump: Dump, record: str, forward: str = "") -> Place:
+    """The place of `record`; what is not known of a backward is that of its `forward`."""
+    slot = Slot.of(dump.path)
+    frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
+    return Place(
+        order=dump.orders.get(record, -1),
+        cells=cells_of(dump, record, forward),
+        rank=slot.rank,
+        step=slot.step,
+        source="" if frame is None else str(frame),
+    )
+
+
+def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
+    """The Cells that `record` ran in, outermost first, without the word `Cell` and their call numbers."""
+    known = record if record in dump.parents else forward
+    own = Operation.of(record, 0)
+    chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
+    return tuple(shown(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
+
+
+def of_step(place: Place) -> Place:
+    """The place of something that is about the whole step of `place`: behind its last record."""
+    return replace(place, order=-1, cells=(), source="")

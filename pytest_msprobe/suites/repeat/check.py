@@ -1,0 +1,166 @@
+"""One API call run again and again on one device, with the same inputs and with other memory around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from msprobe_collector.dump_format import Direction, Dump
+from pytest_msprobe.apis.nondeterminism import documented_difference
+from pytest_msprobe.apis.random import random_api
+from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.cases.executions import Raised, attempt
+from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
+from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.suites.repeat.judgement import judge_runs
+from pytest_msprobe.suites.repeat.runs import Outcome, Runs, failure_text
+from pytest_msprobe.verdicts import Verdict
+
+#: What is left in memory before a run: NaN, and a number whose bytes are large in every dtype.
+_FILLINGS = (math.nan, float.fromhex("0x1.fefefep+127"))
+#: After runs 2 and 3, every so many runs find filled memory: filling costs as much as several runs of a small call.
+_FILLED_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSettings:
+    """What repeating a call depends on besides the dump and the device.
+
+    Attributes:
+        runs: how many.
+        seed: of random inputs.
+        max_memory_bytes: a call that may need more is skipped.
+    """
+
+    runs: int
+    seed: int
+    max_memory_bytes: int
+
+
+class RepeatCheck:
+    """The check of one API call: each run computes its forward once, and its gradients from that forward."""
+
+    def __init__(
+        self,
+        dump: Dump,
+        name: str,
+        engine: DeviceEngine,
+        target: str,
+        settings: RepeatSettings,
+        *,
+        directions: Sequence[Direction],
+    ) -> None:
+        """A check of the call `name` of `dump` on `engine`, whose device is a `target`: `cpu`, `cuda`, `ascend`."""
+        self._dump = dump
+        self._name = name
+        self._engine = engine
+        self._target = target
+        self._settings = settings
+        self._directions = directions
+        self._verdicts: dict[Direction, Verdict] = {}
+        self._unfilled = ""  # why memory could not be filled
+
+    def run(self, direction: Direction) -> Verdict:
+        """The verdict on one direction; the first that is asked for runs all of them."""
+        if not self._verdicts:
+            try:
+                self._verdicts = self._judge()
+            except NotJudged as stop:
+                self._verdicts = dict.fromkeys(self._directions, Verdict(stop.status, stop.message))
+        return self._verdicts[direction]
+
+    def _judge(self) -> dict[Direction, Verdict]:
+        source = InputSource(str(self._dump.path), self._dump.tensors, self._settings.seed)
+        limit = self._settings.max_memory_bytes
+        with_backward = "backward" in self._directions
+        case = read_case(self._dump, self._name, source, with_backward=with_backward, max_memory_bytes=limit)
+        if random_api(case.api, case.call.framework) is not None:
+            raise NotJudged("skip", "random by nature: its results differ in every run")
+        refusal = self._engine.refusal(case.api, case.call.framework)
+        if refusal is not None:
+            raise NotJudged("skip", f"device: {refusal}")
+        verdicts: dict[Direction, Verdict] = {}
+        incoming: tuple[Array | None, ...] | None = None
+        if with_backward:
+            try:
+                incoming = read_incoming(case, source)
+            except NotJudged as stop:
+                verdicts["backward"] = Verdict(stop.status, stop.message)
+        found = self._repeat(case, case.wanted if incoming is not None else (), incoming)
+        drawn = drawn_arguments(case.forward)
+        for direction in self._directions:
+            if direction not in verdicts:
+                kind = documented_difference(case.api, case.call.framework, self._target, direction)
+                verdict = judge_runs(
+                    found[direction], self._settings.runs, self._engine.label, documented=kind, drawn=drawn
+                )
+                if self._unfilled and verdict.status == "pass":
+                    verdict = replace(verdict, message=f"memory was not filled between runs: {self._unfilled}")
+                verdicts[direction] = verdict
+        return verdicts
+
+    def _repeat(
+        self, case: Case, wanted: tuple[LeafPath, ...], incoming: tuple[Array | None, ...] | None
+    ) -> dict[Direction, Runs]:
+        found: dict[Direction, Runs] = {"forward": Runs(), "backward": Runs()}
+        sizes = _sizes_of_inputs(case)
+        for run in range(1, self._settings.runs + 1):
+            is_intact = self._fill(run, sizes)
+            execution = attempt(lambda: self._engine.forward(case.call, differentiate=wanted))
+            forward = backward = _outputs(execution)
+            found["forward"].add(run, forward)
+            if incoming is not None and not isinstance(execution, (Raised, Unsupported)):
+                backward = attempt(partial(execution.gradients, incoming))
+            if not is_intact():
+                for runs in found.values():
+                    runs.overwritten.append(run)
+            if incoming is not None:
+                found["backward"].add(run, backward)
+            if run == 1:
+                if isinstance(execution, (Raised, Unsupported)):
+                    break
+                found["forward"].labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
+                found["backward"].labels = [case.gradient_label(path) for path in case.wanted]
+                sizes += [value.nbytes for value in _arrays(forward) + _arrays(backward)]
+            del execution  # its memory goes to the next run
+        return found
+
+    def _fill(self, run: int, sizes: Sequence[int]) -> Callable[[], bool]:
+        """Fill the memory that a run will get, in some runs; whether its neighbours are untouched afterwards."""
+        if not (run in (2, 3) or run % _FILLED_EVERY == 0):
+            return _untouched
+        value = _FILLINGS[run % 2]
+        filled = attempt(lambda: self._engine.fill_memory(sizes, value))
+        if isinstance(filled, (Raised, Unsupported)):
+            self._unfilled = failure_text(filled)
+            return _untouched
+        return filled
+
+
+def _untouched() -> bool:
+    return True
+
+
+def _outputs(execution: Execution | Raised | Unsupported) -> Outcome:
+    if isinstance(execution, (Raised, Unsupported)):
+        return execution
+    return tuple([output.value for output in execution.outputs])
+
+
+def _arrays(outcome: Outcome) -> list[Array]:
+    values = outcome if isinstance(outcome, tuple) else ()
+    return [value for value in values if hasattr(value, "nbytes")]  # type: ignore[misc]  # arrays only
+
+
+def _sizes_of_inputs(case: Case) -> list[int]:
+    sizes: list[int] = []
+
+    def note(path: LeafPath, value: object) -> None:
+        if hasattr(value, "nbytes"):
+            sizes.append(value.nbytes)
+
+    map_leaves(case.call, note)
+    return sizes

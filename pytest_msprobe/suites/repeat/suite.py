@@ -1,0 +1,195 @@
+"""The suite `repeat`: every API call again and again on the same inputs, on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from msprobe_collector.dump_format import ApiName, Direction, Dump, Frame, name_fault, parse_api_name
+from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.suites.api_calls import (
+    RECORD,
+    api_headline,
+    direction_and_device,
+    group_api_calls,
+    with_call_site,
+)
+from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
+from pytest_msprobe.suites.node_names import escape, file_id
+from pytest_msprobe.suites.places import place_in
+from pytest_msprobe.suites.repeat.options import OPTIONS
+from pytest_msprobe.suites.repeat.report import RepeatReport
+from pytest_msprobe.verdicts import Figure, Place, Verdict
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.repeat.check import RepeatCheck
+
+
+class RepeatSuite(Suite):
+    """Runs API calls on a device, and compares their bytes between runs and between devices."""
+
+    name = "repeat"
+    title = "Repeated API calls"
+    noun = "API calls by direction and device"
+    options = OPTIONS
+    measure = ("elements",)
+    figures = (
+        Figure("results", "Results", ".0f"),
+        Figure("elements", "Elements", ".0f"),
+        Figure("bits", "Bits", ".0f"),
+    )
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._runs: int = context.values["repeat"]
+        self._engines = Engines(EngineChoice(context.values["device"], "auto", None))
+        self._dumps: dict[Path, Dump] = {}
+        self._devices: tuple[str, ...] = ()
+        self._check: tuple[Group, RepeatCheck] | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The dumps."""
+        return self._context.dumps
+
+    def assign(self, devices: tuple[str, ...]) -> None:
+        """Each of several devices judges every record."""
+        self._devices = devices if len(devices) > 1 else ()
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """One per API call, with records for each device."""
+        return group_api_calls(self._dump(file).record_names, self._devices)
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that the part names."""
+        name = direction_and_device(record.part)[1]
+        return next((device for device in self._devices if escape(device) == name), None)
+
+    def judge(self, record: Record) -> Verdict:
+        """The verdict on one direction of an API call on the device of this process."""
+        if record.part == RECORD:
+            return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be run")
+        dump = self._dump(record.file)
+        verdict = self._check_of(record).run(cast("Direction", direction_and_device(record.part)[0]))
+        if verdict.device and own_device():
+            verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
+        if verdict.status != "error":
+            return verdict
+        lines = [f"tested: {verdict.device}; {self._runs} runs"] if verdict.device else []
+        return with_call_site(verdict, lines, dump, record.call)
+
+    def headline(self, record: Record) -> str:
+        """`Mint.matmul, call 2, forward-device3`."""
+        return api_headline(record)
+
+    def api(self, record: Record) -> ApiName | None:
+        """The name that hooks get; a record without a valid name has none."""
+        return None if record.part == RECORD else parse_api_name(record.call)
+
+    def place(self, record: Record) -> Place:
+        """In the order and the Cells of its dump, on any device."""
+        direction = direction_and_device(record.part)[0]
+        name = record.call if record.part == RECORD else f"{record.call}.{direction}"
+        return place_in(self._dump(record.file), name, f"{record.call}.forward")
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        """Direction and API type."""
+        return (direction_and_device(record.part)[0], record.call.partition(".")[0])
+
+    def release(self, group: Group) -> None:
+        """Forget the check of an API call."""
+        self._check = None
+
+    def cost(self, file: Path, group: Group) -> float:
+        """Estimated from the shapes of its records."""
+        return self._runs * estimate_cost(self._dump(file), group.call)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        """Call stack of the forward."""
+        return self._dump(record.file).stacks.frames(f"{record.call}.forward")
+
+    def header(self) -> list[str]:
+        """What is repeated, and how often."""
+        files = self.files
+        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
+        where = f" on each of {len(self._devices)} devices" if self._devices else ""
+        return [f"msprobe: {shown}: every API call {self._runs} times on the same inputs{where}"]
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        """Devices compared, and a CSV file."""
+        return RepeatReport(self._context.out, self._devices)
+
+    def advice_when_empty(self) -> str:
+        """What an L0 dump lacks."""
+        return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
+
+    def placement(self) -> Placement:
+        """Workers on devices of this machine."""
+        values = self._context.values
+        device = values["device"]
+        return Placement(
+            target=self._engines.choice.device_target(),
+            device_index=device.index,
+            devices=values["devices"],
+            workers_per_device=values["workers_per_device"],
+        )
+
+    def close(self) -> None:
+        """End what the engines hold."""
+        self._engines.close()
+
+    def _dump(self, path: Path) -> Dump:
+        if path not in self._dumps:
+            self._dumps[path] = Dump(path, self._context.values["data_dir"])
+        return self._dumps[path]
+
+    def _check_of(self, record: Record) -> RepeatCheck:
+        if self._check is None or self._check[0] is not record.group:
+            from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
+
+            values = self._context.values
+            dump = self._dump(record.file)
+            specification = self._engines.device_for(dump, runs=True)
+            settings = RepeatSettings(self._runs, values["seed"], values["max_memory"] // self._context.sharers)
+            check = RepeatCheck(
+                dump,
+                record.call,
+                self._engines.device(specification),
+                specification.target or "cpu",
+                settings,
+                directions=list(_directions(record)),
+            )
+            self._check = record.group, check
+        return self._check[1]
+
+
+def _directions(record: Record) -> Iterable[Direction]:
+    """Those of the record's call that this run judges on its device."""
+    own = direction_and_device(record.part)[1]
+    for part in record.group.parts:
+        direction, device = direction_and_device(part)
+        if device == own and part in (record.selected or record.group.parts):
+            yield cast("Direction", direction)
+
+
+SUITE = RepeatSuite
+
+
+def make(context: Context) -> RepeatSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is no dump, or nothing that can run its calls.
+    """
+    if not context.dumps:
+        raise SuiteError("--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run")
+    if context.values["device"].engine == "recorded":
+        raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
+    missing = Engines(EngineChoice(context.values["device"], "auto", None)).missing_device()
+    if context.is_writer and missing:
+        raise SuiteError(missing)
+    return RepeatSuite(context)

@@ -1,0 +1,18 @@
+"""How often the accounting names the planted cause, and what it blames where nothing is wrong.
+
+    python -m tests.accounting
+
+Run it in the repository: it takes some minutes and writes the tables of docs/accounting.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if __name__ == "__main__":
+    from accounting.page import main
+
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""The diagnosis of two dumps, in process: what a run of the comparison suite finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_msprobe.engines.selection import EngineChoice, Engines
+from pytest_msprobe.engines.specification import parse_device
+from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
+from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+from pytest_msprobe.suites.comparison.accounting.flow import Step
+from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.operation_groups import group_operations
+
+_MEMORY = 8 * 1024**3
+
+
+def diagnose(target: Path, golden: Path) -> Diagnosis:
+    """The answer for two dump.json files."""
+    comparison = DumpComparison(target, golden, ComparisonSettings())
+    engines = Engines(EngineChoice(parse_device("recorded"), "torch", None))
+    accountant = Accountant(
+        comparison.target, comparison.golden, engines, comparison.agreement, max_memory_bytes=_MEMORY
+    )
+
+    def steps() -> Iterator[Step]:
+        for group in group_operations(comparison.target.operations):
+            for operation in group.payload.by_part.values():
+                yield Step(operation, accountant.account(comparison.verdict(operation)))
+            accountant.close()
+        for operation in comparison.matching.golden_only:
+            yield Step(operation, accountant.account(comparison.golden_only(operation)))
+
+    found = sorted(steps(), key=lambda step: (step.account.place < 0, step.operation.index))
+    return Diagnosis.of(comparison.target, comparison.golden, found)

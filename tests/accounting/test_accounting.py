@@ -1,0 +1,55 @@
+"""A part of the catalogue of `python -m tests.accounting`; the whole takes minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from accounting.causes import CAUSES, Cause, write_pair
+from accounting.clean_pairs import CLEAN, CleanPair, write_clean
+from accounting.diagnosing import diagnose
+from accounting.page import is_right, name_of
+
+#: One of each kind of cause and of each network.
+PLANTED = (
+    "gelu by tanh",
+    "tile of a convolution",
+    "gradient of a linear 2 % off",
+    "one filter",
+    "one pixel of the batch",
+    "loss in bfloat16",
+)
+RIGHT = ("bfloat16 against float32, cnn, seed 0", "float32 against float64, cnn, seed 1")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.name in PLANTED], ids=lambda cause: cause.name)
+def test_the_planted_cause_is_named_and_nothing_else(cause: Cause, tmp_path: Path) -> None:
+    diagnosis = diagnose(*write_pair(cause, tmp_path))
+    assert is_right(cause, diagnosis), [name_of(fault) for fault in diagnosis.faults]
+    assert diagnosis.outcome == "fault"
+    assert len(diagnosis.faults[0].reached) > 0
+
+
+@pytest.mark.parametrize("pair", [pair for pair in CLEAN if pair.name in RIGHT], ids=lambda pair: pair.name)
+def test_nothing_is_blamed_where_nothing_is_wrong(pair: CleanPair, tmp_path: Path) -> None:
+    diagnosis = diagnose(*write_clean(pair, tmp_path))
+    assert diagnosis.faults == ()
+    assert diagnosis.outcome == "rounding"
+    assert "all of it rounding" in diagnosis.text
+
+
+def test_the_catalogue_is_as_large_as_the_page_says() -> None:
+    assert len(CAUSES) >= 24
+    assert len(CLEAN) == 20
+    assert set(PLANTED) <= {cause.name for cause in CAUSES}
+    assert set(RIGHT) <= {pair.name for pair in CLEAN}

@@ -1,0 +1,162 @@
+"""A browser without a window, and pages of runs to look at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.make_rows import rows
+from dump_builder import DumpBuilder
+from real_dumps import real_dumps
+
+from pytest_msprobe.commands.page import _suite
+from pytest_msprobe.reports.jsonl import JsonLines
+from pytest_msprobe.reports.page.page import write_page
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
+#: Each sets `document.title` if it ever runs.
+ATTACKS = (
+    "</script><script>document.title='hit'</script>",
+    "<img src=x onerror=document.title='hit'>",
+    "\"onmouseover=document.title='hit' x=\"",
+    "</textarea></style><svg onload=document.title='hit'>",
+)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium and chromedriver here (Debian: apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1400,1000")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture(scope="session")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The page of a state by its name, made once."""
+    found: dict[str, Path] = {}
+
+    def page_of(name: str) -> Path:
+        if name not in found:
+            found[name] = MAKERS[name](tmp_path_factory.mktemp(name))
+        return found[name]
+
+    return page_of
+
+
+def of_rows(folder: Path, count: int, ranks: int, *, passes_only: bool = False) -> Path:
+    """The page of rows that no run wrote."""
+    lines = JsonLines(folder / "rows.jsonl")
+    for row in rows(count, ranks):
+        if row.status == "pass" or not passes_only:
+            lines.write(row.call, row)
+    lines.close()
+    write_page(folder / "page.html", [folder / "rows.jsonl"], _suite)
+    return folder / "page.html"
+
+
+def of_run(folder: Path, *arguments: str) -> Path:
+    """The page that a real run of pytest in `folder` writes."""
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir=.", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(
+        [*command, "--msprobe-out=out", "--msprobe-page=page.html"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (folder / "page.html").exists(), done.stdout + done.stderr
+    return folder / "page.html"
+
+
+def attacks(folder: Path) -> Path:
+    """A pre-check of recorded values: a block of wrong elements, a NaN, and names that want to be markup."""
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    for number in range(6):
+        builder.call(f"Mint.exp.{number}", [A], [np.exp(A.astype(np.float64)).astype(np.float32)])
+    wrong = -A
+    wrong[:, 64:] *= 2
+    builder.call("Mint.neg.0", [A], [wrong])
+    wrong = -A
+    wrong[3, 5] = np.nan
+    builder.call("Mint.neg.1", [A], [wrong])
+    builder.stacks["Mint.neg.0.forward"] = [f"File {text}, line 1, in {text}, \n {text}" for text in ATTACKS]
+    for text in ATTACKS:
+        builder.records[f"Mint.{text}.0.forward"] = {
+            "input_args": [{"type": text, "value": text}],
+            "input_kwargs": {},
+            "output": [],
+        }
+    builder.write()
+    cell = f"Cell.net.{ATTACKS[0]}.Linear.forward.0"
+    parents = {"Mint.neg.0.forward": cell, "Mint.neg.1.forward": cell, cell: "Cell.net.Net.forward.0"}
+    (builder.folder / "construct.json").write_text(json.dumps(parents), encoding="utf-8")
+    return of_run(folder, "--msprobe-dump=step0", "--msprobe-device=recorded")
+
+
+def comparison(folder: Path) -> Path:
+    """Two dumps of a network with its Cells: one operation begins to differ, and each side lacks a call."""
+    for side in ("golden", "target"):
+        shutil.copytree(real_dumps() / "gpt_tiny_mix", folder / side)
+        path = next((folder / side).rglob("dump.json"))
+        dump = json.loads(path.read_text(encoding="utf-8").replace('"data_name"', '"was"')) | {"task": "statistics"}
+        names = list(dump["data"])
+        for name in names[names.index("Mint.rsqrt.1.forward") :] if side == "target" else ():
+            _scale(dump["data"][name], "output" if name == "Mint.rsqrt.1.forward" else "")
+        gone = "Mint.mean.4" if side == "target" else "Mint.silu.1"
+        dump["data"] = {name: record for name, record in dump["data"].items() if not name.startswith(f"{gone}.")}
+        path.write_text(json.dumps(dump), encoding="utf-8")
+    return of_run(folder, "--msprobe-dump=target", "--msprobe-golden=golden")
+
+
+def _scale(value: Any, only: str) -> None:
+    """Change the statistics of all tensors in `value`, or of those below its key `only`."""
+    if isinstance(value, list):
+        for item in value:
+            _scale(item, "")
+    elif isinstance(value, dict) and "Norm" in value:
+        value |= {key: value[key] * 1.01 for key in ("Max", "Min", "Mean", "Norm") if isinstance(value[key], float)}
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if only in ("", key):
+                _scale(item, "")
+
+
+def overflow(folder: Path) -> Path:
+    """A run for NaN and Inf."""
+    shutil.copytree(real_dumps() / "overflow_attention" / "step0", folder / "step0")
+    return of_run(folder, "--msprobe-suite=overflow", "--msprobe-dump=step0")
+
+
+def gradients(folder: Path) -> Path:
+    """A run on gradients."""
+    shutil.copytree(real_dumps() / "gradients", folder / "runs")
+    return of_run(folder, "--msprobe-gradients=runs/target", "--msprobe-golden=runs/golden")
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "faults": lambda folder: of_rows(folder, 2400, 2),
+    "passes": lambda folder: of_rows(folder, 600, 1, passes_only=True),
+    "large": lambda folder: of_rows(folder, 10_000, 1),
+    "attacks": attacks,
+    "comparison": comparison,
+    "overflow": overflow,
+    "gradients": gradients,
+}

@@ -1,0 +1,165 @@
+"""Differences accounted for through real pytest runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+pytestmark = pytest.mark.needs("torch")
+
+X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
+W = np.linspace(0.5, -0.3, 12, dtype=np.float32).reshape(4, 3)
+
+
+def step(folder: Path, *, fault: float = 1.0, weight: float = 1.0, api: str = "exp") -> None:
+    """x @ w, exp, mean of a small network; `fault` times exp's output, `weight` times one weight."""
+    w = W.copy()
+    w[1, 2] *= np.float32(weight)
+    product = X @ w
+    grown = np.exp(product) * np.float32(fault)
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    builder.call("Mint.matmul.0", [X, w], [product])
+    builder.call(f"Mint.{api}.0", [product], [grown], incoming=[X @ W], gradients=[(X @ W) * grown])
+    builder.call("Mint.square.0", [grown], [np.square(grown)])
+    builder.write()
+
+
+def pair(folder: Path, **target: Any) -> tuple[str, str]:
+    """Options for a target with a fault and a golden dump without."""
+    step(folder / "target", **target)
+    step(folder / "golden")
+    return f"--msprobe-dump={folder / 'target'}", f"--msprobe-golden={folder / 'golden'}"
+
+
+def diagnosis(pytester: pytest.Pytester) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_operation_at_fault_fails_and_what_inherits_is_xfailed(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*pair(pytester.path, fault=1.02), "-v", "-rx", "--msprobe-diagnosis=diagnosis.json")
+    result.assert_outcomes(passed=1, failed=2, xfailed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "*Mint.exp.0::forward FAILED*",
+            "*Mint.exp.0::backward FAILED*",
+            "*Mint.square.0::forward XFAIL*",
+            "output.0: born in the target: *",
+            "*differs by 0.02: 100 % born in the target",
+            "At fault: Mint.exp.0.forward (and backward): born in the target: *called from /home/train/net.py:7; 1 operation inherits it.*",
+            "diagnosis: *diagnosis.json",
+        ]
+    )
+    result.stdout.fnmatch_lines(["XFAIL *inherited: output.0 differs by 0.0404: 100 % inherited (growth x 2.02)*"])
+    found = diagnosis(pytester)
+    assert (found["version"], found["outcome"]) == (1, "fault")
+    (fault,) = found["at_fault"]
+    assert fault["record"] == "Mint.exp.0.forward"
+    assert fault["records"] == ["Mint.exp.0.forward", "Mint.exp.0.backward"]
+    assert (fault["kind"], fault["side"], fault["value"]) == ("born", "target", "output.0")
+    assert fault["source"]["line"] == 7
+    assert fault["inheriting"] == 1
+    assert fault["last"] == "Mint.square.0.forward"
+    assert fault["next"][0].startswith("pytest --msprobe-dump=")
+    assert found["dumps"][0]["counts"] == {"equal": 1, "fault": 2, "inherited": 1}
+
+
+def test_the_golden_side_can_be_at_fault(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target")
+    step(pytester.path / "golden", fault=1.02)
+    pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
+    (fault,) = diagnosis(pytester)["at_fault"]
+    assert (fault["record"], fault["side"]) == ("Mint.exp.0.forward", "golden")
+
+
+def test_a_changed_weight_fails_the_run_and_no_operation(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*pair(pytester.path, weight=1.5), "--msprobe-diagnosis=diagnosis.json")
+    result.assert_outcomes(xfailed=4)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["the runs differ by more than rounding: *"])
+    (fault,) = diagnosis(pytester)["at_fault"]
+    assert (fault["record"], fault["kind"], fault["value"]) == ("Mint.matmul.0.forward", "parameter", "input.1")
+
+
+def test_another_api_is_defined_differently(pytester: pytest.Pytester) -> None:
+    mapping = pytester.path / "apis.yaml"
+    mapping.write_text("- {ms_api: Mint.exp2, pt_api: Mint.exp, ms_args: [0], pt_args: [0]}\n", encoding="utf-8")
+    options = pair(pytester.path, api="exp2")
+    target = pytester.path / "target" / "step0" / "rank0" / "dump_tensor_data" / "Mint.exp2.0.forward.output.0.npy"
+    np.save(target, np.exp2(X @ W))
+    pytester.runpytest(*options, f"--msprobe-api-mapping={mapping}", "--msprobe-diagnosis=diagnosis.json")
+    first = diagnosis(pytester)["at_fault"][0]
+    assert (first["record"], first["kind"]) == ("Mint.exp2.0.forward", "defined")
+
+
+def test_equal_dumps_are_equal(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*pair(pytester.path), "--msprobe-diagnosis=diagnosis.json")
+    result.assert_outcomes(passed=4)
+    assert result.ret == pytest.ExitCode.OK
+    assert diagnosis(pytester)["outcome"] == "equal"
+
+
+def test_inherited_differences_fail_where_that_is_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.runpytest(*pair(pytester.path, fault=1.02), "--msprobe-inherited=fail").assert_outcomes(passed=1, failed=3)
+
+
+def test_without_the_accounting_distances_judge_as_before(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*pair(pytester.path, fault=1.02), "--msprobe-accounting=off")
+    result.assert_outcomes(passed=1, failed=3)
+    assert not result.stdout.str().count("At fault")
+
+
+def test_workers_and_a_resumed_run_come_to_the_same_answer(pytester: pytest.Pytester) -> None:
+    options = pair(pytester.path, fault=1.02)
+    answer = "--msprobe-diagnosis=diagnosis.json"
+    pytester.runpytest(*options, answer, "--msprobe-jsonl=rows.jsonl", "--msprobe-out=one")
+    alone = diagnosis(pytester)
+    pytester.runpytest(*options, answer, "-n2", "-p", "xdist", "--msprobe-out=two").assert_outcomes(
+        passed=1, failed=2, xfailed=1
+    )
+    assert diagnosis(pytester) == alone
+    rows = (pytester.path / "rows.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (pytester.path / "rows.jsonl").write_text("".join(rows[:2]), encoding="utf-8")
+    result = pytester.runpytest(*options, answer, "--msprobe-resume=rows.jsonl", "--msprobe-out=three")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert diagnosis(pytester) == alone
+
+
+def test_a_part_of_a_run_says_what_was_left_out(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest(*pair(pytester.path, fault=1.02), "-k", "square")
+    result.stdout.fnmatch_lines(["*3 records of the target were not part of this run.*"])
+
+
+def test_what_no_benchmark_computes_keeps_its_distance_and_says_so(pytester: pytest.Pytester) -> None:
+    for side, factor in (("target", 1.5), ("golden", 1.0)):
+        builder = DumpBuilder(pytester.path / side / "step0" / "rank0")
+        builder.call("Mint.no_such_api.0", [X], [X * np.float32(factor)]).write()
+    options = ("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
+    result = pytester.runpytest(*options)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["judged by its distance alone: *"])
+    found = diagnosis(pytester)
+    assert found["outcome"] == "unaccounted"
+    assert found["dumps"][0]["unaccounted"][0]["is_suspect"] is True
+
+
+def test_float32_against_bfloat16_is_rounding(pytester: pytest.Pytester) -> None:
+    import ml_dtypes
+
+    for side, dtype in (("target", ml_dtypes.bfloat16), ("golden", np.float32)):
+        builder = DumpBuilder(pytester.path / side / "step0" / "rank0")
+        x = X.astype(dtype)
+        builder.call("Mint.exp.0", [x], [np.exp(x.astype(np.float64)).astype(dtype)]).write()
+    result = pytester.runpytest(
+        "--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json"
+    )
+    result.assert_outcomes(xfailed=1)
+    assert result.ret == pytest.ExitCode.OK
+    assert diagnosis(pytester)["outcome"] == "rounding"
+    result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])

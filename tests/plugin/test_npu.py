@@ -1,0 +1,70 @@
+"""The device torch:npu and the functions of torch_npu, with a stand-in: nothing here has run on an NPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+FAKE = Path(__file__).parents[1] / "fakes" / "npu"
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+GAMMA = np.ones(4, np.float32)
+
+
+def dump(folder: Path, *, real: bool) -> DumpBuilder:
+    rstd = 1 / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6)
+    half = X[:, :2] / (1 + np.exp(-X[:, :2])) * X[:, 2:]
+    builder = DumpBuilder(folder, real=real, framework="pytorch")
+    builder.call("NPU.npu_rms_norm.0", [X, GAMMA], [X * rstd, rstd])
+    builder.call("NPU.npu_swiglu.0", [X], [half], keywords={"dim": -1})
+    builder.call("NPU.npu_fusion_attention.0", [X[None], X[None], X[None], 1, "BSH"], [X[None], None])
+    builder.call("NPU.npu_no_such_function.0", [X], [X])
+    builder.call("Torch.mul.0", [X, X], [X * X])
+    return builder
+
+
+@pytest.fixture
+def with_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,3")
+
+
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--msprobe-dump=dump.json", "-rs", *options)
+
+
+def test_recorded_values_of_torch_npu_are_judged_against_references(pytester: pytest.Pytester) -> None:
+    dump(pytester.path, real=True).write()
+    result = run(pytester)
+    result.assert_outcomes(passed=3, failed=1, skipped=1)  # the attention was recorded wrong
+    result.stdout.fnmatch_lines(["*NPU.npu_no_such_function: no reference is known*"])
+
+
+@pytest.mark.usefixtures("with_npu")
+@pytest.mark.parametrize("options", [("--msprobe-device=torch:npu",), ("--msprobe-device=torch:npu:1",), ("-n2",)])
+def test_functions_of_torch_npu_run_on_the_device(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
+    dump(pytester.path, real=False).write()
+    given = options if "npu" in options[0] else ("--msprobe-device=torch:npu", *options)
+    result = run(pytester, *given)
+    result.assert_outcomes(passed=2, failed=1, skipped=2)
+    text = result.stdout.str()
+    assert "NPU.npu_swiglu" in text.partition("failing APIs:")[2].partition("\n")[0]
+    assert "the installed torch_npu has no npu_fusion_attention" in text
+    assert "tested: torch NPU" in text
+
+
+def test_a_machine_without_npu_says_so_before_the_run(pytester: pytest.Pytester) -> None:
+    dump(pytester.path, real=False).write()
+    result = run(pytester, "--msprobe-device=torch:npu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--msprobe-device=torch:npu: this machine has no Ascend NPU*"])
+
+
+def test_a_missing_torch_npu_is_said_before_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2")
+    dump(pytester.path, real=False).write()
+    result = run(pytester, "--msprobe-device=torch:npu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*torch_npu is not installed; it must be the release for the installed PyTorch*"])

@@ -1,0 +1,99 @@
+"""Edge cases made from one recorded call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+from msprobe_collector.dump_format import Dump
+from pytest_msprobe.cases import edge_cases
+from pytest_msprobe.cases.case import Case, read_case
+from pytest_msprobe.cases.edge_cases import EDGE_CASES, edge_case, edge_cases_of
+from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.cases.not_judged import NotJudged
+
+NO_LIMIT = 1 << 60
+X = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+Y = X + 20
+
+
+def recorded(folder: Path, *arguments: Any) -> Case:
+    builder = DumpBuilder(folder).call("Mint.mul.0", list(arguments), [X], incoming=[X], gradients=[X])
+    dump = Dump(builder.write())
+    source = InputSource(str(dump.path), dump.tensors, 0)
+    return read_case(dump, "Mint.mul.0", source, with_backward=True, max_memory_bytes=NO_LIMIT)
+
+
+def made(folder: Path, name: str, *arguments: Any) -> list[Any]:
+    return list(edge_case(recorded(folder, *arguments), name, NO_LIMIT).call.arguments)
+
+
+def test_shapes(tmp_path: Path) -> None:
+    shapes = {
+        name: [array.shape for array in made(tmp_path / name, name, X, Y)] for name in EDGE_CASES if name != "large"
+    }
+    assert shapes == {
+        "empty": [(0, 3), (0, 3)],
+        "scalar": [(), ()],
+        "broadcast": [(4, 3), (1, 3)],
+        **{key: [(4, 3), (4, 3)] for key in ("strided", "extreme", "nan", "inf")},
+    }
+
+
+def test_a_matrix_product_keeps_its_inner_length(tmp_path: Path) -> None:
+    assert [array.shape for array in made(tmp_path, "empty", X, X.T.copy())] == [(0, 3), (3, 4)]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_extreme_values_of_the_dtype(tmp_path: Path, dtype: type) -> None:
+    wide = made(tmp_path, "extreme", X.astype(dtype))[0].astype(np.float64)
+    limits = ml_dtypes.finfo(dtype)
+    for value in (limits.max, limits.min, limits.smallest_normal, limits.smallest_subnormal):
+        assert (wide == float(value)).sum() == 1
+    assert np.signbit(wide[wide == 0]).sum() == 1
+    assert (wide == X).sum() == X.size - 7
+
+
+def test_special_values_stand_far_apart(tmp_path: Path) -> None:
+    (with_nan,) = made(tmp_path / "a", "nan", X)
+    assert np.flatnonzero(np.isnan(with_nan)).tolist() == [0, 4, 8]
+    (with_inf,) = made(tmp_path / "b", "inf", X)
+    assert with_inf.reshape(-1)[[0, 4, 8]].tolist() == [np.inf, -np.inf, np.inf]
+    (one,) = made(tmp_path / "c", "nan", np.float32([2]))
+    assert np.isnan(one).tolist() == [True]
+
+
+def test_integers_keep_their_values(tmp_path: Path) -> None:
+    index = np.arange(4)
+    assert (made(tmp_path, "extreme", X, index)[1] == index).all()
+
+
+def test_recorded_arrays_stay_and_the_case_says_what_it_is(tmp_path: Path) -> None:
+    case = recorded(tmp_path, X, Y)
+    before = case.call.arguments[0].copy()  # type: ignore[union-attr]
+    found = edge_case(case, "nan", NO_LIMIT)
+    assert (case.call.arguments[0] == before).all()  # type: ignore[union-attr]
+    assert (found.constructed, found.wanted, found.backward) == ("nan", (), None)
+    assert found.notes[-1] == f"constructed: {EDGE_CASES['nan']}"
+    assert edge_case(case, "strided", NO_LIMIT).call.is_strided
+
+
+def test_large_tensors_when_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_cases, "_LARGE", 100)
+    found = edge_case(recorded(tmp_path, X, np.ones(1, np.float32)), "large", NO_LIMIT).call.arguments
+    assert found[0].shape == (36, 3)  # type: ignore[union-attr]
+    assert (found[0][4:8] == X).all()  # type: ignore[index,union-attr]
+    with pytest.raises(NotJudged, match=r"2\^31 elements need up to .*--msprobe-max-memory"):
+        edge_case(recorded(tmp_path / "b", X), "large", 100)
+
+
+def test_only_applicable_cases_are_made(tmp_path: Path) -> None:
+    assert edge_cases_of(recorded(tmp_path / "a", X, Y).forward) == tuple(EDGE_CASES)
+    assert edge_cases_of(recorded(tmp_path / "b", np.arange(3)).forward) == ("empty", "scalar", "large")
+    assert edge_cases_of(recorded(tmp_path / "c", 3.0).forward) == ()
+    assert "broadcast" not in edge_cases_of(recorded(tmp_path / "d", X, X[:1]).forward)

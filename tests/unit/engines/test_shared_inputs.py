@@ -1,0 +1,110 @@
+"""What one engine does to its inputs does not reach another: all of them get the same arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+from fakes.checking import Bench
+from fakes.engine import FakeEngine, FakeEngines
+
+from msprobe_collector.dump_format import Dump
+from pytest_msprobe.cases.case import read_case, read_incoming
+from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.engines.protocol import Call, Engine, Unsupported
+
+X = np.linspace(0.5, 2.0, 6, dtype=np.float32).reshape(2, 3)
+Y = np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
+IN_PLACE: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("Tensor.add_", [X, Y], {}),
+    ("Tensor.mul_", [X, Y], {}),
+    ("Tensor.exp_", [X], {}),
+    ("Tensor.zero_", [X], {}),
+    ("Tensor.copy_", [X, Y], {}),
+    ("Tensor.clamp_", [X], {"min": 0.75}),
+    ("Tensor.index_add_", [X, 0, np.array([1, 0]), Y], {}),
+    ("Mint.nn.functional.relu_", [Y], {}),
+    ("Functional.relu_", [Y], {}),
+]
+
+
+class Writer(FakeEngine):
+    """Writes to what it was given before it computes."""
+
+    def forward(self, call: Call, **more: Any) -> Any:
+        call.arguments[0][...] = 0  # type: ignore[index,call-overload]  # an array
+        return super().forward(call, **more)
+
+
+class Late(FakeEngine):
+    """Writes to the incoming gradients."""
+
+    def forward(self, call: Call, **more: Any) -> Any:
+        execution = super().forward(call, **more)
+        gradients = execution.differentiate
+
+        def spoiled(incoming: Any) -> Any:
+            incoming[0][...] = 0
+            return gradients(incoming)
+
+        execution.differentiate = spoiled
+        return execution
+
+
+@pytest.mark.parametrize(
+    ("engines", "direction", "side"),
+    [
+        (FakeEngines(Writer()), "forward", "device (fake CPU)"),
+        (FakeEngines(FakeEngine(), (Writer("bench", is_raised=True),)), "forward", "benchmark (bench CPU float64)"),
+        (FakeEngines(Late()), "backward", "device (fake CPU)"),
+    ],
+)
+def test_an_engine_that_writes_to_its_inputs_fails_by_itself(
+    tmp_path: Path, engines: FakeEngines, direction: Any, side: str
+) -> None:
+    found = Bench(tmp_path, engines=engines).verdict(direction)
+    assert found.status == "error"
+    assert found.message == f"{side}: ValueError: assignment destination is read-only"
+
+
+@pytest.mark.parametrize("name", ["torch", "torch float64", "mindspore", "child"])
+def test_operators_that_write_in_place_get_copies(tmp_path: Path, name: str) -> None:
+    engine = engine_called(name)
+    ran = 0
+    try:
+        for number, (api, arguments, keywords) in enumerate(IN_PLACE):
+            framework = "pytorch" if api == "Functional.relu_" else "mindspore"
+            builder = DumpBuilder(tmp_path / str(number), framework=framework)
+            builder.call(f"{api}.0", arguments, [X], keywords=keywords, incoming=[Y], gradients=[Y])
+            dump = Dump(builder.write())
+            source = InputSource(str(dump.path), dump.tensors, 0)
+            case = read_case(dump, f"{api}.0", source, with_backward=True, max_memory_bytes=1 << 30)
+            incoming = read_incoming(case, source)
+            try:
+                execution = engine.forward(case.call, differentiate=case.wanted)
+                ran += 1
+                execution.gradients(incoming)
+            except Unsupported:
+                pass
+            for given, left in zip([*arguments, Y], [*case.call.arguments, *incoming], strict=True):
+                assert np.array_equal(given, left), (api, left)  # type: ignore[arg-type]  # arrays and numbers
+    finally:
+        engine.close()
+    assert ran >= 4
+
+
+def engine_called(name: str) -> Engine:
+    if name == "mindspore":
+        pytest.importorskip("mindspore")
+        from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
+
+        return MindSporeEngine(is_raised=False)
+    pytest.importorskip("torch")
+    from pytest_msprobe.engines.child import ChildEngine
+    from pytest_msprobe.engines.torch_engine import TorchEngine
+
+    engine = TorchEngine(is_raised=name != "torch")
+    return ChildEngine(engine) if name == "child" else engine

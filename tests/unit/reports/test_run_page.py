@@ -1,0 +1,163 @@
+"""The data of the page, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from page_reader import page_content, page_rows
+
+from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
+from pytest_msprobe.reports.page.page import write_page
+from pytest_msprobe.reports.page.vendor import FOLDER, LIBRARIES
+from pytest_msprobe.suites.precheck.suite import PrecheckSuite
+from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, OutputRow, Place, Status, VerdictRow
+
+SUITES = {"precheck": PrecheckSuite}.get
+
+
+def row(call: str, order: int, status: Status = "pass", part: str = "forward", **changes: object) -> VerdictRow:
+    output = OutputRow("output.0", "Float64", "Float32", (2, 3), status, figures={"ratio": 0.25, "cosine": 1.0})
+    made = VerdictRow(
+        node_id=f"/run/step1/rank0/dump.json::{call}::{part}",
+        dump="/run/step1/rank0/dump.json",
+        call=call,
+        part=part,
+        recorded=("forward",),
+        selected=("forward",),
+        status=status,
+        outcome=OUTCOMES[status],
+        message="why" if status == "skip" else "",
+        outputs=() if status == "skip" else (output,),
+        suite="precheck",
+        place=Place(order=order, cells=("net.Net", "net.fc.Dense"), rank=0, step=1, source="t.py:3, in f: x"),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def written(path: Path, *rows: VerdictRow) -> Path:
+    lines = JsonLines(path)
+    for one in rows:
+        lines.write(one.call, one)
+    lines.close()
+    return path
+
+
+def test_rows_stand_in_the_order_of_execution_with_their_cells(tmp_path: Path) -> None:
+    late, early = row("Mint.add.1", 7), row("Mint.add.0", 3)
+    source = written(tmp_path / "rows.jsonl", late, early)
+    write_page(tmp_path / "page.html", [source], SUITES)
+    found = page_rows(tmp_path / "page.html")
+    assert [one["call"] for one in found] == ["Mint.add.0", "Mint.add.1"]
+    assert found[0]["cells"] == ["net.Net", "net.fc.Dense"]
+    assert found[0]["heat"] == 0.25
+    (section,) = page_content(tmp_path / "page.html")["sections"]
+    assert section["slots"] == [
+        {"dump": late.dump, "step": 1, "rank": 0, "id": "/run/step1/rank0/dump.json", "name": ""}
+    ]
+    assert section["rows"]["id"] == [0, 0], "usual node ids are not written"
+
+
+def test_the_last_row_on_a_record_counts_and_ranks_stay_apart(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.jsonl", row("Mint.add.0", 0, "error"), row("Mint.add.1", 1))
+    dump = "/run/step1/rank1/dump.json"
+    other = row("Mint.add.0", 0, dump=dump, node_id=f"{dump}::Mint.add.0::forward", place=Place(0, (), 1, 1))
+    second = written(tmp_path / "b.jsonl", row("Mint.add.0", 0), other)
+    assert len([*read_latest_rows([first, second])]) == 3
+    write_page(tmp_path / "page.html", [first, second], SUITES)
+    found = page_rows(tmp_path / "page.html")
+    assert [(one["dump"][10:15], one["call"], one["outcome"]) for one in found] == [
+        ("/rank", "Mint.add.0", "passed"),
+        ("/rank", "Mint.add.1", "passed"),
+        ("/rank", "Mint.add.0", "passed"),
+    ]
+    assert [one["dump"] for one in found].count(dump) == 1
+
+
+def test_the_sentence_names_operation_cell_rounding_and_what_was_not_judged(tmp_path: Path) -> None:
+    explained = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
+    rows = [
+        row("Mint.exp.0", 0),
+        row("Mint.rsqrt.0", 1, "error"),
+        row("Mint.rsqrt.1", 2),
+        row("Mint.matmul.0", 3, "error", outputs=(explained,)),
+        row("Mint.rand.0", 4, "skip"),
+    ]
+    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", *rows)], SUITES)
+    answer = page_content(tmp_path / "page.html")["sections"][0]["answer"]
+    assert answer["headline"] == "Mint.rsqrt is at fault: 1 of its 2 records fail, in net.fc.Dense."
+    assert answer["points"][0] == "First in execution order: Mint.rsqrt.0 forward, in net.fc.Dense."
+    assert answer["points"][1].startswith("1 of the 2 failures are explained by rounding")
+    assert answer["points"][2] == "1 not judged: why (1)"
+    assert answer["faults"] == [["Mint.rsqrt", 1, 2]]
+
+
+def test_a_run_without_failures_or_with_explained_ones_says_so(tmp_path: Path) -> None:
+    def headline(*rows: VerdictRow) -> str:
+        write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", *rows)], SUITES)
+        text: str = page_content(tmp_path / "page.html")["sections"][0]["answer"]["headline"]
+        return text
+
+    explained = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
+    assert headline(row("Mint.exp.0", 0)).startswith("No failure: all 1 ")
+    assert "no operation is at fault" in headline(row("Mint.exp.0", 0, "error", outputs=(explained,)))
+    assert headline(row("Mint.exp.0", 0, "skip")) == "Nothing was judged."
+
+
+def test_nothing_of_a_dump_is_markup(tmp_path: Path) -> None:
+    attack = "</script><img src=x onerror=alert(1)>\ud800"
+    source = written(tmp_path / "rows.jsonl", row(f"Mint.{attack}.0", 0, explanation=attack))
+    write_page(tmp_path / "page.html", [source], SUITES)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "onerror" not in text.replace("[onerror]", "")
+    assert "onerror" in json.dumps(page_rows(tmp_path / "page.html"))
+
+
+def test_another_file_is_not_replaced_and_a_page_is(tmp_path: Path) -> None:
+    source = written(tmp_path / "rows.jsonl", row("Mint.exp.0", 0))
+    page = tmp_path / "page.html"
+    page.write_text("<html>mine</html>", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="is not a page"):
+        write_page(page, [source], SUITES)
+    page.unlink()
+    write_page(page, [source], SUITES)
+    write_page(page, [source], SUITES)
+    assert [*tmp_path.glob(".page*")] == []
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"name": 1}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1 is not a verdict row"):
+        write_page(tmp_path / "page.html", [tmp_path / "rows.jsonl"], SUITES)
+    source = written(tmp_path / "rows2.jsonl", row("Mint.exp.0", 0, suite="later"))
+    with pytest.raises(ValueError, match="suite 'later'"):
+        write_page(tmp_path / "page.html", [source], SUITES)
+
+
+def test_rows_of_version_0_1_make_a_page(tmp_path: Path) -> None:
+    old = {
+        "name": "Mint.add.0",
+        "node_id": "dump.json::Mint.add.0::forward",
+        "dump": "/old/dump.json",
+        "call": "Mint.add.0",
+        "direction": "forward",
+        "recorded": ["forward"],
+        "selected": ["forward"],
+        "status": "pass",
+        "outputs": [],
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(old) + "\n", encoding="utf-8")
+    write_page(tmp_path / "page.html", [tmp_path / "rows.jsonl"], SUITES)
+    assert page_rows(tmp_path / "page.html")[0]["order"] == -1
+
+
+def test_vendored_files_are_those_of_the_list() -> None:
+    import hashlib
+
+    libraries = json.loads(LIBRARIES.read_text(encoding="utf-8"))
+    for name, library in libraries.items():
+        assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == library["sha256"]
+        assert (FOLDER / f"LICENSE.{library['package']}").is_file()
+    assert {path.name for path in FOLDER.glob("*.js")} == set(libraries)

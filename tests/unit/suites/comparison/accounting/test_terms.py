@@ -1,0 +1,100 @@
+"""The difference of an output and its parts."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
+from pytest_msprobe.suites.comparison.accounting.terms import (
+    BORN_GOLDEN,
+    BORN_TARGET,
+    DEFINED,
+    INHERITED,
+    PARTS,
+    split,
+)
+
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64)
+
+
+@pytest.mark.parametrize("left", DTYPES)
+@pytest.mark.parametrize("right", DTYPES)
+def test_the_parts_add_up_to_the_whole(left: type, right: type) -> None:
+    rng = np.random.default_rng(0)
+    shape = (3, 5, 7)
+    target, golden = rng.standard_normal(shape).astype(left), rng.standard_normal(shape).astype(right)
+    middle = [rng.standard_normal(shape) for _ in range(3)]
+    terms = split(target, *middle, golden)
+    chain = [np.asarray(array, np.complex128) for array in (target, *middle, golden)]
+    parts = [before - after for before, after in pairwise(chain)]
+    whole = chain[0] - chain[-1]
+    assert np.allclose(sum(parts), whole, rtol=1e-12)
+    assert sum(terms.parts[name].share for name in PARTS) == pytest.approx(1, abs=1e-12)
+    norm = np.linalg.norm(chain[-1])
+    assert terms.size == pytest.approx(np.linalg.norm(whole) / norm, rel=1e-12)
+    for name, part in zip(PARTS, parts):
+        assert terms.parts[name].size == pytest.approx(np.linalg.norm(part) / norm, rel=1e-12)
+        worst = terms.parts[name].worst
+        assert worst is not None
+        assert abs(part[worst]) == pytest.approx(np.abs(part).max(), rel=1e-12)
+
+
+def test_parts_of_an_output_larger_than_a_chunk() -> None:
+    size = CHUNK_ELEMENTS + 3
+    golden = np.ones(size, np.float32)
+    target = golden.copy()
+    target[-1] = 3
+    terms = split(target, golden, golden, golden, golden)
+    assert terms.parts[BORN_TARGET].share == 1
+    assert terms.parts[BORN_TARGET].worst == (size - 1,)
+    assert terms.size == pytest.approx(2 / math.sqrt(size))
+
+
+def test_each_part_is_named_by_its_place_in_the_chain() -> None:
+    one, two = np.ones(4), np.full(4, 2.0)
+    chains = {
+        BORN_TARGET: (two, one, one, one, one),
+        INHERITED: (two, two, one, one, one),
+        DEFINED: (two, two, two, one, one),
+        BORN_GOLDEN: (two, two, two, two, one),
+    }
+    for name, chain in chains.items():
+        terms = split(*chain)
+        assert [part for part in PARTS if terms.weight(part)] == [name]
+        assert terms.weight(name) == 1
+
+
+def test_nan_and_infinity_are_counted_where_they_begin_and_left_out_of_the_figures() -> None:
+    exact = np.array([1.0, 2.0, 3.0])
+    target = np.array([1.0, np.nan, 3.5])
+    terms = split(target, exact, exact, exact, exact)
+    assert terms.parts[BORN_TARGET].nonfinite == 1
+    assert terms.weight(BORN_TARGET) == math.inf
+    assert terms.parts[INHERITED].nonfinite == 0
+    assert terms.size == pytest.approx(0.5 / math.sqrt(10))
+
+
+def test_the_same_infinity_on_both_sides_is_no_difference() -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 1.0])
+    terms = split(values, values, values, values, values)
+    assert [terms.weight(name) for name in PARTS] == [0, 0, 0, 0]
+    assert terms.size == 0
+
+
+def test_integers_and_truth_values_count_as_numbers() -> None:
+    target, golden = np.array([1, 2, 3]), np.array([1, 2, 4])
+    assert split(target, golden, golden, golden, golden).parts[BORN_TARGET].worst == (2,)
+    flags = np.array([True, False])
+    assert split(flags, ~flags, ~flags, ~flags, ~flags).parts[BORN_TARGET].share == 1
+
+
+def test_an_empty_output_and_one_of_zeros() -> None:
+    empty = np.zeros((0, 3))
+    assert split(empty, empty, empty, empty, empty).size == 0
+    zero = np.zeros(3)
+    assert split(zero + 1, zero, zero, zero, zero).size == math.inf
