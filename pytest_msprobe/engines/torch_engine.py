@@ -234,8 +234,7 @@ def _seeded(torch: Any) -> Any:
     return Seeded
 
 
-def _may_be_asked_to_write(call: Call) -> bool:
-    """Whether an argument may be `inplace=True`; by position any True may be it."""
+def _may_be_asked_to_write(call: Call) -> bool:  # by position any True may be `inplace`
     return call.keywords.get("inplace") is True or any(value is True for value in call.arguments)
 
 

@@ -67,6 +67,7 @@ class _Arrays:
     tensor_types: tuple[type, ...] = (np.ndarray, NumpyValue)
     dtype_type: type = Dtype
     file_suffix = ".npy"
+    hidden_lines: tuple[str, ...] = ()
 
     def __init__(self, framework: str) -> None:
         self._namespace = "torch" if framework == "pytorch" else "mindspore"

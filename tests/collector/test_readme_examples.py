@@ -45,6 +45,8 @@ def test_every_command_was_run(outputs: tuple[Path, dict[str, str]]) -> None:
         "gpt python train.py --config gradients.json",
         "cnn python train.py",
         "cnn pytest --msprobe-dump=cnn_dump",
+        "gpt_torch python train.py",
+        "gpt_torch pytest --msprobe-dump=gpt_torch_dump",
     ]
 
 
@@ -52,6 +54,7 @@ def test_every_command_was_run(outputs: tuple[Path, dict[str, str]]) -> None:
     ("command", "passed", "reasons"),
     [
         ("gpt pytest --msprobe-dump=gpt_dump", 150, set()),
+        ("gpt_torch pytest --msprobe-dump=gpt_torch_dump", 92, set()),
         ("cnn pytest --msprobe-dump=cnn_dump", 80, {"a jit function: its code is not in the dump"}),
     ],
 )

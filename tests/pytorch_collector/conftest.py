@@ -15,7 +15,9 @@ from msprobe_collector.pytorch import PrecisionDebugger
 def make_debugger(tmp_path: Path):
     """make_debugger(level="L1", task="statistics", **section) -> debugger writing to tmp_path / "dump"."""
 
-    def make(*, level: str | None = "L1", task: str = "statistics", common: dict[str, Any] | None = None, **section: Any):
+    def make(
+        *, level: str | None = "L1", task: str = "statistics", common: dict[str, Any] | None = None, **section: Any
+    ):
         forget()
         configuration = {"task": task, "dump_path": str(tmp_path / "dump"), **(common or {}), task: section}
         if level:

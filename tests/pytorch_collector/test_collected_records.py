@@ -49,11 +49,27 @@ def test_calls_are_named_as_they_are_written(make_debugger, records) -> None:
         call = name.rsplit(".", 2)[0]
         found[call] = found.get(call, 0) + 1
     assert found == {
-        **{"Tensor.__add__": 2, "Tensor.add": 3, "Tensor.__getitem__": 2, "Tensor.__sub__": 1, "Tensor.__rsub__": 1},
-        **{"Tensor.__truediv__": 1, "Tensor.__pow__": 1, "Tensor.__matmul__": 1, "Tensor.__lt__": 1, "Tensor.lt": 1},
-        **{"Tensor.neg": 1, "Tensor.__iadd__": 1, "Tensor.__setitem__": 1, "Torch.relu": 2, "Functional.relu": 1},
-        **{"Tensor.relu": 1, "Functional.linear": 1, "Torch.cat": 1, "Torch.linalg.vector_norm": 1},
-        **{"Aten.sin": 1, "Aten.cos": 1},
+        "Tensor.__add__": 2,
+        "Tensor.add": 3,
+        "Tensor.__getitem__": 2,
+        "Tensor.__sub__": 1,
+        "Tensor.__rsub__": 1,
+        "Tensor.__truediv__": 1,
+        "Tensor.__pow__": 1,
+        "Tensor.__matmul__": 1,
+        "Tensor.__lt__": 1,
+        "Tensor.lt": 1,
+        "Tensor.neg": 1,
+        "Tensor.__iadd__": 1,
+        "Tensor.__setitem__": 1,
+        "Torch.relu": 2,
+        "Functional.relu": 1,
+        "Tensor.relu": 1,
+        "Functional.linear": 1,
+        "Torch.cat": 1,
+        "Torch.linalg.vector_norm": 1,
+        "Aten.sin": 1,
+        "Aten.cos": 1,
     }
 
 
@@ -145,7 +161,9 @@ class Parts(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_recomputed_forward_is_no_new_call_and_has_its_gradients(reentrant, make_debugger, records, step_folder) -> None:
+def test_a_recomputed_forward_is_no_new_call_and_has_its_gradients(
+    reentrant, make_debugger, records, step_folder
+) -> None:
     debugger = make_debugger(level="mix", task="tensor")
     net = Parts(reentrant=reentrant)
     with debugger.collect(net):
@@ -174,7 +192,11 @@ def test_stacks_begin_at_the_line_of_the_script(make_debugger, step_folder) -> N
     with debugger.collect():
         F.relu(x)
         x**2
-    stacks = {name: frames for names, frames in json.loads((step_folder() / "stack.json").read_text()).values() for name in names}
+    stacks = {
+        name: frames
+        for names, frames in json.loads((step_folder() / "stack.json").read_text()).values()
+        for name in names
+    }
     for name, line in (("Functional.relu.0.forward", "F.relu(x)"), ("Tensor.__pow__.0.forward", "x**2")):
         assert stacks[name][0].endswith(line), stacks[name][:3]
 
@@ -194,7 +216,7 @@ def test_values_and_kinds_of_arguments(make_debugger, records) -> None:
     assert data["Torch.full.0.forward"]["output"][0]["Inf_count"] == 2
     assert data["Torch.complex.0.forward"]["output"][0]["dtype"] == "torch.complex64"
     meta = data["Tensor.__add__.0.forward"]["output"][0]
-    assert meta["shape"] == [3] and meta["Max"] is None
+    assert (meta["shape"], meta["Max"]) == ([3], None)
     assert data["Tensor.add.0.forward"]["input_args"][0]["requires_grad"] is False
     slices = data["Tensor.__getitem__.0.forward"]["input_args"][1]
     assert [item["type"] for item in slices] == ["int", "ellipsis", "slice"]

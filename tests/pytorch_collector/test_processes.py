@@ -51,17 +51,22 @@ def test_fsdp_and_dtensors_are_the_part_of_this_rank(dump: Path) -> None:
     (weight,) = data["Module.0.FSDPLinear.parameters_grad.0"]["weight"]
     assert weight["shape"] == [4, 4]
     assert weight["dtensor"] == {
-        **{"placements": ["S(0)"], "mesh": [0, 1], "mesh_dim_names": ["shards"], "global_shape": [8, 4]}
+        "placements": ["S(0)"],
+        "mesh": [0, 1],
+        "mesh_dim_names": ["shards"],
+        "global_shape": [8, 4],
     }
     product = data["Tensor.__mul__.0.forward"]["output"][0]
-    assert product["shape"] == [2, 2] and product["Max"] == 6.0
+    assert (product["shape"], product["Max"]) == ([2, 2], 6.0)
     assert not [name for name in data if name.startswith(("Aten", "Torch.as_strided"))]
 
 
 def test_operators_of_ascend_are_named_npu(make_debugger, records) -> None:
     with torch.library._scoped_library("npu", "DEF") as library:
         library.define("npu_swiglu(Tensor self, int dim=-1) -> Tensor")
-        library.impl("npu_swiglu", lambda x, dim=-1: torch.nn.functional.silu(x.chunk(2, dim)[0]), "CompositeImplicitAutograd")
+        library.impl(
+            "npu_swiglu", lambda x, dim=-1: torch.nn.functional.silu(x.chunk(2, dim)[0]), "CompositeImplicitAutograd"
+        )
         torch_npu = types.ModuleType("torch_npu")
         torch_npu.npu_swiglu = torch.ops.npu.npu_swiglu
         debugger = make_debugger()

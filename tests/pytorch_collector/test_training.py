@@ -46,7 +46,7 @@ def assert_same_bits(one: Any, other: Any) -> None:
     elif one is None:
         assert other is None
     else:
-        assert one.dtype == other.dtype and one.shape == other.shape
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.detach().numpy().tobytes() == other.detach().numpy().tobytes()
 
 

@@ -432,7 +432,7 @@ def odd_tensors(collect: Collect) -> Iterator[Any]:
         meta = torch.ones(3, device="meta").sin() + 1
         quantised = torch.quantize_per_tensor(out.detach(), 0.1, 0, torch.qint8).dequantize()
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).sin()
-        assert meta.is_meta and nested.is_nested
+        assert (meta.is_meta, nested.is_nested) == (True, True)
         unsigned = torch.tensor([1, 2], dtype=torch.uint16).float()
         parts = [empty.sum(), spectrum.abs().mean(), low.mean(), eighth.mean(), sparse.mean(), quantised.sum()]
         return sum(parts, unsigned.sum() * 0)
@@ -447,7 +447,9 @@ def scalars_and_dropout(collect: Collect) -> Iterator[Any]:
     def loss_of(batch: torch.Tensor) -> torch.Tensor:
         out = model(batch)
         noise = torch.randn_like(out) + torch.rand(4, 8) + torch.bernoulli(torch.full((4, 8), 0.5))
-        return (2 - out) .pow(2).mean() + (1 / (out + 3)).mean() + (2**out).mean() + (out @ noise.T).mean() + (-out).max()
+        return (
+            (2 - out).pow(2).mean() + (1 / (out + 3)).mean() + (2**out).mean() + (out @ noise.T).mean() + (-out).max()
+        )
 
     yield from steps(model, collect, loss_of)
     yield model[2].running_mean.clone(), model[2].running_var.clone()

@@ -86,7 +86,9 @@ class PyTorch:
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
         """PyTorch has none."""
         raise ConfigurationError(
-            "L2 is a dump of MindSpore's kernels; for PyTorch take L0, L1 or mix", place="PrecisionDebugger", field="level"
+            "L2 is a dump of MindSpore's kernels; for PyTorch take L0, L1 or mix",
+            place="PrecisionDebugger",
+            field="level",
         )
 
     def optimizers(self) -> OptimizerAccess:

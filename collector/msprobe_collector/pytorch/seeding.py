@@ -12,7 +12,7 @@ _MAX_SEED = 2**32 - 1
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
-    """Seed every generator that a PyTorch script draws from: Python, NumPy if it is loaded, and PyTorch on every device.
+    """Seed every generator that a PyTorch script draws from: Python, NumPy if it is loaded, PyTorch on every device.
 
     Call it first, before the network is built. Equal seeds give equal weights and dropout masks; equal values besides
     need `mode`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class TorchTensorValues(TensorValues):
         self.fields = fields
 
     @property
-    def array(self) -> Any:
+    def array(self) -> Any:  # type: ignore[override]  # asked for late
         """Its elements; None for a tensor that has none that can be read (meta, inside vmap)."""
         if self._array is None:
             self._array = _array(self._tensor)
@@ -69,7 +69,7 @@ class TorchValues:
     dtype_type_name = "torch.dtype"
     file_suffix = ".pt"
     # How functions written in Python ask modes.
-    hidden_lines = ("handle_torch_function(", "mode.__torch_function__(")
+    hidden_lines: tuple[str, ...] = ("handle_torch_function(", "mode.__torch_function__(")
 
     def read(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
@@ -168,8 +168,8 @@ class _Shared:
 def _shared(tensor: Any) -> np.ndarray[Any, Any]:
     """The elements as an array. `Tensor.numpy` would forbid the script to resize the tensor (as FSDP does)."""
     if tensor.dtype is torch.bool:
-        return np.from_dlpack(_Shared(tensor.view(torch.uint8))).view(np.bool_)  # type: ignore[arg-type]
-    return np.from_dlpack(_Shared(tensor))  # type: ignore[arg-type]
+        return np.from_dlpack(_Shared(tensor.view(torch.uint8))).view(np.bool_)
+    return np.from_dlpack(_Shared(tensor))
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -209,15 +209,15 @@ def _reduced(tensor: Any) -> Statistics:
     count = flat.numel()
     rows, rest = flat[: count - count % _ROW].view(-1, _ROW), flat[count - count % _ROW :].double()
     norms = torch.linalg.vector_norm(rows, dim=1).double()
-    total, squares = rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)
+    sums = [rows.sum(1).double().sum() + rest.sum(), torch.dot(norms, norms) + torch.dot(rest, rest)]
     if flat.is_cpu:
         array = _shared(flat)  # quicker there than amax
         maximum, minimum = float(np.maximum.reduce(array)), float(np.minimum.reduce(array))
-        total, squares = total.item(), squares.item()
+        total, squares = (value.item() for value in sums)
     else:
         low, high = torch.aminmax(flat)
-        maximum, minimum, total, squares = torch.stack([high.double(), low.double(), total, squares]).tolist()
+        maximum, minimum, total, squares = torch.stack([high.double(), low.double(), *sums]).tolist()
     if not _LEAST < max(abs(maximum), abs(minimum)) < _MOST or squares != squares:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
-        return statistics_of(_array(tensor))
+        return statistics_of(cast("np.ndarray[Any, Any]", _array(tensor)))
     return Statistics(maximum, minimum, total / count, squares**0.5)

@@ -37,7 +37,7 @@ class ParameterGradients:
         self._known: set[int] = set()
 
     def watch(self, label: str, own: Mapping[str, Any]) -> None:
-        """Watch those of a layer's `own` parameters that take gradients; one that several share counts for the first."""
+        """Watch those of a layer's `own` parameters that take gradients; one of several layers counts for the first."""
         parameters = {
             name: parameter
             for name, parameter in own.items()

@@ -176,14 +176,15 @@ class ValueEncoder:
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
         # Elements are asked for only where they are written: statistics may be computed on a device.
         array = tensor.array if record.saves or self._summary != "statistics" else None
-        is_numeric = array is not None and array.dtype.kind in "biufcV"
-        fingerprint = Fingerprint(array) if is_numeric and self._summary == "fingerprint" else None
+        if array is not None and array.dtype.kind not in "biufcV":
+            array = None
+        fingerprint = Fingerprint(array) if array is not None and self._summary == "fingerprint" else None
         text, has_nonfinite = _described(tensor, fingerprint)
         if has_nonfinite:
             record.has_nonfinite = True
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
-        if not (record.saves or self._summary == "md5") or not is_numeric:
+        if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
         if record.saves:

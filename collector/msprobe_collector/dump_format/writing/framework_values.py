@@ -20,8 +20,8 @@ class TensorValues:
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
 
-    A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is then
-    asked for only where the elements are written.
+    A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is
+    then asked for only where the elements are written.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "type_name")

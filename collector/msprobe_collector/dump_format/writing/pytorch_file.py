@@ -49,7 +49,7 @@ def pytorch_file(array: np.ndarray[Any, Any]) -> tuple[bytes, memoryview, bytes]
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if contiguous.nbytes >= _LARGEST - (1 << 20):
         raise ValueError(f"{contiguous.nbytes} bytes are too many for one tensor file")
-    elements = memoryview(contiguous.reshape(-1).view(np.uint8) if contiguous.size else b"")
+    elements = contiguous.reshape(-1).view(np.uint8).data if contiguous.size else memoryview(b"")
     before, entries = _front(contiguous.dtype.name, contiguous.shape)
     checksum = zlib.crc32(elements)
     name = b"archive/data/0"
@@ -92,7 +92,8 @@ def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
     """
     if dtype not in _STORAGES and dtype not in UNTYPED:
         raise ValueError(f"PyTorch has no storage of dtype {dtype}")
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= max(size, 1)

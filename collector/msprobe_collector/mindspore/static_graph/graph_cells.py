@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.mindspore.hooking.cells import named_cells
-from msprobe_collector.recording.method_swaps import MethodSwaps
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
 from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.method_swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
 

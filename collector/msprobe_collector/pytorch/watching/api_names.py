@@ -1,4 +1,4 @@
-"""What a call is named in a dump, found from the function object that PyTorch hands over and from how it was written."""
+"""What a call is named in a dump, by the function that PyTorch hands over and by how the script wrote the call."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def as_called(
     Args:
         function: that was called.
         frame: which called the mode.
-        args, kwargs: as they were handed over; returned when the script's form is not known.
+        args: as they were handed over; returned when the script's form is not known.
+        kwargs: likewise.
     """
     if not isinstance(function, FunctionType) or frame.f_code is not _HANDLER or frame.f_back is None:
         return args, kwargs

@@ -1,4 +1,4 @@
-"""Communication of torch.distributed: functions that modes do not see, fill their arguments, and may be asynchronous."""
+"""Communication of torch.distributed: functions that modes do not see, that fill arguments or end later."""
 
 from __future__ import annotations
 

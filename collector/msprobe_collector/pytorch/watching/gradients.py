@@ -6,12 +6,13 @@ that lead to the argument. Hooks on nodes look and return nothing; no identity i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
+from msprobe_collector.pytorch.watching.edges import Edge, Part, edge_of, edge_of_base, inner_tensors, of_view
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.backward_call import BackwardCall, Completed
 from msprobe_collector.recording.faults import FaultLog
@@ -19,25 +20,6 @@ from msprobe_collector.recording.faults import FaultLog
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 #: Number of the backward pass that runs in this thread, -1 outside.
 graph_task: Callable[[], int] = torch._C._current_graph_task_id
-_CONTAINERS = (list, tuple, dict)
-_Part = tuple[Any, Any, Any, Any]
-
-
-class Edge(NamedTuple):
-    """Where the gradient of a tensor goes.
-
-    Attributes:
-        node: backward node, None for a leaf.
-        index: which output of the node the tensor is.
-        leaf: the tensor itself when it is a leaf.
-        part: for a view whose base is changed through it: shape and strides of the base, shape of the view, and its
-            strides and offset in the base.
-    """
-
-    node: Any
-    index: int
-    leaf: Any
-    part: _Part | None = None
 
 
 class Sources(NamedTuple):
@@ -102,12 +84,13 @@ class GradientTap:
         it, and nodes run in the order in which they are made. Of a call that changes its first argument, before.
         """
         tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        inner = dict(_inner(arguments, keywords))
-        edges = [_edge(tensor) for tensor in (*tensors, *inner.values())]
+        inner = dict(inner_tensors(arguments, keywords))
+        edges = [edge_of(tensor) for tensor in (*tensors, *inner.values())]
         if is_in_place and tensors and tensors[0] is arguments[0]:
-            edges[0] = _edge_of_base(tensors[0])
+            edges[0] = edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
-        return Sources(edges if has_floating else edges[len(tensors) :], len(tensors) * has_floating, tuple(inner), floor)
+        listed = len(tensors) if has_floating else 0
+        return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor)
 
     def attach(
         self,
@@ -131,7 +114,7 @@ class GradientTap:
             The watched backward, or None when none will come.
         """
         tensors = [value for value in results if isinstance(value, torch.Tensor)]
-        edges = [_edge_of_base(tensor) if is_in_place else _edge(tensor) for tensor in tensors]
+        edges = [edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors]
         outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
         for position, edge in enumerate(edges):
             if edge is not None and edge.node is not None and edge.node._sequence_nr() >= sources.floor:
@@ -165,7 +148,7 @@ class GradientTap:
         targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
         for position, edge in enumerate(sources.edges):
             if edge is not None:
-                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.index)
+                key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.output)
                 targets.setdefault(key, []).append((position, edge))
         found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]] = {}
         if not targets:
@@ -212,8 +195,8 @@ class GradientTap:
 def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
     """Whether a hook runs in the backward pass that ran the call's first one.
 
-    A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients of
-    two passes do not belong into one record.
+    A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients
+    of two passes do not belong into one record.
     """
     first: list[int] = []
 
@@ -232,7 +215,7 @@ def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
 
 
 def _incoming(call: BackwardCall, at: list[tuple[int, Edge]]) -> Callable[..., None]:
-    places = [(position, edge.index, edge.part) for position, edge in at]
+    places = [(position, edge.output, edge.part) for position, edge in at]
 
     def hook(gradients: Sequence[Any]) -> None:
         call.arrived(incoming=_received(places, gradients))
@@ -250,7 +233,7 @@ def _outgoing(call: BackwardCall, to: list[tuple[int, int, Edge]]) -> Callable[.
 
 
 def _both(call: BackwardCall, at: list[tuple[int, Edge]], to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
-    received = [(position, edge.index, edge.part) for position, edge in at]
+    received = [(position, edge.output, edge.part) for position, edge in at]
     places = [(number, position, edge.part) for number, position, edge in to]
 
     def hook(sent: Sequence[Any], gradients: Sequence[Any]) -> None:
@@ -259,52 +242,9 @@ def _both(call: BackwardCall, at: list[tuple[int, Edge]], to: list[tuple[int, in
     return hook
 
 
-def _received(places: list[tuple[int, int, _Part | None]], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
-    return [(position, _of_view(gradients[index], part)) for position, index, part in places]
+def _received(places: list[tuple[int, int, Part | None]], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(position, of_view(gradients[index], part)) for position, index, part in places]
 
 
-def _sent(places: list[tuple[int, int, _Part | None]], sent: Sequence[Any]) -> list[tuple[int, Any]]:
-    return [(position, _of_view(sent[number], part)) for number, position, part in places]
-
-
-def _of_view(gradient: Any, part: _Part | None) -> Any:
-    """The part of a base's gradient that belongs to a view of it."""
-    if part is None or gradient is None:
-        return gradient
-    base_shape, base_strides, shape, (strides, offset) = part
-    whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
-    return whole.copy_(gradient).as_strided(shape, strides, offset)
-
-
-def _edge(tensor: Any) -> Edge | None:
-    """Where the gradient of `tensor` goes; None where none flows."""
-    if not tensor.requires_grad:
-        return None
-    node = tensor.grad_fn
-    return Edge(node, tensor.output_nr, tensor if node is None else None)
-
-
-def _edge_of_base(view: Any) -> Edge | None:
-    """Where the gradient of a tensor goes that is changed in place; for a view, through its base."""
-    base = view._base if view._is_view() else None
-    if base is None:
-        return _edge(view)
-    if not base.requires_grad or base.grad_fn is None:
-        return None
-    offset = view.storage_offset() - base.storage_offset()
-    part = (tuple(base.shape), base.stride(), tuple(view.shape), (view.stride(), offset))
-    return Edge(base.grad_fn, base.output_nr, None, part)
-
-
-def _inner(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(path, tensor) of the tensors that are not top-level arguments."""
-    waiting = [(f"kwargs.{name}", value) for name, value in keywords.items()]
-    waiting += [(f"input.{at}", value) for at, value in enumerate(arguments) if type(value) in _CONTAINERS]
-    while waiting:
-        path, value = waiting.pop(0)
-        if isinstance(value, torch.Tensor):
-            yield path, value
-        elif isinstance(value, (list, tuple)):
-            waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
-        elif isinstance(value, dict):
-            waiting += [(f"{path}.{key}", item) for key, item in value.items()]
+def _sent(places: list[tuple[int, int, Part | None]], sent: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(position, of_view(sent[number], part)) for number, position, part in places]

@@ -38,7 +38,9 @@ class ApiInstallation:
             self._are_found = True
             functions = [(*place, f"Distributed.{place[1]}") for place in communication.functions()]
             added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
-            self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added])
+            self._swapped.add(
+                [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
+            )
         self._swapped.put_in()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)

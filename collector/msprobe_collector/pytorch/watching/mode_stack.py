@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import overrides
+import torch
+
+#: Its functions have no types.
+overrides: Any = torch.overrides
 
 
 def push(mode: Any) -> None:

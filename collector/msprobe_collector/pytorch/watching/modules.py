@@ -20,7 +20,7 @@ from msprobe_collector.recording.recorder import Recorder
 
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """(path, Module) of every Module below the `models`, each once under its first path; the models have the path ""."""
+    """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
     seen: set[int] = set()
     for index, model in enumerate(models):
         front = f"{index}." if len(models) > 1 else ""
