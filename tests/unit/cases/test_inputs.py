@@ -131,7 +131,7 @@ def test_an_empty_tensor_needs_no_note(tmp_path: Path) -> None:
     ("arguments", "keywords", "sentence"),
     [
         ((OpaqueValue("mindspore.ProcessGroup"),), {}, "input_args[0] is a mindspore.ProcessGroup"),
-        ((None, (OpaqueValue("torch.device"),)), {}, "input_args[1][0] is a torch.device"),
+        ((None, (OpaqueValue("torch.Generator"),)), {}, "input_args[1][0] is a torch.Generator"),
         ((), {"dtype": OpaqueValue("mindspore.dtype", "3")}, "input_kwargs.dtype is a dtype 3"),
     ],
 )
