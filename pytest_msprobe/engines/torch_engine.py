@@ -134,7 +134,7 @@ class TorchEngine:
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
-        tensor = _own_tensor(self._torch, value, is_raised=is_raised).to(self._device)
+        tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.mT.contiguous().mT
         if path not in differentiate:
@@ -251,14 +251,6 @@ def to_tensor(torch: Any, array: Array) -> Tensor:
     return bits
 
 
-def _own_tensor(torch: Any, array: Array, *, is_raised: bool) -> Tensor:
-    """A tensor of the values that nobody else writes to, in float64 with `is_raised`."""
-    if is_raised and array.dtype in ("float32", "float16") and array.flags.carray:
-        widened: Tensor = torch.from_numpy(array).to(torch.float64)  # by all threads, as NumPy does not
-        return widened
-    return to_tensor(torch, copy_of(array, is_raised=is_raised))
-
-
 def to_array(torch: Any, tensor: Tensor) -> Array:
     """The values of `tensor` on the host; shares memory with it where it can."""
     if tensor.layout != torch.strided or tensor.is_quantized:
@@ -279,7 +271,7 @@ def _like(torch: Any, gradient: Array | None, output: Tensor) -> Tensor:
     if gradient is None:
         return cast("Tensor", torch.zeros_like(output))
     is_raised = output.dtype in (torch.float64, torch.complex128)  # then converted while it is copied
-    tensor = _own_tensor(torch, gradient, is_raised=is_raised).to(output.device, output.dtype)
+    tensor = to_tensor(torch, copy_of(gradient, is_raised=is_raised)).to(output.device, output.dtype)
     if tensor.shape != output.shape:
         raise ValueError(f"the incoming gradient has shape {tuple(tensor.shape)}, the output {tuple(output.shape)}")
     return tensor

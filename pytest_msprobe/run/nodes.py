@@ -162,8 +162,8 @@ class RecordItem(pytest.Item):
             raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
-        """The explanation instead of a traceback through our own code."""
-        if isinstance(excinfo.value, (CheckFailure, DumpError)):
+        """The explanation instead of a traceback through our own code, which also takes long to make."""
+        if isinstance(excinfo.value, (CheckFailure, DumpError, pytest.xfail.Exception)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, *args, **kwargs)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_msprobe.run.observers import VerdictObservers
 from pytest_msprobe.run.page import RunPage
 from pytest_msprobe.run.selection import names_of
 from pytest_msprobe.run.terminal_output import limited_failures
+from pytest_msprobe.run.writable import check_writable
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -70,9 +70,9 @@ class ReportPlugin:
         if self._page is not None and self._jsonl_path is None:
             self._jsonl_path = self._page.rows_beside()
         self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
-        _check_writable("--msprobe-out", out)
+        check_writable("--msprobe-out", out)
         if jsonl is not None and not self._appends:
-            _check_writable("--msprobe-jsonl", jsonl.parent)
+            check_writable("--msprobe-jsonl", jsonl.parent)
             try:
                 check_replaceable(jsonl)
             except OSError as error:
@@ -288,16 +288,3 @@ class ReportPlugin:
 def _without_attachment(row: VerdictRow) -> VerdictRow:
     """What is kept and shown of a row: its attachment is for the suite's report only."""
     return row if row.attachment is None else replace(row, attachment=None)
-
-
-def _check_writable(option: str, folder: Path) -> None:
-    existing = folder
-    try:
-        while not existing.exists() and existing != existing.parent:
-            existing = existing.parent
-    except OSError as error:
-        raise pytest.UsageError(f"{option}={folder}: {error.strerror}") from None
-    if not existing.is_dir():
-        raise pytest.UsageError(f"{option}={folder}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written")

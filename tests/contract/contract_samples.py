@@ -63,6 +63,7 @@ class Sample:
         types: API types whose marker `-m` may name.
         accepts: arguments with which gaps in the sample are not a fault of the run.
         conftest: hooks that the suite needs for these files.
+        benchmarks: frameworks that may be loaded to compute calls again.
     """
 
     build: Callable[[Path], None]
@@ -72,6 +73,7 @@ class Sample:
     types: tuple[str, ...] = ("Mint", "Functional", "Tensor")
     accepts: tuple[str, ...] = ()
     conftest: str = ""
+    benchmarks: tuple[str, ...] = ()
 
 
 def _rank(folder: Path, *, calls: int) -> DumpBuilder:
@@ -177,6 +179,7 @@ SAMPLES: dict[str, Sample] = {
         ("compare_result_rank0_*.csv", "compare_result_rank1_*.csv"),
         types=("Mint", "Functional", "Tensor", "Cell"),
         accepts=("--msprobe-accept=unmatched",),
+        benchmarks=("torch",),
     ),
     "overflow": Sample(
         _overflow,

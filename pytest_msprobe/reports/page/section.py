@@ -112,7 +112,8 @@ class Section:
         self._rows.sort(key=lambda entry: entry[0])
         dumps = sorted(self._files, key=lambda dump: (*map(_number, self._files[dump][:2]), dump))
         slots = {dump: index for index, dump in enumerate(dumps)}
-        names = CallNames([Path(dump) for dump in dumps], tell_files=self._suite.calls_tell_files)
+        # A run that continued a CSV pair has rows of before whose dump it does not know.
+        names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.calls_tell_files)
         rows = [columns for _, columns, _ in self._rows]
         for columns in rows:
             columns["slot"] = slots[columns["slot"]]
@@ -127,7 +128,7 @@ class Section:
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._answer.content([shown(line) for line in self._summary.lines()]),
             "runs": self._runs,
-            "slots": [_slot(dump, *self._files[dump], names.of(dump, "")) for dump in dumps],
+            "slots": [_slot(dump, *self._files[dump], names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
             "rows": _transposed(rows),
             "counts": [len(found) for _, _, found in self._rows],

@@ -100,7 +100,7 @@ class ComparisonReport(SuiteReport):
         for divergence in divergences:
             if divergence.is_unmatched:
                 return divergence.why_unmatched
-        if any(diagnosis.faults for diagnosis in self._diagnoses.values()):
+        if any(diagnosis.has_fault_without_item for diagnosis in self._diagnoses.values()):
             return "the runs differ by more than rounding: see what is at fault above"
         if self._suite.pairs.lone():
             return "not every dump has a partner, so this run is not a success"

@@ -153,6 +153,14 @@ def test_rows_of_version_0_1_make_a_page(tmp_path: Path) -> None:
     assert page_rows(tmp_path / "page.html")[0]["order"] == -1
 
 
+def test_rows_that_do_not_know_their_dump_stand_apart(tmp_path: Path) -> None:
+    """As those do that a resumed run read from a CSV pair."""
+    earlier = row("Mint.add.0", -1, dump="", node_id="", place=None)
+    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", earlier, row("Mint.add.1", 1))], SUITES)
+    (section,) = page_content(tmp_path / "page.html")["sections"]
+    assert [slot["name"] for slot in section["slots"]] == ["earlier", ""]
+
+
 def test_vendored_files_are_those_of_the_list() -> None:
     import hashlib
 

@@ -101,9 +101,20 @@ class StripPainter {
     return this.y(this.scale.share(section.heat[row]));
   }
 
+  // Where each row of the lane stands and in which colour: a filter changes neither.
+  place(colors) {
+    const { section, lane } = this, key = [this.width, this.height, colors.panel].join();
+    if (this.placed === key) return;
+    this.placed = key;
+    this.xs = Float32Array.from(lane.rows, (row) => this.x(section.position[row]));
+    this.ys = Float32Array.from(lane.rows, (row) => this.rowY(row));
+    this.colors = lane.rows.map((row) => heatColor(colors, section, row));
+  }
+
   draw(isShown, isFiltered, selected) {
     this.resize();
     const { context, section, lane } = this, colors = theme();
+    this.place(colors);
     context.clearRect(0, 0, this.width, this.height);
     context.font = colors.font;
     this.drawAxes(colors);
@@ -114,9 +125,9 @@ class StripPainter {
     for (const row of lane.rows) {
       if (section.order[row] < 0 && section.suite === "overflow") continue; // the item on the whole step has no place in it
       if (section.status[row] === ERROR || section.status[row] === EXPECTED) { later.push(row); continue; }
-      this.drawRow(colors, row, size, !isFiltered || isShown[row]);
+      this.drawRow(row, size, !isFiltered || isShown[row]);
     }
-    for (const row of later) this.drawRow(colors, row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
+    for (const row of later) this.drawRow(row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
     context.globalAlpha = 1;
     this.drawFlags(colors);
     if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
@@ -128,10 +139,10 @@ class StripPainter {
     if (this.color !== color) { this.context.fillStyle = color; this.color = color; }
   }
 
-  drawRow(colors, row, size, isBright) {
-    const { context, section } = this;
-    const x = this.x(section.position[row]), y = this.rowY(row);
-    this.paint(isBright ? 1 : 0.12, heatColor(colors, section, row));
+  drawRow(row, size, isBright) {
+    const { context, section } = this, at = section.position[row];
+    const x = this.xs[at], y = this.ys[at];
+    this.paint(isBright ? 1 : 0.12, this.colors[at]);
     if (section.status[row] === SKIP && Number.isNaN(section.heat[row])) { context.fillRect(x - 0.6, y - 4, Math.max(1.2, size / 2), 8); return; }
     if (size < 2.2) { context.fillRect(x - size, y - size, 2 * size, 2 * size); return; } // too small for shapes
     context.beginPath();

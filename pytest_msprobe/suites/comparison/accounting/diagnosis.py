@@ -46,10 +46,9 @@ class Diagnosis:
     @classmethod
     def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts."""
-        causes = Causes(DataFlow(steps), lambda *found: is_wrong_sum((target, golden), *found))
+        missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
+        causes = Causes(DataFlow(steps), lambda *found: is_wrong_sum((target, golden), *found), is_whole=missing == 0)
         faults = causes.find()
-        judged = sum(step.account.place >= 0 for step in steps)
-        missing = len(target.operations) - judged
         return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, frozenset(causes.passed_on), missing)
 
     @property
@@ -61,6 +60,11 @@ class Diagnosis:
             return "unaccounted"
         differs = any(key.differs for step in self.steps for key in step.account.keys)
         return "rounding" if differs else "equal"
+
+    @property
+    def has_fault_without_item(self) -> bool:
+        """Whether something is at fault that fails no item, such as a parameter."""
+        return any(fault.kind not in ("born", "defined") for fault in self.faults)
 
     @property
     def counts(self) -> Counter[str]:

@@ -63,8 +63,12 @@ class Causes:
         passed_on: (record, place) of the outputs that differ and that another record uses.
     """
 
-    def __init__(self, flow: DataFlow, is_wrong_sum: IsWrongSum) -> None:
-        """The causes in `flow`; `is_wrong_sum` tells from the values whether gradients were added up wrongly."""
+    def __init__(self, flow: DataFlow, is_wrong_sum: IsWrongSum, *, is_whole: bool = True) -> None:
+        """The causes in `flow`; `is_wrong_sum` tells from the values whether gradients were added up wrongly.
+
+        Where the flow is not `is_whole`, a record that was left out may have made what none of the others did.
+        """
+        self._is_whole = is_whole
         self._flow = flow
         self._is_wrong_sum = is_wrong_sum
         self._by_node: dict[str, Fault] = {}
@@ -83,7 +87,7 @@ class Causes:
         for step in steps:
             self._visit(step)
         self.unlinked = len(self._candidates)
-        if self._candidates and not self._by_node:
+        if self._candidates and not self._by_node and self._is_whole:
             first, self.unlinked = self._candidates[0], self.unlinked - 1
             node = f"{first.step.record} {first.value}"
             self._by_node[node] = first
@@ -138,7 +142,10 @@ class Causes:
                 self._candidates.append(_unrecorded(step, key, maker))
             return
         if key.is_beyond or key.is_frozen_on_one_side:
-            self._blame_value(step, key)
+            if self._is_whole:
+                self._blame_value(step, key)
+            else:
+                self._candidates.append(_unrecorded(step, key, None))
 
     def _trace_gradient(self, step: Step, key: ValueKey, maker: Maker | None) -> None:
         sources = self._flow.gradient_sources(step, key)

@@ -159,3 +159,10 @@ def test_what_no_record_made_is_blamed_only_where_nothing_else_is() -> None:
     other = Run().call("Mint.tan.0.forward", ["q"], "r|R", kind="fault", blamed=(BORN,))
     other.call("Mint.matmul.0.forward", ["a"], "b", kind="equal").call("Mint.exp.0.forward", ["b|B"], "c|C")
     assert [fault.kind for fault in other.faults()] == ["born"]
+
+
+def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -> None:
+    run = Run().call("Mint.exp.0.forward", ["b|B"], "c|C")
+    causes = Causes(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
+    assert causes.find() == []
+    assert causes.unlinked == 1

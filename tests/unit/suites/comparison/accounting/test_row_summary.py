@@ -1,0 +1,59 @@
+"""What is at fault, told from machine rows alone."""
+
+from __future__ import annotations
+
+from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
+from pytest_msprobe.suites.comparison.divergence import RecordSummary
+from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
+from pytest_msprobe.verdicts import Place, VerdictRow
+
+BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
+
+
+def row(record: str, place: int, account: Account) -> VerdictRow:
+    summary = RecordSummary(record, place, "both", "pass", {"pass": 1})
+    call, _, part = record.rpartition(".")
+    return VerdictRow(
+        node_id=f"dump.json::{call}::{part}",
+        dump="/run/dump.json",
+        call=call,
+        part=part,
+        recorded=(part,),
+        selected=(part,),
+        status="pass",
+        outcome="passed",
+        suite="comparison",
+        place=Place(order=place, source="train.py:7, in construct: y = exp(x)"),
+        attachment={"summary": summary.to_wire(), "rows": [], "account": account.to_wire()},
+    )
+
+
+def key(path: str, target: str, golden: str) -> ValueKey:
+    distance = 0.0 if target == golden else 0.5
+    return ValueKey(path, path.startswith("output"), target, golden, distance, (4,), distance > 0, False, ("", ""))
+
+
+def account(place: int, kind: str, *keys: ValueKey, blamed: tuple[OutputAccount, ...] = ()) -> Account:
+    return Account(kind, outputs=blamed, keys=keys, partner="there", place=place, partner_place=place)  # type: ignore[arg-type]
+
+
+def test_an_operation_at_fault_leads() -> None:
+    found = ComparisonSummary()
+    found.add(
+        row("Mint.sum.0.forward", 1, account(1, "inherited", key("input.0", "b", "B"), key("output.0", "c", "C")))
+    )
+    wrong = account(0, "fault", key("input.0", "a", "a"), key("output.0", "b", "B"), blamed=(BORN,))
+    found.add(row("Mint.exp.0.forward", 0, wrong))
+    first = next(iter(found.lines()))
+    assert first == (
+        "at fault: Mint.exp.0.forward: born in the target: wrong, called from train.py:7; 1 operations inherit it."
+    )
+
+
+def test_equal_runs_and_rounding_blame_nothing() -> None:
+    equal, rounding = ComparisonSummary(), ComparisonSummary()
+    equal.add(row("Mint.exp.0.forward", 0, account(0, "equal", key("input.0", "a", "a"), key("output.0", "b", "b"))))
+    assert next(iter(equal.lines())) == "every value that was compared is equal, bit by bit"
+    last = account(0, "rounding", key("input.0", "a", "a"), key("output.0", "b", "B"))
+    rounding.add(row("Mint.exp.0.forward", 0, last))
+    assert next(iter(rounding.lines())).startswith("no operation is found to be wrong")
