@@ -2,8 +2,8 @@
 
     python tests/benchmarks/pytorch_collector_cost.py [ROUNDS]
 
-A GPT of width 256 with 4 layers, batch 8 x 128, on the CPU. Modes take turns in one process and the smallest time of each
-counts. CPU seconds, and one thread: on a busy machine threads that wait for each other say more about the others.
+A GPT of width 256 with 4 layers, batch 8 x 128, on the CPU. Modes take turns in one process and the smallest time of
+each counts. CPU seconds, and one thread: on a busy machine threads that wait for each other say more about the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import process_time
 
@@ -56,8 +57,9 @@ def measure(rounds: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     letters = torch.randint(0, _LETTERS, (_BATCH, _SEQUENCE))
 
-    def step() -> None:
-        functional.cross_entropy(model(letters).flatten(0, 1), letters.flatten()).backward()
+    def step(collecting: AbstractContextManager[object]) -> None:
+        with collecting:
+            functional.cross_entropy(model(letters).flatten(0, 1), letters.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -67,19 +69,18 @@ def measure(rounds: int) -> None:
         times = []
         for _ in range(2):
             began = process_time()
-            with debugger.collect(model, rank_id=0):
-                step()
+            step(debugger.collect(model, rank_id=0))
             times.append(process_time() - began)
         debugger._at_exit()
         return min(times)
 
-    step()
+    step(nullcontext())
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for _ in range(rounds):
             began = process_time()
-            step()
+            step(nullcontext())
             best["bare"] = min(best.get("bare", 9e9), process_time() - began)
             for level, task in _MODES.items():
                 best[level] = min(best.get(level, 9e9), collected(folder, level, task))
