@@ -21,9 +21,7 @@ def diagnose(target: Path, golden: Path) -> Diagnosis:
     """The answer for two dump.json files."""
     comparison = DumpComparison(target, golden, ComparisonSettings())
     engines = Engines(EngineChoice(parse_device("recorded"), "torch", None))
-    accountant = Accountant(
-        comparison.target, comparison.golden, engines, comparison.agreement, max_memory_bytes=_MEMORY
-    )
+    accountant = Accountant(comparison.target, comparison.golden, engines, comparison.limits, max_memory_bytes=_MEMORY)
 
     def steps() -> Iterator[Step]:
         for group in group_operations(comparison.target.operations):
