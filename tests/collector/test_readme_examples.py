@@ -25,7 +25,11 @@ def printed_commands() -> list[list[str]]:
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder of the examples, copied, and what each command printed there."""
     root = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(COLLECTOR / "examples", root / "collector" / "examples", ignore=shutil.ignore_patterns("*_*"))
+    shutil.copytree(
+        COLLECTOR / "examples",
+        root / "collector" / "examples",
+        ignore=shutil.ignore_patterns("*_dump", "*_gradients", "__pycache__", "*.csv"),
+    )
     (root / "pytest.ini").write_text("[pytest]\n")  # the examples stand in no repository with settings of its own
     folder, found = root, {}
     for program, *arguments in printed_commands():
