@@ -43,13 +43,13 @@ def test_node_ids_outcomes_and_findings(pytester: pytest.Pytester) -> None:
             "step3/rank0/dump.json::Mint.add.0::forward SKIPPED*",
             "step3/rank0/dump.json::Mint.clamp.0::forward PASSED*",
             "step3/rank0/dump.json::first_anomaly::step FAILED*",
+            "SKIPPED *propagated from Mint.exp.0.forward",
             "first anomaly of step 3: rank 0, Mint.exp.0.forward: normal-range",
             "  output.0 Float16 (3,) holds 1 Inf, first at [[]1[]]",
             "  called from /home/train/net.py:7, in construct: y = Mint.exp.0(x)",
             "step3/rank0/dump.json: 1 origin, 1 propagated, 1 absorbed, 1 clean (1 normal-range)",
             "results: *overflow_result_*.csv",
             "summary: *overflow_summary_*.json",
-            "SKIPPED *propagated from Mint.exp.0.forward",
         ]
     )
 
