@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from pytest_msprobe.commands.coverage_page import make_page
@@ -28,6 +33,29 @@ ELSEWHERE = {
     "collector/README.md": "collector-guide.md",
     "tests/benchmarks/README.md": "measurements.md",
 }
+#: Runs of the gallery: (page, what it shows, arguments of pytest in the folder of dumps).
+GALLERY = (
+    (
+        "precheck",
+        "A training step judged with a limit that is too strict for float32: every failure is explained by rounding.",
+        ("--msprobe-dump=gpt_tiny_tensor", "--msprobe-max-abs=1e-6"),
+    ),
+    (
+        "comparison",
+        "Two training steps of a GPT, one with a changed weight: the weight is at fault, 138 operations inherit it.",
+        ("--msprobe-dump=target", "--msprobe-golden=golden"),
+    ),
+    (
+        "overflow",
+        "Attention scores that overflow float16, and what they reach.",
+        ("--msprobe-dump=overflow_attention", "--msprobe-suite=overflow"),
+    ),
+    (
+        "gradients",
+        "Gradients of two trainings: from step 3 on, one parameter's are wrong.",
+        ("--msprobe-gradients=gradients/target", "--msprobe-golden=gradients/golden"),
+    ),
+)
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
@@ -36,9 +64,44 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     pages = {page: (ROOT / place).read_text(encoding="utf-8") for place, page in ELSEWHERE.items()}
     pages["reference/options.md"] = "\n".join(_options())
     pages["coverage.md"] = make_page()
+    pages["gallery.md"] = "\n".join(_gallery())
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
+    for name, html in _gallery_pages():
+        files.append(File.generated(config, f"gallery/{name}.html", content=html))
     return files
+
+
+def _gallery() -> Iterator[str]:
+    yield "# Gallery of pages\n"
+    yield "Pages that `--msprobe-page=report.html` writes, of dumps of the repository. [What is on a page](page.md).\n"
+    for name, text, arguments in GALLERY:
+        yield f"- [{name.capitalize()}](gallery/{name}.html){{target=_blank}}: {text} `pytest {' '.join(arguments)}`"
+
+
+def _gallery_pages() -> Iterator[tuple[str, bytes]]:
+    """(name, HTML) of each page of the gallery."""
+    dumps = ROOT / "tests" / "dumps"
+    with tempfile.TemporaryDirectory() as folder:
+        for dump in ("gpt_tiny_tensor", "overflow_attention", "gradients"):
+            (Path(folder) / dump).symlink_to(dumps / dump)
+        with tarfile.open(dumps / "gpt_perturbed" / "dumps.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
+        for name, _, arguments in GALLERY:
+            page = Path(folder) / f"{name}.html"
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "--rootdir=.",
+                "-c=/dev/null",
+                f"--msprobe-page={page.name}",
+            ]
+            done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+            if not page.exists():
+                raise PluginError(f"gallery: {' '.join(arguments)} wrote no page:\n{done.stdout}{done.stderr}")
+            yield name, page.read_bytes()
 
 
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
