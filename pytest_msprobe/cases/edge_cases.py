@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil, inf, nan, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, tensors_in
-from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, map_leaves
+
+if TYPE_CHECKING:
+    from pytest_msprobe.cases.case import Case
 
 #: How each is made, in words; by the names that end the names of their items.
 EDGE_CASES = {
