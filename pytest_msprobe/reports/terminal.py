@@ -67,6 +67,7 @@ class VerdictCounts:
     _explained: int = 0
     _unexplained: list[str] = field(default_factory=list)
     _judged: int = 0
+    _first: tuple[tuple[bool, int, int], str] | None = None
     _worst: list[tuple[tuple[bool, bool, float], int, str, VerdictRow, OutputRow | None]] = field(default_factory=list)
 
     def add(self, name: str, row: VerdictRow) -> None:
@@ -84,6 +85,8 @@ class VerdictCounts:
         output = row.worst
         self._judged += 1
         is_wrong = is_failed and row.rounding != EXPLAINED
+        if is_failed:
+            self._note_first(name, row, is_wrong=is_wrong)
         badness = output.badness[1] if output else math.inf
         entry = ((is_failed, is_wrong, badness), -self._judged, name, row, output)
         keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
@@ -113,6 +116,8 @@ class VerdictCounts:
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
             yield Line(f"failing {self.kinds}: {kinds}{more}", "red")
         if verbosity >= 0:
+            if self._first is not None and self.failed.total() > 1:
+                yield Line(f"first in execution order: {self._first[1]}"[:_REASON_WIDTH], "red")
             yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
 
@@ -133,6 +138,15 @@ class VerdictCounts:
             yield Line(f"  {count:>6}  {first if len(first) <= _REASON_WIDTH else f'{first[: _REASON_WIDTH - 3]}...'}")
         if len(self.reasons) > most:
             yield Line(f"  and {len(self.reasons) - most} more reasons; pytest -v shows all of them")
+
+    def _note_first(self, name: str, row: VerdictRow, *, is_wrong: bool) -> None:
+        """Keep the failure that comes first in the training; those that rounding explains come after all others."""
+        place = row.place
+        if place is None or place.order < 0:
+            return
+        key = not is_wrong, place.step or 0, place.order
+        if self._first is None or key < self._first[0]:
+            self._first = key, ", ".join(filter(None, (f"{name} {row.label}".rstrip(), place.source)))
 
     def _count_rounding(self, name: str, row: VerdictRow) -> None:
         if row.rounding == EXPLAINED:
