@@ -249,6 +249,8 @@ class Workspace:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # A job in the background of a script ignores SIGINT, and so would its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         return process, folder
 

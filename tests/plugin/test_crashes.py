@@ -191,6 +191,8 @@ def test_failures_before_ctrl_c_are_remembered_for_last_failed(pytester: pytest.
         [sys.executable, "-m", "pytest", "--msprobe-dump=dump.json", "-n", workers],
         stdout=subprocess.PIPE,
         start_new_session=True,
+        # A job in the background of a script ignores SIGINT, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (pytester.path / "hanging").exists() or not {"Mint.neg.0", "Mint.neg.1"} <= calls_so_far(pytester.path):
         assert process.poll() is None
