@@ -68,7 +68,7 @@ class ComparisonSummary(RowSummary):
         elif not faults and any(key.differs for step in steps for key in step.account.keys):
             yield "no operation is found to be wrong on either side: all that was accounted for is rounding"
         elif not faults:
-            yield "every value that was compared is equal, bit by bit"
+            yield "every tensor that was compared is equal, bit by bit"
 
 
 def divergence_lines(divergences: Mapping[str, Divergence]) -> Iterator[str]:

@@ -116,9 +116,8 @@ class ComparisonSuite(Suite):
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
         account = self._accountant(record.file).account(found)
-        is_readable = not found.fault and all(value.status != "unreadable" for value in found.values)
         passes = self.settings.inherited == "pass"
-        verdict = accounted(verdict, account, inherited_passes=passes, is_readable=is_readable)
+        verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
         return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
 
     def accounts(self, comparison: DumpComparison) -> bool:
@@ -264,6 +263,17 @@ def _operation(record: Record) -> Operation:
 def _found(comparison: DumpComparison, record: Record) -> OperationComparison:
     operation = _operation(record)
     return comparison.golden_only(operation) if _payload(record).is_golden_only else comparison.verdict(operation)
+
+
+def _is_excusable(found: OperationComparison, kind: str) -> bool:
+    """Whether an account of `kind` can explain the operation's errors: not a file that cannot be read, and not another
+    plain argument (a number, a text) where all tensors are equal.
+    """
+    if found.fault or any(value.status == "unreadable" for value in found.values):
+        return False
+    wrong = [value for value in found.values if value.status == "error"]
+    leaves = [leaf for value in wrong for leaf in (value.target, value.golden) if leaf is not None]
+    return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
 
 
 def _explanation(found: OperationComparison, comparison: DumpComparison, frame: Frame | None) -> str:

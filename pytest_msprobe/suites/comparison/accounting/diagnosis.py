@@ -109,7 +109,7 @@ class Diagnosis:
     def _sentences(self) -> Iterator[str]:
         inheriting = sum(kind in ("inherited", "rounding") for kind in (step.account.kind for step in self.steps))
         if self.outcome == "equal":
-            yield "Every value that was compared is equal, bit by bit."
+            yield "Every tensor that was compared is equal, bit by bit."
         elif self.outcome == "fault":
             state, others = self._initial_state()
             shown = [*state, *(self._sentence(fault) for fault in others[:_MOST_SHOWN])]

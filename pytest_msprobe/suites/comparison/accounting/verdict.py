@@ -11,18 +11,18 @@ from pytest_msprobe.verdicts import Verdict
 _WORDS = dict(zip(PARTS, ("born in the target", "inherited", "defined differently", "born in the golden run")))
 
 
-def accounted(verdict: Verdict, account: Account, *, inherited_passes: bool, is_readable: bool) -> Verdict:
+def accounted(verdict: Verdict, account: Account, *, inherited_passes: bool, is_excusable: bool) -> Verdict:
     """`verdict` by distances, changed by what the `account` shows.
 
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
-    where `inherited_passes` and all its values could be read.
+    where `inherited_passes` and `is_excusable`: no value of it is in question beside those that the account splits.
     """
     if account.kind == "fault":
         sentences = [f"{output.path}: {text}" for output, _, text in account.blamed]
         lines = [*sentences, *(shown(output) for output in account.outputs)]
         explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
-    if verdict.status != "error" or not is_readable:
+    if verdict.status != "error" or not is_excusable:
         return verdict
     if account.kind in ("unmatched", "unaccounted"):
         why = f"judged by its distance alone: {account.reason}" if account.reason else ""

@@ -53,7 +53,7 @@ def test_an_operation_at_fault_leads() -> None:
 def test_equal_runs_and_rounding_blame_nothing() -> None:
     equal, rounding = ComparisonSummary(), ComparisonSummary()
     equal.add(row("Mint.exp.0.forward", 0, account(0, "equal", key("input.0", "a", "a"), key("output.0", "b", "b"))))
-    assert next(iter(equal.lines())) == "every value that was compared is equal, bit by bit"
+    assert next(iter(equal.lines())) == "every tensor that was compared is equal, bit by bit"
     last = account(0, "rounding", key("input.0", "a", "a"), key("output.0", "b", "B"))
     rounding.add(row("Mint.exp.0.forward", 0, last))
     assert next(iter(rounding.lines())).startswith("no operation is found to be wrong")
