@@ -85,7 +85,7 @@ def test_multi_card_gives_each_device_a_worker(
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 6"])
     alone = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "0", "--msprobe-out=alone")
     alone.assert_outcomes(passed=2, failed=1, skipped=2)
-    assert "gw0" not in alone.stdout.str()
+    assert "devices of the workers" not in alone.stdout.str()
 
 
 @pytest.mark.parametrize("template", ["ci"], indirect=True)
