@@ -111,6 +111,7 @@ SUITES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "comparison": (dumps, ["--msprobe-dump=target", "--msprobe-golden=golden"]),
     "overflow": (overflowing, ["--msprobe-dump=target", "--msprobe-suite=overflow"]),
     "gradients": (gradients, ["--msprobe-gradients=target", "--msprobe-golden=golden"]),
+    "repeat": (dumps, ["--msprobe-dump=target", "--msprobe-suite=repeat", "--msprobe-repeat=2"]),
 }
 
 
