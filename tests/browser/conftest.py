@@ -20,8 +20,6 @@ from pytest_msprobe.commands.page import _suite
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page.page import write_page
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
 #: Each sets `document.title` if it ever runs.
 ATTACKS = (
@@ -33,7 +31,9 @@ ATTACKS = (
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[webdriver.Chrome]:
+def browser() -> Iterator[Any]:
+    # Here and not above: pytest loads this file for every run in this repository, also where selenium is missing.
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no chromium and chromedriver here (Debian: apt-get install chromium chromium-driver)")

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-
 from msprobe_collector.pytorch import PrecisionDebugger
 
 
