@@ -6,8 +6,7 @@ import os
 import random
 
 from msprobe_collector.mindspore.dropout_removal import remove_dropout, restore_dropout
-
-_MAX_SEED = 2**32 - 1
+from msprobe_collector.seed_arguments import check_seed_arguments
 
 
 def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
@@ -27,7 +26,7 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         ValueError: `seed` is out of range.
         RuntimeError: by MindSpore: deterministic computing was on and cannot be switched off.
     """
-    _check(seed, mode=mode, rm_dropout=rm_dropout)
+    check_seed_arguments(seed, mode=mode, rm_dropout=rm_dropout)
     import mindspore
 
     os.environ["PYTHONHASHSEED"] = str(seed)
@@ -41,13 +40,3 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         remove_dropout()
     else:
         restore_dropout()
-
-
-def _check(seed: object, **flags: object) -> None:
-    if type(seed) is not int:
-        raise TypeError(f"seed_all: seed: {seed!r} is not a whole number")
-    if not 0 <= seed <= _MAX_SEED:
-        raise ValueError(f"seed_all: seed: {seed} is not from 0 to {_MAX_SEED}")
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"seed_all: {name}: {flag!r} is neither True nor False")

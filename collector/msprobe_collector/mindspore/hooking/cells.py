@@ -12,6 +12,7 @@ from msprobe_collector.mindspore.hooking.gradients import GradientTap, Sources
 from msprobe_collector.recording.activity import Activity, backward_parent
 from msprobe_collector.recording.backward_call import BackwardCall
 from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.layers import named_layers
 from msprobe_collector.recording.open_record import OpenRecord
 from msprobe_collector.recording.recorder import Recorder
 
@@ -20,13 +21,7 @@ logger = logging.getLogger("msprobe_collector")
 
 def named_cells(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Cell) of every Cell below the `models`, each once under its first path; the models have the path ""."""
-    seen: set[int] = set()
-    for index, model in enumerate(models):
-        front = f"{index}." if len(models) > 1 else ""
-        for path, cell in model.cells_and_names():
-            if id(cell) not in seen:
-                seen.add(id(cell))
-                yield (f"{front}{path}" if path else ""), cell
+    return named_layers(models, lambda model: model.cells_and_names())
 
 
 class CellCalls:

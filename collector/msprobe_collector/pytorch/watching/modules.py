@@ -14,6 +14,7 @@ from msprobe_collector.pytorch.watching.recomputation import Recomputation
 from msprobe_collector.recording.activity import Activity, backward_parent
 from msprobe_collector.recording.backward_call import BackwardCall
 from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.layers import named_layers
 from msprobe_collector.recording.method_swaps import MethodSwaps
 from msprobe_collector.recording.open_record import OpenRecord
 from msprobe_collector.recording.recorder import Recorder
@@ -21,13 +22,7 @@ from msprobe_collector.recording.recorder import Recorder
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """(path, Module) of every Module below the `models`, each once under its first path; the models have ""."""
-    seen: set[int] = set()
-    for index, model in enumerate(models):
-        front = f"{index}." if len(models) > 1 else ""
-        for path, module in model.named_modules():
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield (f"{front}{path}" if path else ""), module
+    return named_layers(models, lambda model: model.named_modules())
 
 
 def own_parameters(module: Any) -> dict[str, Any]:
