@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -185,7 +186,10 @@ def finished_calls(path: Path) -> list[str]:
 
 
 def finished_records(path: Path) -> list[str]:
-    return [row.node_id for _, row in read_json_lines(path) if row.status == "pass"]
+    """Those of calls that are complete: a call of which a part is missing is judged again as a whole."""
+    rows = [row for _, row in read_json_lines(path) if row.status == "pass"]
+    parts = Counter(row.call for row in rows)
+    return [row.node_id for row in rows if parts[row.call] == len(row.recorded)]
 
 
 def check_pair(folder: Path, calls: int) -> None:
