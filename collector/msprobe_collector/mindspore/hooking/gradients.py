@@ -8,7 +8,7 @@ gradients of a shared tensor are added up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
@@ -16,11 +16,11 @@ from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mind
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.backward_call import BackwardCall, Completed
 from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.inner_tensors import inner_tensors
 
 logger = logging.getLogger("msprobe_collector")
 
 _LEAF_SEQUENCE = (1 << 64) - 1
-_CONTAINERS = (list, tuple, dict)
 
 
 class Sources(NamedTuple):
@@ -75,25 +75,12 @@ class GradientTap:
     def sources(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Sources:
         """Where the gradients of the arguments go. To be asked before the call, which may change one in place."""
         tensors = self.tensors(arguments)
-        inner = dict(self._inner(arguments, keywords)) if self.is_supported else {}
+        inner = dict(inner_tensors(arguments, keywords, self._tensor)) if self.is_supported else {}
         with errors_of_the_script(tensors):
             nodes = [tensor._grad_node for tensor in tensors] if self.is_supported else []
             has_floating = any(node is not None for node in nodes) or any(map(_is_floating, tensors))
             inner_nodes = [tensor._grad_node for tensor in inner.values()]
         return Sources(nodes + inner_nodes, len(nodes) if has_floating else 0, tuple(inner))
-
-    def _inner(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """(path, tensor) of the tensors that are not top-level arguments."""
-        waiting = [(f"kwargs.{name}", value) for name, value in keywords.items()]
-        waiting += [(f"input.{at}", value) for at, value in enumerate(arguments) if type(value) in _CONTAINERS]
-        while waiting:
-            path, value = waiting.pop(0)
-            if isinstance(value, self._tensor):
-                yield path, value
-            elif isinstance(value, (list, tuple)):
-                waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
-            elif isinstance(value, dict):
-                waiting += [(f"{path}.{key}", item) for key, item in value.items()]
 
     def attach(
         self,

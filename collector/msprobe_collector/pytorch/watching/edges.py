@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 #: Shape and strides of a base, shape of a view of it, and the view's strides and offset in the base.
 Part = tuple[Any, Any, Any, Any]
-_CONTAINERS = (list, tuple, dict)
 
 
 class Edge(NamedTuple):
@@ -56,17 +54,3 @@ def of_view(gradient: Any, part: Part | None) -> Any:
     base_shape, base_strides, shape, (strides, offset) = part
     whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
     return whole.copy_(gradient).as_strided(shape, strides, offset)
-
-
-def inner_tensors(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(path, tensor) of the tensors that are not top-level arguments."""
-    waiting = [(f"kwargs.{name}", value) for name, value in keywords.items()]
-    waiting += [(f"input.{at}", value) for at, value in enumerate(arguments) if type(value) in _CONTAINERS]
-    while waiting:
-        path, value = waiting.pop(0)
-        if isinstance(value, torch.Tensor):
-            yield path, value
-        elif isinstance(value, (list, tuple)):
-            waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
-        elif isinstance(value, dict):
-            waiting += [(f"{path}.{key}", item) for key, item in value.items()]

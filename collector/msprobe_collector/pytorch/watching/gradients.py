@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
-from msprobe_collector.pytorch.watching.edges import Edge, Part, edge_of, edge_of_base, inner_tensors, of_view
+from msprobe_collector.pytorch.watching.edges import Edge, Part, edge_of, edge_of_base, of_view
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.backward_call import BackwardCall, Completed
 from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.inner_tensors import inner_tensors
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 #: Number of the backward pass that runs in this thread, -1 outside.
@@ -84,7 +85,7 @@ class GradientTap:
         it, and nodes run in the order in which they are made. Of a call that changes its first argument, before.
         """
         tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        inner = dict(inner_tensors(arguments, keywords))
+        inner = dict(inner_tensors(arguments, keywords, torch.Tensor))
         edges = [edge_of(tensor) for tensor in (*tensors, *inner.values())]
         if is_in_place and tensors and tensors[0] is arguments[0]:
             edges[0] = edge_of_base(tensors[0])
