@@ -112,12 +112,21 @@ class ComparisonSuite(Suite):
         found = _found(comparison, record)
         verdict = self._by_distance(comparison, found)
         if not self.accounts(comparison):
-            return verdict
+            return self._observed(comparison, found, verdict)
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
         account = self._accountant(record.file).account(found)
         passes = self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
+        return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+
+    def _observed(self, comparison: DumpComparison, found: OperationComparison, verdict: Verdict) -> Verdict:
+        """With what fingerprints, checksums and statistics tell of where differences begin."""
+        if self.settings.accounting == "off" and self.settings.diagnosis is None:
+            return verdict
+        from pytest_msprobe.suites.comparison.accounting.observed import observed
+
+        account = observed(found, comparison.limits)
         return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
 
     def accounts(self, comparison: DumpComparison) -> bool:

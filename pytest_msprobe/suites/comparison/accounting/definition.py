@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import canonical_dtype
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_attributes, map_leaves
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
 
@@ -26,7 +26,7 @@ def definition(target: Call, golden: Call) -> str:
 
 
 def _plain(call: Call) -> dict[str, str]:
-    """Arguments that are not tensors, as text, by their place; tensors by their number of dimensions."""
+    """Arguments and attributes that are not tensors, as text, by their place."""
     found: dict[str, str] = {}
 
     def note(path: LeafPath, value: object) -> None:
@@ -34,6 +34,7 @@ def _plain(call: Call) -> dict[str, str]:
         found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
 
     map_leaves(call, note)
+    map_attributes(call, note)
     return found
 
 

@@ -19,7 +19,7 @@ def accounted(verdict: Verdict, account: Account, *, inherited_passes: bool, is_
     """
     if account.kind == "fault":
         sentences = [f"{output.path}: {text}" for output, _, text in account.blamed]
-        lines = [*sentences, *(shown(output) for output in account.outputs)]
+        lines = [*sentences, *(shown(output) for output in account.outputs if output.shares)]
         explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
     if verdict.status != "error" or not is_excusable:
