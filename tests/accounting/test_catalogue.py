@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from accounting.causes import CAUSES, Cause, write_pair
-from accounting.clean_pairs import CLEAN, CleanPair, write_clean
+from accounting.causes import CAUSES, Cause
+from accounting.clean_pairs import CLEAN, CleanPair
 from accounting.diagnosing import diagnose
 from accounting.page import is_right, name_of
 
@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause.name in PLANTED], ids=lambda cause: cause.name)
 def test_the_planted_cause_is_named_and_nothing_else(cause: Cause, tmp_path: Path) -> None:
-    diagnosis = diagnose(*write_pair(cause, tmp_path))
+    diagnosis = diagnose(*cause.write(tmp_path))
     assert is_right(cause, diagnosis), [name_of(fault) for fault in diagnosis.faults]
     assert diagnosis.outcome == "fault"
     assert len(diagnosis.faults[0].reached) > 0
@@ -42,7 +42,7 @@ def test_the_planted_cause_is_named_and_nothing_else(cause: Cause, tmp_path: Pat
 
 @pytest.mark.parametrize("pair", [pair for pair in CLEAN if pair.name in RIGHT], ids=lambda pair: pair.name)
 def test_nothing_is_blamed_where_nothing_is_wrong(pair: CleanPair, tmp_path: Path) -> None:
-    diagnosis = diagnose(*write_clean(pair, tmp_path))
+    diagnosis = diagnose(*pair.write(tmp_path))
     assert diagnosis.faults == ()
     assert diagnosis.outcome == "rounding"
     assert "all of it rounding" in diagnosis.text

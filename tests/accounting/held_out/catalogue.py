@@ -34,21 +34,20 @@ class HeldOut:
     target: dict[str, Any] = field(default_factory=dict)
     golden: dict[str, Any] = field(default_factory=dict)
 
-
-def write(pair: HeldOut, folder: Path) -> tuple[Path, Path]:
-    """(target, golden) dumps, each by a process of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    script = Path(__file__).with_name(_SCRIPTS[pair.framework])
-    found = []
-    for side, options in (("target", pair.target), ("golden", pair.golden)):
-        wanted = json.dumps({"network": pair.network, **options})
-        command = [sys.executable, str(script), str(folder / side), wanted]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{pair.name}: {' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        found.append(next((folder / side).rglob("dump.json")))
-    return found[0], found[1]
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """(target, golden) dumps, each by a process of its own."""
+        folder.mkdir(parents=True, exist_ok=True)
+        script = Path(__file__).with_name(_SCRIPTS[self.framework])
+        found = []
+        for side, options in (("target", self.target), ("golden", self.golden)):
+            wanted = json.dumps({"network": self.network, **options})
+            command = [sys.executable, str(script), str(folder / side), wanted]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{self.name}: {command} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            found.append(next((folder / side).rglob("dump.json")))
+        return found[0], found[1]
 
 
 def _torch(name: str, kind: str, network: str, expected: tuple[str, ...], **target: Any) -> HeldOut:

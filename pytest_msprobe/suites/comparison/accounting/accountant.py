@@ -228,7 +228,7 @@ class Accountant:
         blamed: dict[str, str] = {}
         ratio: float | None = None
         for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
-            if terms.weight(part) < SHARE:
+            if terms.weight(part) < SHARE or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
             if _is_wrong(judgement) and not _takes_rounded_inputs(call, direction, output):
