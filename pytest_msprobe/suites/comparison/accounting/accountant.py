@@ -144,13 +144,14 @@ class Accountant:
         )
 
     def _distance(self, value: ValueComparison, left: Array | None, right: Array | None) -> tuple[float | None, bool]:
-        """How far two arrays are apart, and whether that is beyond the limit of the coarser dtype."""
+        """How far two arrays are apart, and whether that is beyond their tolerance, else the limit of the dtype."""
         if left is None or right is None or value.target is None or value.golden is None or left.size != right.size:
             return None, True
         figures = measure_pair(left.reshape(-1), right.reshape(-1))
         if figures.metrics.structural:
             return None, True
-        limit = self._limits.limit(value.target.dtype, value.golden.dtype)
+        own = value.tolerance
+        limit = own.limit if own is not None else self._limits.limit(value.target.dtype, value.golden.dtype)
         far = self._limits.element_limit(limit, figures.peak)
         is_beyond = not figures.distance <= limit or (figures.metrics.max_abs or 0.0) > far
         return figures.distance, is_beyond or bool(figures.metrics.nonfinite_mismatches)
