@@ -36,12 +36,17 @@ class Answer:
 
     def __str__(self) -> str:
         if self.failure:
-            return "no table"
+            return "no table (needs MindSpore)"
         if not self.errors + self.warnings:
             return "nothing marked"
         right = {0: "the right one is not marked", 1: "the right one is first"}
         where = right.get(self.place, f"the right one is number {self.place}")
-        return f"{self.errors} errors, {self.warnings} warnings of {self.rows}; {where}"
+        return f"{self.marked}; {where}"
+
+    @property
+    def marked(self) -> str:
+        """How many rows are no pass."""
+        return str(self) if self.failure else f"{self.errors} errors, {self.warnings} warnings of {self.rows}"
 
 
 def run(pairs: Iterable[tuple[Path, Path, Path]]) -> None:
@@ -61,17 +66,23 @@ def run(pairs: Iterable[tuple[Path, Path, Path]]) -> None:
 
 
 def read(folder: Path, right: Sequence[str]) -> Answer | None:
-    """The answer for the pair in `folder`, whose right operations or values begin with one of `right`."""
+    """The answer for the pair in `folder`; names of rows of the right operations begin with one of `right`."""
     tables = sorted((folder / "msprobe").glob("compare_result_*.csv"))
     if not tables:
-        return Answer(0, 0, 0, failure="failed") if (folder / "msprobe" / "failed.txt").exists() else None
+        return (
+            Answer(0, 0, 0, failure="no MindSpore beside it") if (folder / "msprobe" / "failed.txt").exists() else None
+        )
     with tables[-1].open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    marked = [(row["NPU Name"], row["Result"]) for row in rows if row["Result"].lower() in ("error", "warning")]
-    names = [name for name, _ in marked]
-    place = next((at for at, name in enumerate(names, 1) if any(f"{name}.".startswith(f"{own}.") for own in right)), 0)
-    errors = sum(result.lower() == "error" for _, result in marked)
-    return Answer(len(rows), errors, len(marked) - errors, names[0] if names else "", place)
+    marked = [row for row in rows if row["Result"].lower() in ("error", "warning")]
+    names = [(row["NPU Name"], row["Bench Name"]) for row in marked]
+    place = next((at for at, both in enumerate(names, 1) if any(_begins(name, right) for name in both)), 0)
+    errors = sum(row["Result"].lower() == "error" for row in marked)
+    return Answer(len(rows), errors, len(marked) - errors, names[0][0] if names else "", place)
+
+
+def _begins(name: str, right: Sequence[str]) -> bool:
+    return any(f"{name}.".startswith(f"{own}.") for own in right)
 
 
 def stored() -> dict[str, Answer]:

@@ -81,18 +81,18 @@ def _rows(folder: Path, title: str, pairs: Sequence[Pair]) -> list[Row]:
     places = [folder / title / str(number) for number in range(len(pairs))]
     dumps = [_dumps(place, pair) for place, pair in zip(places, pairs)]
     msprobe_answers.run((*found, place) for place, found in zip(places, dumps))
-    answers, rows = msprobe_answers.stored(), []
+    known, found_now, rows = msprobe_answers.stored(), {}, []
     for place, pair, (target, golden) in zip(places, pairs, dumps):
         started = time.monotonic()
         diagnosis = diagnose(target, golden)
         key = f"{title}: {pair.name}, {pair.network}"
         answer = msprobe_answers.read(place, _right_names(getattr(pair, "expected", ()), diagnosis))
         if answer is not None:
-            answers[key] = answer
-        row = Row(pair, diagnosis, answers.get(key))
+            found_now[key] = answer
+        row = Row(pair, diagnosis, answer or known.get(key))
         rows.append(row)
         sys.stderr.write(f"{key}: {row.is_right} {row.named} {time.monotonic() - started:.0f} s; {row.msprobe}\n")
-    msprobe_answers.store(answers)
+    msprobe_answers.store({**msprobe_answers.stored(), **found_now})
     return rows
 
 
@@ -102,13 +102,9 @@ def _dumps(place: Path, pair: Pair) -> tuple[Path, Path]:
 
 
 def _right_names(expected: Sequence[str], diagnosis: Diagnosis) -> list[str]:
-    """What the names of right rows begin with: the planted calls, or the value that is changed, in its first user."""
+    """What the names of right rows begin with: the planted calls, or the first call that uses the changed value."""
     calls = [name.rpartition(" ")[2] for name in expected if "." in name and not name.startswith("parameter")]
-    values = [f"{fault.step.record}.{fault.value}" for fault in diagnosis.faults if fault.kind in _VALUES]
-    return calls or values
-
-
-_VALUES = ("parameter", "batch", "constant")
+    return calls or [fault.step.operation.call for fault in diagnosis.faults]
 
 
 def _planted(rows: Sequence[Row]) -> Iterator[str]:
@@ -147,14 +143,14 @@ def _counts(planted: Sequence[Row], clean: Sequence[Row]) -> Iterator[str]:
     right, blamed = sum(row.is_right for row in planted), sum(not row.is_right for row in clean)
     yield f"{right} of {len(planted)} planted causes are named exactly, with nothing else beside them."
     yield f"In {blamed} of {len(clean)} pairs in which nothing is wrong, an operation is blamed."
-    asked = [row.msprobe for row in planted if row.msprobe is not None]
+    asked = [row.msprobe for row in planted if row.msprobe is not None and not row.msprobe.failure]
     if asked:
         first, among = sum(answer.place == 1 for answer in asked), sum(answer.place > 0 for answer in asked)
         yield (
             f"msProbe marks the right operation or value first in {first} of {len(asked)}, behind others in "
             f"{among - first}, and not at all in {len(asked) - among}."
         )
-    unplanted = [row.msprobe for row in clean if row.msprobe is not None]
+    unplanted = [row.msprobe for row in clean if row.msprobe is not None and not row.msprobe.failure]
     if unplanted:
         marked = sum(answer.errors + answer.warnings > 0 for answer in unplanted)
         yield f"Of {len(unplanted)} pairs in which nothing is wrong it marks rows in {marked}."
