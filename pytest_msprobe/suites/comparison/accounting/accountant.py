@@ -33,7 +33,8 @@ from pytest_msprobe.suites.comparison.accounting.output_accounts import (
     of_other_shapes,
     with_growth,
 )
-from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED, Terms, split
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.accounting.terms import Terms, split
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits
 from pytest_msprobe.suites.comparison.figures import measure_pair
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pytest_msprobe.suites.comparison.accounting import observed_text
-from pytest_msprobe.suites.comparison.accounting.account import Basis
+from pytest_msprobe.suites.comparison.accounting.account import Basis, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
-from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
 from pytest_msprobe.suites.comparison.side import Side
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
@@ -50,11 +49,16 @@ class Diagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts."""
         missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
         holds_tensors = observed_text.basis_of(steps) == "tensors"
-        causes = Causes(
-            DataFlow(steps),
-            lambda *found: holds_tensors and is_wrong_sum((target, golden), *found),
-            is_whole=missing == 0,
-        )
+
+        def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
+            if not holds_tensors:
+                return False
+            # Without tensors the comparison needs no NumPy.
+            from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
+
+            return is_wrong_sum((target, golden), step, key, sources)
+
+        causes = Causes(DataFlow(steps), is_wrong, is_whole=missing == 0)
         faults = causes.find()
         return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, frozenset(causes.passed_on), missing)
 

@@ -10,7 +10,7 @@ from pytest_msprobe.suites.comparison.accounting.account import ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
 from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_partner, is_cast
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
-from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
 
 FaultKind = Literal[
     "born",

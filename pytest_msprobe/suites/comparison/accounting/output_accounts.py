@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from pytest_msprobe.suites.comparison.accounting.account import Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.terms import DEFINED, INHERITED
+from pytest_msprobe.suites.comparison.accounting.parts import DEFINED, INHERITED
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
 #: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.

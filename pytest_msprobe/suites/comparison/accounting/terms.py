@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import unravelled
+from pytest_msprobe.suites.comparison.accounting.parts import PARTS
 
 Array = npt.NDArray[Any]
-
-BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount
-from pytest_msprobe.suites.comparison.accounting.terms import INHERITED, PARTS
+from pytest_msprobe.suites.comparison.accounting.parts import INHERITED, PARTS
 from pytest_msprobe.verdicts import Verdict
 
 _WORDS = dict(zip(PARTS, ("born in the target", "inherited", "defined differently", "born in the golden run")))
