@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,10 @@ class Framework:
     def debugger_type(self) -> Any:
         return importlib.import_module(f"msprobe_collector.{self.collector}").PrecisionDebugger
 
+    @property
+    def monitor_type(self) -> Any:
+        return importlib.import_module(f"msprobe_collector.{self.collector}").GradientMonitor
+
     def make_training(self) -> Any:
         """The small GPT with its batch."""
         return importlib.import_module(self.training).Training()
@@ -71,6 +75,10 @@ class Framework:
 
     def gradient(self, function: Callable[[Any], Any], tensor: Any) -> Any:
         """Take the gradient of the number function(tensor)."""
+        raise NotImplementedError
+
+    def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
+        """(gradient descent on parameters with these `values`, update(gradients) -> what the parameters are then)."""
         raise NotImplementedError
 
 
@@ -111,6 +119,18 @@ class MindSpore(Framework):
 
         return mindspore.grad(function)(tensor)
 
+    def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
+        from mindspore import Parameter, nn
+
+        parameters = [Parameter(self.tensor(value), name) for name, value in values.items()]
+        optimizer = nn.SGD(parameters, 0.1)
+
+        def update(gradients: Mapping[str, Any]) -> list[np.ndarray]:
+            optimizer(tuple(self.tensor(gradient) for gradient in gradients.values()))
+            return [self.array(parameter) for parameter in parameters]
+
+        return optimizer, update
+
 
 class PyTorch(Framework):
     name = "torch"
@@ -149,6 +169,20 @@ class PyTorch(Framework):
         leaf = tensor.detach().requires_grad_()
         function(leaf).backward()
         return leaf.grad
+
+    def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
+        import torch
+
+        parameters = {name: torch.nn.Parameter(self.tensor(value)) for name, value in values.items()}
+        optimizer = torch.optim.SGD(parameters.items(), 0.1)
+
+        def update(gradients: Mapping[str, Any]) -> list[np.ndarray]:
+            for name, gradient in gradients.items():
+                parameters[name].grad = self.tensor(gradient)
+            optimizer.step()
+            return [self.array(parameter) for parameter in parameters.values()]
+
+        return optimizer, update
 
 
 FRAMEWORKS: tuple[Framework, ...] = (MindSpore(), PyTorch())
