@@ -13,7 +13,6 @@ from torch import autograd
 from msprobe_collector.pytorch.watching.gradients import graph_task
 from msprobe_collector.recording.method_swaps import MethodSwaps
 
-
 #: What `torch.autograd.backward` and `grad` call to run a backward pass.
 RUN_BACKWARD = "_engine_run_backward"
 
