@@ -1,4 +1,4 @@
-"""A stand-in for torch_npu on a machine without NPU: `npu` is another name of the CPU, and a few functions are fused."""
+"""A stand-in for torch_npu on a machine without NPU: `npu` is another name of the CPU, and some functions are fused."""
 
 from __future__ import annotations
 
