@@ -35,7 +35,8 @@ def test_recorded_values_are_right_and_what_is_skipped_has_a_name(tmp_path: Path
         f"--msprobe-dump={tmp_path / 'dumps'}", "--msprobe-standard=backward-error", "--msprobe-jsonl=rows.jsonl", "-q"
     )
     rows = [json.loads(line) for line in (pytester.path / "rows.jsonl").read_text().splitlines()]
-    counts = {outcome: [row for row in rows if row["outcome"] == outcome] for outcome in ("passed", "failed", "skipped")}
+    outcomes = ("passed", "failed", "skipped")
+    counts = {outcome: [row for row in rows if row["outcome"] == outcome] for outcome in outcomes}
     assert len(counts["passed"]) > 1800
     for row in counts["failed"]:
         assert all(part in json.dumps(row) for part in UNDER_AUTOCAST), row
