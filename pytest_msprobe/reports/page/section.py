@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,9 @@ class Summary(Protocol):
 
     def lines(self) -> Iterable[str]:
         """The findings, most important first."""
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """By (dump, call, part), what all rows together say that a record does; asked after `lines`."""
 
 
 class ShownSuite(Protocol):
@@ -115,7 +118,13 @@ class Section:
         # A run that continued a CSV pair has rows of before whose dump it does not know.
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.calls_tell_files)
         rows = [columns for _, columns, _ in self._rows]
+        findings = [shown(line) for line in self._summary.lines()]
+        levels = {
+            (dump, self._text(call), self._text(part)): self._text(level)
+            for (dump, call, part), level in self._summary.levels().items()
+        }
         for columns in rows:
+            columns["level"] = levels.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
             columns["slot"] = slots[columns["slot"]]
         outputs = [output for _, _, found in self._rows for output in found]
         suite = self._suite
@@ -126,7 +135,7 @@ class Section:
             "kinds": suite.kinds,
             "measure": suite.measure,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._answer.content([shown(line) for line in self._summary.lines()]),
+            "answer": self._answer.content(findings),
             "runs": self._runs,
             "slots": [_slot(dump, *self._files[dump], names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],

@@ -15,6 +15,7 @@ from pytest_msprobe.cases.cost import estimate_cost
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.installing import how_to_install, is_installed
+from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -112,13 +113,15 @@ class ComparisonSuite(Suite):
         found = _found(comparison, record)
         verdict = self._by_distance(comparison, found)
         if not self.accounts(comparison):
-            return verdict
+            return with_cell(verdict, cell_facts(found))
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
         account = self._accountant(record.file).account(found)
         passes = self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
-        return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+        verdict = replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+        beyond = {key.path: key.is_beyond for key in account.keys}
+        return with_cell(verdict, cell_facts(found, beyond, is_accounted=account.kind == "contained"))
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
