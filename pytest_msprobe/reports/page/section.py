@@ -16,7 +16,7 @@ from pytest_msprobe.verdicts import Figure, OutputRow, Place, VerdictRow
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
 _NOWHERE = Place()
 #: Columns of rows and of outputs that hold texts: as numbers of the table of texts.
-_TEXTS = ("call", "part", "outcome", "message", "source", "side", "partner", "device", "bench", "note", "level", "from")
+_TEXTS = tuple("call part outcome message source side partner partner_cell device bench note level from".split())
 _OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
 
 
@@ -155,6 +155,7 @@ class Section:
             "source": place.source or str(facts.get("called_from", "")),
             "side": place.side,
             "partner": place.partner,
+            "partner_cell": place.partner_cells[-1] if place.side == "both" and place.partner_cells else "",
             "device": row.device,
             "bench": row.bench,
             "note": row.explanation,
@@ -170,7 +171,6 @@ class Section:
             "status": _STATUS[row.status],
             "heat": _json_number(heat, 6),
             "cell": self._cell(place.cells),
-            "partner_cell": self._cell(place.partner_cells) if place.side == "both" else -1,
             "worst": next((index for index, output in enumerate(row.outputs) if output is worst), -1),
             "id": 0 if row.node_id == usual else self._text(row.node_id),
             "seconds": round(row.seconds, 4),

@@ -89,6 +89,7 @@ class Origin(NamedTuple):
 
 
 class _Cell(NamedTuple):
+    order: int
     record: str
     phase: str
     cells: tuple[str, ...]
@@ -116,7 +117,7 @@ class CellDifferences:
         if _CELL in attachment:
             facts = msgspec.convert(attachment[_CELL], CellFacts)
             inputs = _differing_inputs(attachment.get("account"))
-            self._cells.append(_Cell(operation.record, operation.phase, cells, facts, inputs))
+            self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(_LEVEL, ""))
         elif "account" not in attachment:  # by distances alone: a call whose inputs agree is where a difference begins
             if summary["first"] and operation.phase == "forward":
@@ -125,7 +126,8 @@ class CellDifferences:
                 self._origins.append(Origin(operation.record, operation.phase, cells))
 
     def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
-        """By the record of the Cell, in the order of rows; Cells in which nothing differs are left out."""
+        """By the record of the Cell, in the order of execution; Cells in which nothing differs are left out."""
+        self._cells.sort(key=lambda cell: cell.order)
         forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
         own = [
             Origin(cell.record, cell.phase, cell.cells)

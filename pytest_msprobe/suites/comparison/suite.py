@@ -25,7 +25,7 @@ from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport
 from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.verdict_row import output_rows
+from pytest_msprobe.suites.comparison.verdict_row import SHARES, output_rows
 from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
@@ -59,6 +59,7 @@ class ComparisonSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/limit", ".3g"),
+        *(Figure(name, name.capitalize(), ".3f") for name in SHARES),
     )
 
     @classmethod
@@ -199,6 +200,7 @@ class ComparisonSuite(Suite):
         if _payload(record).is_golden_only:
             place = place_in(comparison.golden, operation.record, forward)
             target = place_in(comparison.target, "")
+            place = replace(place, cells=comparison.cells_in_target(place.cells), partner_cells=place.cells)
             return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
         place = place_in(comparison.target, operation.record, forward)
         partner = comparison.matching.partners.get(operation.record)

@@ -10,6 +10,8 @@ from pytest_msprobe.suites.comparison.operation_comparison import OperationCompa
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 from pytest_msprobe.verdicts import OutputRow, Status
 
+#: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
+SHARES = ("born", "inherited", "defined")
 _STATUS: dict[str, Status] = {
     "pass": "pass",
     "warning": "pass",
@@ -45,6 +47,7 @@ def _output(value: ValueComparison, limits: DistanceLimits) -> OutputRow:
             "tolerance": value.tolerance.limit if value.tolerance is not None else None,
             **{name: getattr(figures, name, None) for name in ("cosine", "max_abs", "max_rel")},
             "ratio": _ratio(value, limits),
+            **dict.fromkeys(SHARES),
         },
     )
 

@@ -2,6 +2,8 @@
 
 const TALL = { left: 62, right: 14, top: 20, bottom: 30 };
 const LOW = { left: 108, right: 14, top: 8, bottom: 20 };
+// Height of the band that shows where differences come from, in lanes of either kind.
+const SHARES = { tall: 34, low: 14 };
 
 function theme() {
   const style = getComputedStyle(document.documentElement);
@@ -10,6 +12,7 @@ function theme() {
   return {
     text: color("text"), muted: color("muted"), line: color("line"), panel: color("panel"), accent: color("accent"),
     skip: color("skip"), explained: color("explained"), band: color("band"), pass: ramp("pass"), fail: ramp("fail"), font: "12px system-ui, sans-serif",
+    parts: Object.fromEntries(PARTS.map(([name]) => [name, color(name)])), hatch: color("hatch"),
   };
 }
 
@@ -68,11 +71,33 @@ function backwardStart(section, lane) {
   return after > 0.6 * (lane.rows.length - first) ? first : -1;
 }
 
-function laneHeight(count) { return count === 1 ? 210 : count <= 3 ? 110 : 70; }
+function laneHeight(section) {
+  const count = section.lanes.length, shares = section.split ? (count === 1 ? SHARES.tall : SHARES.low) + 6 : 0;
+  return (count === 1 ? 210 : count <= 3 ? 110 : 70) + shares;
+}
+
+// Hatching, dots and lines, so that the parts of a difference are told apart without their colours.
+function partPattern(context, name, colors) {
+  const tile = document.createElement("canvas"), size = 6;
+  tile.width = tile.height = size;
+  const draw = tile.getContext("2d");
+  draw.fillStyle = colors.parts[name];
+  draw.fillRect(0, 0, size, size);
+  draw.strokeStyle = draw.fillStyle = colors.hatch;
+  if (name === "born") {
+    draw.beginPath();
+    for (const shift of [-size, 0, size]) { draw.moveTo(shift, size); draw.lineTo(shift + size, 0); }
+    draw.stroke();
+  } else if (name === "defined") { draw.fillRect(1, 1, 2, 2); draw.fillRect(4, 4, 2, 2); }
+  else if (name === "rounding") draw.fillRect(0, 0, size, 1);
+  return context.createPattern(tile, "repeat");
+}
 
 class StripPainter {
   constructor(canvas, section, lane, isTall) {
-    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: isTall ? TALL : LOW });
+    this.shares = section.split ? SHARES[isTall ? "tall" : "low"] : 0;
+    const margin = isTall ? TALL : LOW;
+    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: { ...margin, bottom: margin.bottom + (this.shares && this.shares + 6) } });
     this.bands = bandsOf(section, lane);
     this.backward = backwardStart(section, lane);
     this.failure = firstFailure(section, lane.rows);
@@ -129,6 +154,7 @@ class StripPainter {
     }
     for (const row of later) this.drawRow(row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
     context.globalAlpha = 1;
+    if (this.shares) this.drawShares(colors, isShown, isFiltered);
     this.drawFlags(colors);
     if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
   }
@@ -213,6 +239,36 @@ class StripPainter {
     }
   }
 
+  // Where differences come from: of each pixel the row that is at fault, else the one that is farthest off.
+  drawShares(colors, isShown, isFiltered) {
+    const { context, section, lane } = this, step = (this.width - this.margin.left - this.margin.right) / section.longest;
+    const bottom = this.height - (this.isTall ? 14 : 6) - 6, width = Math.max(1, step - (step > 3 ? 1 : 0));
+    const shown = new Map();
+    for (const row of lane.rows) {
+      if (Number.isNaN(section.split[row * PARTS.length]) || (isFiltered && !isShown[row])) continue;
+      const pixel = Math.floor(this.x(section.position[row]) - step / 2), known = shown.get(pixel);
+      if (known === undefined || weight(section, row) > weight(section, known)) shown.set(pixel, row);
+    }
+    context.fillStyle = colors.line;
+    context.fillRect(this.margin.left, bottom, this.width - this.margin.left - this.margin.right, 1);
+    const patterns = PARTS.map(([name]) => partPattern(context, name, colors));
+    for (const [pixel, row] of shown) {
+      let y = bottom;
+      section.partsOf(row).forEach(([, share], at) => {
+        const height = share * this.shares;
+        y -= height;
+        context.fillStyle = patterns[at];
+        context.fillRect(pixel, y, width, height);
+      });
+    }
+    this.bars = shown;
+    if (!this.isTall) return;
+    context.fillStyle = colors.muted;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.fillText("from", this.margin.left - 6, bottom - this.shares / 2);
+  }
+
   drawFlags(colors) {
     const word = this.section.suite === "comparison" ? "first divergence" : "first failure";
     this.taken = null;
@@ -247,8 +303,16 @@ class StripPainter {
     context.beginPath(); context.arc(this.x(this.section.position[row]), this.rowY(row), 8, 0, 7); context.stroke();
   }
 
+  // The row whose bar stands at x in the band of shares; -1 for none.
+  barAt(x) {
+    const step = (this.width - this.margin.left - this.margin.right) / this.section.longest;
+    for (let pixel = Math.floor(x); pixel >= Math.floor(x - Math.max(1, step)); pixel--) if (this.bars.has(pixel)) return this.bars.get(pixel);
+    return -1;
+  }
+
   // The row nearest to a point of the canvas, within reach.
   nearest(x, y) {
+    if (this.shares && y > this.y(0) + 4) return this.barAt(x);
     const { lane } = this, around = Math.ceil((10 / (this.width - this.margin.left - this.margin.right)) * this.section.longest) + 1;
     const at = this.position(x);
     let best = -1, least = 200;
@@ -261,12 +325,15 @@ class StripPainter {
   }
 }
 
+// What stands for a pixel of the strip: faults first, then the largest distance.
+function weight(section, row) { return (section.status[row] === ERROR ? 1e300 : 0) + (section.heat[row] || 0); }
+
 function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, onBrush, onSelect }) {
   const canvas = useRef(), painter = useRef(), drag = useRef(null);
   const [hover, setHover] = useState(null);
   const [box, setBox] = useState(null);
   const isTall = section.lanes.length === 1;
-  const height = laneHeight(section.lanes.length);
+  const height = laneHeight(section);
   useLayoutEffect(() => { painter.current = new StripPainter(canvas.current, section, lane, isTall); }, [section, lane]);
   useLayoutEffect(() => {
     const draw = () => painter.current.draw(isShown, isFiltered, selected);
@@ -318,6 +385,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
       <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
+      ${section.partsOf(hover.row).filter(([, share]) => share >= 0.005).map(([, share, title]) => html`<br />${Math.round(100 * share)} % ${title}`)}
       ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
   </div>`;
 }
@@ -336,6 +404,7 @@ function Strip(props) {
       <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
         <span class="key"><i class="tick"></i>not judged</span>
         ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>${expectedWord(section).toLowerCase()}</span>`}
+        ${section.split && html`<span>below, where it comes from:</span>${PARTS.map(([name, title]) => html`<span class="key" key=${name}><i class=${`swatch swatch-${name}`}></i>${title}</span>`)}`}
         ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
         <span class="hint">drag to filter, click a point to open it</span></div></div>
     <div class="lanes">${section.lanes.map((lane) => html`<${Lane} key=${lane.number} lane=${lane} ...${props} />`)}</div>

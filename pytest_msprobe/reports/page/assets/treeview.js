@@ -66,20 +66,28 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
   const { node, own, depth, isOpen } = entry;
   const status = statusOf(own);
   const dtypes = [...own.dtypes].join(", ");
+  const difference = differenceOf(node), only = onlySide(own);
+  const words = (node.differences || []).map(([part, one]) => `; ${part}: ${one}`).join("");
   const unmatched = own.unmatched ? `, ${own.unmatched} only on one side` : "";
   const partner = node.partner && node.partner !== node.name ? node.partner : "";
   return html`<div role="treeitem" tabindex=${index ? -1 : 0} aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isChosen}
     class=${`node ${isChosen ? "chosen" : ""}`} style=${`padding-left:${depth * 16 + 4}px`} onClick=${() => onChoose(node)}
-    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}`}>
+    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}${words}`}>
     <span class="twist" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); onToggle(node); }}>${isOpen ? "▾" : "▸"}</span>
     <span class=${`mark mark-${status}`} aria-hidden="true"></span>
     <span class="node-name">${lastWords(node)}${partner && html`<i class="partner"> ↔ ${partner}</i>`}</span>
-    <span class="node-facts">${own.unmatched > 0 && html`<i class="one-sided">${own.unmatched} one-sided</i>`}<i class="dtypes">${dtypes}</i></span>
+    ${only && html`<${OnlySide} side=${only} />`}
+    ${difference && html`<i class=${`level level-${difference[0]}`}>${difference[1]}${difference[2] && html`<span title="its outputs differ" aria-label=", passed on"> →</span>`}</i>`}
+    <span class="node-facts">${own.unmatched > 0 && !only && html`<i class="one-sided">${own.unmatched} one-sided</i>`}<i class="dtypes">${dtypes}</i></span>
     <span class=${`num ${status === ERROR ? "bad" : ""}`}>${short(own.heat, 2)}</span>
     <span class=${`num ${own.counts[1] ? "bad" : ""}`}>${own.counts[1] || ""}</span>
     <span class="num">${own.counts[0] || ""}</span>
     <span class="num muted">${own.counts[2] || ""}</span>
   </div>`;
+}
+
+function OnlySide({ side }) {
+  return html`<i class=${`one-sided side-${side}`}>only in the ${side === "golden" ? "golden dump" : "target"}</i>`;
 }
 
 function TreeCall({ entry, section, isChosen, onSelect }) {
@@ -90,7 +98,7 @@ function TreeCall({ entry, section, isChosen, onSelect }) {
     style=${`padding-left:${depth * 16 + 24}px`} onClick=${() => onSelect(row)}>
     <span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>
     <span class="node-name">${section.call(row).replace(/^golden\./, "")}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}
-      ${side !== "both" && html` <i class="one-sided">only in the ${side === "golden" ? "golden dump" : "target"}</i>`}
+      ${side !== "both" && html` <${OnlySide} side=${side} />`}
       ${bare && side === "both" && bare !== section.call(row) && !partner.startsWith(section.call(row)) && html`<i class="partner"> ↔ ${bare}</i>`}</span>
     <span class="node-facts"><i class="dtypes">${output >= 0 && `${section.outputText("tested", output)} ${section.outputText("shape", output)}`}</i></span>
     <span class=${`num ${section.status[row] === ERROR ? "bad" : ""}`}>${short(section.heat[row], 2)}</span>
