@@ -16,7 +16,7 @@ from benchmarks.make_rows import rows
 from dump_builder import DumpBuilder
 from real_dumps import real_dumps
 
-from pytest_msprobe.commands.page import _suite
+from pytest_msprobe.commands.page import known_suite
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page.page import write_page
 
@@ -68,7 +68,7 @@ def of_rows(folder: Path, count: int, ranks: int, *, passes_only: bool = False) 
         if row.status == "pass" or not passes_only:
             lines.write(row.call, row)
     lines.close()
-    write_page(folder / "page.html", [folder / "rows.jsonl"], _suite)
+    write_page(folder / "page.html", [folder / "rows.jsonl"], known_suite)
     return folder / "page.html"
 
 

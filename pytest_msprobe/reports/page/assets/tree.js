@@ -88,16 +88,14 @@ class ModelTree {
   }
 }
 
-// A Cell in short: [kind, words, whether its outputs differ]; what was born inside comes before what it inherits.
+// A Cell in short: what was born inside comes before what it inherits, its forward before its backward.
 function differenceOf(node) {
-  const found = node.differences || [];
-  if (!found.length) return null;
-  const isPassedOn = found.some(([, words]) => words.endsWith("passed on"));
-  for (const [kind, start] of [["born", "born inside"], ["inherited", "inherited"]]) {
-    const words = found.map(([, one]) => one.replace(/, passed on$/, "")).filter((one) => one.startsWith(start)).sort()[0];
-    if (words) return [words.endsWith("rounding") ? "rounding" : kind, words, isPassedOn];
-  }
-  return null;
+  const found = (node.differences || []).map(([part, words]) => ({
+    part, words: words.replace(/, passed on$/, ""), isPassedOn: words.endsWith("passed on"),
+    kind: words.startsWith("born inside by rounding") ? "rounding" : words.startsWith("born inside") ? "born" : "inherited",
+  }));
+  const rank = (one) => 2 * ["born", "rounding", "inherited"].indexOf(one.kind) + (one.part !== "forward");
+  return found.sort((left, right) => rank(left) - rank(right))[0];
 }
 
 // The side that alone has all of a node; "" where both have a part.
