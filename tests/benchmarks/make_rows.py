@@ -127,7 +127,8 @@ def compared(found: VerdictRow, chance: random.Random) -> VerdictRow:
     is_wrong = found.status == "error" and not found.rounding
     is_behind = not is_wrong and layer >= WRONG_LAYER and found.status != "skip"
     born = chance.uniform(0.7, 1) if is_wrong else chance.uniform(0, 0.02) if is_behind else 1.0
-    figures = {"distance": 1e-3, "cosine": 0.9999, "max_abs": 1e-4, "max_rel": 1e-2, "ratio": chance.uniform(2, 900)}
+    ratio = chance.uniform(2, 900) if is_wrong or is_behind else 10 ** chance.uniform(-5, 0)
+    figures = {"distance": 1e-3, "cosine": 0.9999, "max_abs": 1e-4, "max_rel": 1e-2, "ratio": ratio}
     figures |= {"born": round(born, 4), "inherited": round(1 - born, 4), "defined": 0.0}
     status: Status = "error" if is_wrong or is_behind else found.status if found.status == "skip" else "pass"
     outputs = tuple(replace(output, status=status, figures=figures, rounding="") for output in found.outputs)

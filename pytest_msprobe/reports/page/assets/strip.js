@@ -76,22 +76,17 @@ function laneHeight(section) {
   return (count === 1 ? 210 : count <= 3 ? 110 : 70) + shares;
 }
 
-// Hatching, dots and lines, so that the parts of a difference are told apart without their colours.
-function partPattern(context, name, colors) {
-  const tile = document.createElement("canvas"), size = 6;
-  tile.width = tile.height = size;
-  const draw = tile.getContext("2d");
-  draw.fillStyle = colors.parts[name];
-  draw.fillRect(0, 0, size, size);
-  draw.strokeStyle = draw.fillStyle = colors.hatch;
-  if (name === "born") {
-    draw.beginPath();
-    for (const shift of [-size, 0, size]) { draw.moveTo(shift, size); draw.lineTo(shift + size, 0); }
-    draw.stroke();
-  } else if (name === "defined") { draw.fillRect(1, 1, 2, 2); draw.fillRect(4, 4, 2, 2); }
-  else if (name === "rounding") draw.fillRect(0, 0, size, 1);
-  return context.createPattern(tile, "repeat");
-}
+// Hatching, dots and lines, so that the parts of a difference are told apart without their colours: whether a point of
+// the screen is in the colour of the pattern.
+const PATTERNS = {
+  inherited: () => false,
+  rounding: (x, y) => y % 4 === 0,
+  defined: (x, y) => x % 4 < 2 && y % 4 < 2,
+  born: (x, y) => (x + y) % 5 === 0,
+};
+
+// `#rrggbb` as a number of an image's points.
+function pointOf(color) { return (0xff000000 | parseInt(color.slice(5, 7) + color.slice(3, 5) + color.slice(1, 3), 16)) >>> 0; }
 
 class StripPainter {
   constructor(canvas, section, lane, isTall) {
@@ -239,29 +234,32 @@ class StripPainter {
     }
   }
 
-  // Where differences come from: of each pixel the row that is at fault, else the one that is farthest off.
+  // Where differences come from: of each column of points the row that is at fault, else the one that is farthest off.
   drawShares(colors, isShown, isFiltered) {
-    const { context, section, lane } = this, step = (this.width - this.margin.left - this.margin.right) / section.longest;
-    const bottom = this.height - (this.isTall ? 14 : 6) - 6, width = Math.max(1, step - (step > 3 ? 1 : 0));
-    const shown = new Map();
-    for (const row of lane.rows) {
-      if (Number.isNaN(section.split[row * PARTS.length]) || (isFiltered && !isShown[row])) continue;
-      const pixel = Math.floor(this.x(section.position[row]) - step / 2), known = shown.get(pixel);
-      if (known === undefined || weight(section, row) > weight(section, known)) shown.set(pixel, row);
-    }
+    const { context, section, lane, canvas } = this, ratio = canvas.width / this.width;
+    const bottom = this.height - (this.isTall ? 14 : 6) - 6;
+    const step = ((this.width - this.margin.left - this.margin.right) / section.longest) * ratio;
+    const columns = this.bars = new Int32Array(canvas.width).fill(-1), weights = new Float64Array(canvas.width).fill(-1);
+    lane.rows.forEach((row, at) => {
+      if (Number.isNaN(section.split[row * PARTS.length]) || (isFiltered && !isShown[row])) return;
+      const weight = section.status[row] === ERROR ? Infinity : section.heat[row] || 0; // faults first
+      const from = Math.round(this.xs[at] * ratio - step / 2), to = Math.max(from + 1, Math.round(from + step) - (step > 4 ? 1 : 0));
+      for (let x = from; x < to; x++) if (weight > weights[x]) { weights[x] = weight; columns[x] = row; }
+    });
+    const height = Math.round(this.shares * ratio), image = context.createImageData(canvas.width, height);
+    const points = new Uint32Array(image.data.buffer), hatch = pointOf(colors.hatch);
+    const fills = PARTS.map(([name]) => [pointOf(colors.parts[name]), PATTERNS[name]]);
+    columns.forEach((row, x) => {
+      if (row < 0) return;
+      let y = height, sum = 0;
+      fills.forEach(([color, isHatch], part) => {
+        sum += section.split[row * PARTS.length + part];
+        for (const end = Math.max(0, Math.round(height * (1 - sum))); y > end;) { y--; points[y * canvas.width + x] = isHatch(x, y) ? hatch : color; }
+      });
+    });
+    context.putImageData(image, 0, Math.round((bottom - this.shares) * ratio));
     context.fillStyle = colors.line;
     context.fillRect(this.margin.left, bottom, this.width - this.margin.left - this.margin.right, 1);
-    const patterns = PARTS.map(([name]) => partPattern(context, name, colors));
-    for (const [pixel, row] of shown) {
-      let y = bottom;
-      section.partsOf(row).forEach(([, share], at) => {
-        const height = share * this.shares;
-        y -= height;
-        context.fillStyle = patterns[at];
-        context.fillRect(pixel, y, width, height);
-      });
-    }
-    this.bars = shown;
     if (!this.isTall) return;
     context.fillStyle = colors.muted;
     context.textAlign = "right";
@@ -304,11 +302,7 @@ class StripPainter {
   }
 
   // The row whose bar stands at x in the band of shares; -1 for none.
-  barAt(x) {
-    const step = (this.width - this.margin.left - this.margin.right) / this.section.longest;
-    for (let pixel = Math.floor(x); pixel >= Math.floor(x - Math.max(1, step)); pixel--) if (this.bars.has(pixel)) return this.bars.get(pixel);
-    return -1;
-  }
+  barAt(x) { return this.bars[Math.round((x * this.canvas.width) / this.width)] ?? -1; }
 
   // The row nearest to a point of the canvas, within reach.
   nearest(x, y) {
@@ -324,9 +318,6 @@ class StripPainter {
     return best;
   }
 }
-
-// What stands for a pixel of the strip: faults first, then the largest distance.
-function weight(section, row) { return (section.status[row] === ERROR ? 1e300 : 0) + (section.heat[row] || 0); }
 
 function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName, onBrush, onSelect }) {
   const canvas = useRef(), painter = useRef(), drag = useRef(null);

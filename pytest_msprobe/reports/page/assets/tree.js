@@ -60,9 +60,9 @@ class ModelTree {
       for (const row of node.rows) {
         if (!isShown[row]) continue;
         own.counts[section.status[row]]++;
-        const side = section.text("side", row);
+        const side = section.columns.side[row];
         own.sides.add(side);
-        if (side !== "both") own.unmatched++;
+        if (section.texts[side] !== "both") own.unmatched++;
         if (!(section.heat[row] <= own.heat) && !Number.isNaN(section.heat[row])) { own.heat = section.heat[row]; own.worst = row; }
         if (section.dtypes[section.dtype[row]]) own.dtypes.add(section.dtypes[section.dtype[row]]);
       }
@@ -99,9 +99,9 @@ function differenceOf(node) {
 }
 
 // The side that alone has all of a node; "" where both have a part.
-function onlySide(facts) {
+function onlySide(section, facts) {
   const [side] = facts.sides;
-  return facts.sides.size === 1 && side !== "both" ? side : "";
+  return facts.sides.size === 1 && section.texts[side] !== "both" ? section.texts[side] : "";
 }
 
 function statusOf(facts) {

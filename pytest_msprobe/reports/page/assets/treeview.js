@@ -66,7 +66,7 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
   const { node, own, depth, isOpen } = entry;
   const status = statusOf(own);
   const dtypes = [...own.dtypes].join(", ");
-  const difference = differenceOf(node), only = onlySide(own);
+  const difference = differenceOf(node), only = onlySide(section, own);
   const words = (node.differences || []).map(([part, one]) => `; ${part}: ${one}`).join("");
   const unmatched = own.unmatched ? `, ${own.unmatched} only on one side` : "";
   const partner = node.partner && node.partner !== node.name ? node.partner : "";
