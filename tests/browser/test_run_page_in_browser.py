@@ -390,11 +390,10 @@ def test_the_strip_shows_what_each_difference_is_made_of(browser: Any, page_of: 
     assert all(word in legend for word in ("born here", "inherited", "defined differently", "rounding"))
     patterns = "[...document.querySelectorAll('.swatch')].map(one => getComputedStyle(one).backgroundImage)"
     assert page.run(f"return new Set({patterns}).size") == 4
-    canvas = page.element("#strip canvas")
-    left, top = page.run("const box = arguments[0].getBoundingClientRect(); return [box.x, box.y]", canvas)
-    point = webdriver.common.actions.action_builder.ActionBuilder(browser)
-    point.pointer_action.move_to_location(int(left + place), int(top + band + 8))
-    point.perform()
+    point = """const canvas = document.querySelector('#strip canvas'), box = canvas.getBoundingClientRect();
+        canvas.dispatchEvent(new PointerEvent('pointermove',
+            {clientX: box.x + arguments[0], clientY: box.y + arguments[1], bubbles: true}))"""
+    page.run(point, place, band + 8)
     page.until("document.querySelector('.tip')")
     assert "Functional.softmax.1 forward" in page.texts(".tip")[0]
     assert "100 % born here" in page.texts(".tip")[0]
