@@ -12,6 +12,7 @@ from pytest_msprobe.suites.comparison.accounting import observed_text
 from pytest_msprobe.suites.comparison.accounting.account import Basis, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
+from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.side import Side
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
@@ -34,6 +35,7 @@ class Diagnosis:
         unlinked: inputs that differ and whose maker is not known.
         passed_on: (record, place) of the outputs that differ and that another record uses.
         missing: how many records of the target were not judged in this run.
+        origins: where differences begin.
     """
 
     target: Side
@@ -43,6 +45,7 @@ class Diagnosis:
     unlinked: int
     passed_on: frozenset[tuple[str, str]]
     missing: int
+    origins: tuple[Origin, ...] = ()
 
     @classmethod
     def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
@@ -60,7 +63,16 @@ class Diagnosis:
 
         causes = Causes(DataFlow(steps), is_wrong, is_whole=missing == 0)
         faults = causes.find()
-        return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, frozenset(causes.passed_on), missing)
+        return cls(
+            target,
+            golden,
+            tuple(steps),
+            tuple(faults),
+            causes.unlinked,
+            frozenset(causes.passed_on),
+            missing,
+            tuple(causes.origins()),
+        )
 
     @property
     def basis(self) -> Basis:
@@ -198,7 +210,8 @@ class Diagnosis:
             self.basis, "operation inherits it" if count == 1 else "operations inherit it"
         )
         reach = f"; {count} {inherit}{grows}" if count else ""
-        return f"{name}{others}: {fault.sentence.rstrip('.')}{where}{reach}"
+        inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
+        return f"{name}{others}{inside}: {fault.sentence.rstrip('.')}{where}{reach}"
 
     def frame(self, fault: Fault) -> Any:
         """The line of the training script that made the call, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,20 +11,10 @@ from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, St
 from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_partner, is_cast
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.cells import Origin
 
-FaultKind = Literal[
-    "born",
-    "defined",
-    "dtype",
-    "only_one_side",
-    "parameter",
-    "batch",
-    "constant",
-    "gradient",
-    "unrecorded",
-    "first",
-    "arguments",
-]
+_ValueKind = Literal["parameter", "batch", "constant", "gradient", "unrecorded"]
+FaultKind = Literal["born", "defined", "dtype", "only_one_side", "first", "arguments", _ValueKind]
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
 #: Without tensors the first operation that differs may be right.
@@ -113,6 +103,25 @@ class Causes:
             self._link(first.step, node)
         self._reach()
         return sorted(self._by_node.values(), key=_rank)
+
+    def origins(self) -> Iterator[Origin]:
+        """Where differences begin: at the faults that were found, and at what has equal inputs and another output
+        although nothing could compute it again.
+        """
+        for fault in self._by_node.values():
+            key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
+            content = (key.target, key.golden) if key is not None and not key.is_output else None
+            for record in fault.records or [fault.step.record]:
+                step = self._flow.steps.get(record) or self._flow.golden_only.get(record) or fault.step
+                yield Origin(record, step.operation.phase, step.cells, content)
+        for step in self._flow.steps.values():
+            forward = self._flow.forward_of(step)
+            if step.account.kind != "unaccounted" or any(key.is_beyond for key in step.inputs):
+                continue
+            if forward is not None and any(key.differs for key in forward.account.keys):
+                continue
+            if any(key.is_beyond for key in step.outputs):
+                yield Origin(step.record, step.operation.phase, step.cells)
 
     def _visit(self, step: Step) -> None:
         account = step.account
