@@ -132,19 +132,17 @@ class ComparisonSuite(Suite):
             return with_cell(self._observed(comparison, found, verdict), cell_facts(found))
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
-        account = self._accountant(record.file).account(found)
-        passes = self.settings.inherited == "pass"
+        account, passes = self._accountant(record.file).account(found), self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
         verdict = _with_account(verdict, account.to_wire())
         beyond = {key.path: key.is_beyond for key in account.keys}
         return with_cell(verdict, cell_facts(found, beyond, is_accounted=account.kind == "contained"))
 
     def _observed(self, comparison: DumpComparison, found: OperationComparison, verdict: Verdict) -> Verdict:
-        if self.settings.accounting == "off" and self.settings.diagnosis is None:
-            return verdict
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
-        return _with_account(verdict, observed(found, comparison.limits).to_wire())
+        is_wanted = self.settings.accounting == "auto" or self.settings.diagnosis is not None
+        return _with_account(verdict, observed(found, comparison.limits).to_wire()) if is_wanted else verdict
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
@@ -221,8 +219,7 @@ class ComparisonSuite(Suite):
             place = replace(place, cells=comparison.cells_in_target(place.cells), partner_cells=place.cells)
             return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
         place = place_in(comparison.target, operation.record, forward)
-        partner = comparison.matching.partners.get(operation.record)
-        if partner is None:
+        if (partner := comparison.matching.partners.get(operation.record)) is None:
             return replace(place, side="target")
         cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
         return replace(place, partner=partner.record, partner_cells=cells)
