@@ -145,8 +145,10 @@ class MindSporeExecution:
         self._leaves = leaves
         self._target = target
         self._cell = _graph_tools(mindspore)[0](run) if leaves else None
-        returned = run() if self._cell is None else self._cell.run_keeping_all(*leaves)
-        tensor_type = mindspore.Tensor
+        self._take(run() if self._cell is None else self._cell.run_keeping_all(*leaves))
+
+    def _take(self, returned: Any) -> None:
+        tensor_type = self._mindspore.Tensor
         flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
         self._tensors = [value for path, value in flat if len(path) == 1 and isinstance(value, tensor_type)]
         self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
@@ -165,6 +167,9 @@ class MindSporeExecution:
         operation = _graph_tools(self._mindspore)[1]
         with _Guarded(self._mindspore, self._target):
             found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
+            if (returned := self._cell.take_returned()) is not None:
+                self._take(returned)
             return tuple(_array(gradient) for gradient in found)
 
     def _like(self, gradient: Array | None, output: Any) -> Any:
@@ -231,6 +236,9 @@ def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
 
         def run_keeping_all(self, *leaves: Any) -> Any:
             self(*leaves)
+            return self.take_returned()
+
+        def take_returned(self) -> Any:
             returned, self.returned = self.returned, None
             return returned
 
