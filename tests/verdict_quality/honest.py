@@ -21,10 +21,10 @@ FIRST_NUMBER = 5000
 
 
 def narrow_recordings(
-    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,)
+    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,), material: int = 0
 ) -> Iterator[tuple[Recording, Results]]:
     """Each call with what the same kernels return when their intermediate results are rounded to `dtype`."""
-    pairs = honest_recordings(dtype, is_wanted, seeds=seeds)
+    pairs = honest_recordings(dtype, is_wanted, seeds=seeds, material=material)
     while True:
         with narrow_inside(dtype):
             found = next(pairs, None)
@@ -34,7 +34,7 @@ def narrow_recordings(
 
 
 def honest_recordings(
-    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,)
+    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,), material: int = 0
 ) -> Iterator[tuple[Recording, Results]]:
     """Each call with what an honest kernel returns for it, in `dtype`."""
     number = FIRST_NUMBER
@@ -43,7 +43,8 @@ def honest_recordings(
             for seed in seeds:
                 name = f"{kernel.api}.{number + seed}"
                 if is_wanted(kernel.api) or is_wanted(name):
-                    found = _recorded(kernel, name, scale, dtype, np.random.default_rng(seed_of(name, scale, seed)))
+                    drawn_from = seed_of(name, scale, seed, material=material)
+                    found = _recorded(kernel, name, scale, dtype, np.random.default_rng(drawn_from))
                     if found is not None:
                         yield found
             number += 10

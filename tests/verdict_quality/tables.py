@@ -140,7 +140,8 @@ def lists(figures: Figures) -> Iterator[str]:
     for one in visible(figures.planted):
         if one.status != "error":
             sizes = f"{one.size.roundings:.3g} roundings, {one.size.conditioned:.3g} with those of the inputs"
-            yield f"MISSED   {one.standard} {one.dtype} {one.record}: {one.fault} ({sizes})"
+            use = "" if one.ratio is None else f"; {one.ratio:.2f} of its tolerance"
+            yield f"MISSED   {one.standard} {one.dtype} {one.record}: {one.fault} ({sizes}{use})"
 
 
 def caught_share(planted: Sequence[Planted]) -> float:
