@@ -63,12 +63,12 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         for share in pool.map(measure_alone, asked.shares(2 * options.processes)):
             figures += share
-    print(page.page_of(figures, fraction=options.fraction))
+    print(page.page_of(figures, fraction=options.fraction, material=options.material))
     if options.list:
         print("\n".join(tables.lists(figures)))
     if options.write_docs:
         (_TESTS.parent / "docs" / "verdict_quality.md").write_text(
-            page.page_of(figures, fraction=options.fraction), encoding="utf-8"
+            page.page_of(figures, fraction=options.fraction, material=options.material), encoding="utf-8"
         )
 
 
