@@ -195,6 +195,8 @@ class Opinions:
     @cached_property
     def _arithmetic(self) -> list[tuple[Perturbation, Sequence[Any]]]:
         """The same with what is saved for gradients as it is, which the probes have moved."""
+        if not self._incoming:
+            return self._inside  # of a forward nothing that is saved matters
         return self._with_moved_arithmetic(_PERTURBATIONS, saves_exactly=True)
 
     def _with_moved_arithmetic(

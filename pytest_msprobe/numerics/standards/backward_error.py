@@ -116,16 +116,15 @@ class BackwardError:
         inputs, *inside = answers
         if not found.is_pass or not inputs.is_known:
             return search, found
-        if _Search(pair, self, [NearAnswers(inputs), *inside]).judgement().is_pass:
+        # What is saved for gradients was moved with the inputs: it is not forgiven twice.
+        arithmetic = [Answers(pair.rounded_arithmetic(), pair.reference, inputs.format)] if inside else []
+        if _Search(pair, self, [NearAnswers(inputs), *arithmetic]).judgement().is_pass:
             return search, found
         probes = pair.probes()
-        if not probes:
-            return search, found
-        closer: list[Answers] = [ProbedAnswers(inputs, probes, pair.reference)]
-        if inside:
-            closer.append(Answers(pair.rounded_arithmetic(), pair.reference, inputs.format))
-        search = _Search(pair, self, closer)
-        return search, search.judgement()
+        if probes:
+            search = _Search(pair, self, [ProbedAnswers(inputs, probes, pair.reference), *arithmetic])
+            found = search.judgement()
+        return search, found
 
     def _probed_inside(self, pair: OutputPair, inputs: Answers, inside: Answers) -> tuple[_Search, Judgement]:
         """The search with moved arithmetic, more closely where two runs do not settle it."""
