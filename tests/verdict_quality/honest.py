@@ -59,16 +59,23 @@ def _recorded(
         return None
     with np.errstate(all="ignore"):
         wide = [_wide(value) for value in recording.call.arguments]
-        returned = kernel.forward(*wide, **recording.call.keywords)
-        outputs = [_stored(value, dtype) for value in (returned if isinstance(returned, tuple) else (returned,))]
+        outputs = _outputs(kernel, wide, recording, dtype)
         kept = recording.ideal.outputs
         values = [*outputs, *(output.value for output in kept[len(outputs) :])]
         results = Results(tuple(replace(o, value=v) for o, v in zip(kept, values)), ())
         if kernel.backward is not None and recording.wanted:
             incoming = [_wide(value) for value in recording.incoming]
-            gradients = kernel.backward(wide, [_wide(value) for value in outputs], incoming)
+            # From what a right forward has stored: each direction answers for its own precision.
+            with narrow_inside(None):
+                stored = _outputs(kernel, wide, recording, dtype)
+            gradients = kernel.backward(wide, [_wide(value) for value in stored], incoming)
             results = replace(results, gradients=tuple(_stored(g, dtype) for g in gradients))
     return recording, results
+
+
+def _outputs(kernel: Kernel, wide: list[Any], recording: Recording, dtype: np.dtype[Any]) -> list[Any]:
+    returned = kernel.forward(*wide, **recording.call.keywords)
+    return [_stored(value, dtype) for value in (returned if isinstance(returned, tuple) else (returned,))]
 
 
 def _wide(value: Any) -> Any:
