@@ -33,8 +33,8 @@ from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
 
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
 _PERTURBATIONS = (1, 2)
-#: For an error that these forgive and rounding of the output alone does not: so many more runs say how far rounding
-#: takes each element, up to so many elements.
+#: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
+#: rounding takes each element, in calls of up to so many elements.
 _PROBES = tuple(range(3, 19))
 _MOST_PROBED = 1 << 20
 #: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
@@ -74,6 +74,8 @@ class Opinions:
         self._bench = bench
         self._results = results
         self._incoming = incoming
+        self._probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
+        self._inside_probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """What a standard gets for the output at `position`."""
@@ -96,9 +98,9 @@ class Opinions:
             lambda: moved(self._inside),
             lambda: fitting(self._second),
             self._bench.operand_roundoff,
-            lambda: tuple(found.result for found in moved(self._probed)),
+            lambda count: tuple(found.result for found in moved(self._probed(count))),
             lambda: moved(self._arithmetic),
-            lambda: tuple(found.result for found in moved(self._probed_inside)),
+            lambda count: tuple(found.result for found in moved(self._probed_inside(count))),
         )
 
     def confusable(self, position: int) -> dict[str, Array]:
@@ -137,13 +139,17 @@ class Opinions:
     def _perturbed(self) -> list[tuple[Perturbation, Sequence[Any]]]:
         return self._with_moved_inputs(_PERTURBATIONS)
 
-    @cached_property
-    def _probed(self) -> list[tuple[Perturbation, Sequence[Any]]]:
-        return self._with_moved_inputs(_PROBES) if self._is_probed else []
+    def _probed(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """The first `count` probes; those that were made are kept."""
+        for number in _PROBES[len(self._probes) : count] if self._is_probed else ():
+            self._probes.append(self._with_moved_inputs((number,)))
+        return [run for runs in self._probes[:count] for run in runs]
 
-    @cached_property
-    def _probed_inside(self) -> list[tuple[Perturbation, Sequence[Any]]]:
-        return self._with_moved_arithmetic(_PROBES, saves_exactly=False) if self._is_probed else []
+    def _probed_inside(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """The same with moved arithmetic."""
+        for number in _PROBES[len(self._inside_probes) : count] if self._is_probed else ():
+            self._inside_probes.append(self._with_moved_arithmetic((number,), saves_exactly=False))
+        return [run for runs in self._inside_probes[:count] for run in runs]
 
     @property
     def _is_probed(self) -> bool:

@@ -15,6 +15,10 @@ U = 2.0**-8
 Values = np.ndarray[Any, Any]
 
 
+def nothing(count: int) -> tuple[Values, ...]:
+    return ()
+
+
 class Asked:
     """An output of two factors with an error in one element: each run moves both factors, and is counted."""
 
@@ -42,11 +46,11 @@ class Asked:
         sizes = 1.0, 2.0**-12
         return tuple(Perturbed(self.exact * (1 + self.spread * move), size) for move, size in zip(moves, sizes))
 
-    def many_runs(self) -> tuple[Values, ...]:
+    def many_runs(self, count: int) -> tuple[Values, ...]:
         """Both factors move by exactly one rounding."""
-        self.probes += 1
+        self.probes = max(self.probes, count)
         rng = np.random.default_rng(3)
-        return tuple(self.exact * (1 + self.spread * rng.choice([-1, 1], (2, 400)).sum(axis=0)) for _ in range(16))
+        return tuple(self.exact * (1 + self.spread * rng.choice([-1, 1], (2, 400)).sum(axis=0)) for _ in range(count))
 
     def no_runs(self) -> tuple[Perturbed, ...]:
         """Nothing is rounded inside."""
@@ -57,7 +61,7 @@ class Asked:
 def test_an_error_that_only_two_runs_forgive_fails() -> None:
     """Ten roundings of a product of two factors, whose rounding explains two, and twice that is forgiven."""
     asked = Asked(10 * U)
-    assert BackwardError().judge_pair(asked.pair(probes=tuple)).is_pass
+    assert BackwardError().judge_pair(asked.pair(probes=nothing)).is_pass
     found = BackwardError().judge_pair(asked.pair())
     assert not found.is_pass
     assert found.ratio is not None
@@ -69,6 +73,15 @@ def test_an_error_within_twice_what_the_probes_show_passes() -> None:
     asked = Asked(0.0)
     asked.tested = (asked.exact * (1 + 3.5 * U * rng.uniform(-1, 1, 400))).astype(BFLOAT16)
     assert BackwardError().judge_pair(asked.pair()).is_pass
+
+
+def test_a_pass_after_four_probes_asks_for_no_more() -> None:
+    """Two runs saw nothing of the one element that is off; four do."""
+    asked = Asked(3.5 * U)
+    two = asked.two_runs()
+    two[0].result[7], two[1].result[7] = asked.exact[7], asked.exact[7] * (1 + 2.0**-30)
+    assert BackwardError().judge_pair(asked.pair(perturbed=lambda: two)).is_pass
+    assert asked.probes == 4
 
 
 @pytest.mark.parametrize("error", [0.5 * U, 60 * U])
@@ -86,7 +99,7 @@ def test_what_a_forward_saves_is_not_forgiven_twice() -> None:
         moves = np.random.default_rng(5).standard_normal((2, 400))
         return tuple(Perturbed(asked.exact * (1 + 2 * U * size * m), size) for m, size in zip(moves, (1.0, 2.0**-12)))
 
-    assert BackwardError().judge_pair(asked.pair(rounded_inside=inside, probes=tuple)).is_pass
+    assert BackwardError().judge_pair(asked.pair(rounded_inside=inside, probes=nothing)).is_pass
     assert not BackwardError().judge_pair(asked.pair(rounded_inside=inside)).is_pass
     assert asked.arithmetic == 1
 
@@ -112,7 +125,7 @@ def test_fused_forgives_an_element_whose_two_answers_are_small_by_chance() -> No
     probes = tuple(exact * (1 + 8 * U * rng.standard_normal(400) * scale) for _ in range(16))
     metrics = measure(tested, exact, off_bound=1.0)
     assert not Fused().judge_pair(OutputPair(tested, exact, metrics, rounded_inside=lambda: runs)).is_pass
-    pair = OutputPair(tested, exact, metrics, rounded_inside=lambda: runs, inside_probes=lambda: probes)
+    pair = OutputPair(tested, exact, metrics, rounded_inside=lambda: runs, inside_probes=lambda count: probes[:count])
     assert Fused().judge_pair(pair).is_pass
 
 
