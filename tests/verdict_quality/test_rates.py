@@ -26,7 +26,7 @@ LEAST_CAUGHT = {
     ("cosine-maxabs", "bfloat16"): 0.80,
     # Noise of 16 roundings is among the faults, about half of which rounding of the inputs explains.
     ("backward-error", "float32"): 0.93,
-    ("backward-error", "bfloat16"): 0.90,
+    ("backward-error", "bfloat16"): 0.97,
 }
 STANDARDS = tuple(dict.fromkeys(standard for standard, _ in LEAST_CAUGHT))
 #: The page has float16 as well.
@@ -59,7 +59,7 @@ def test_ideal_outputs_pass(figures: Figures, standard: str, dtype: str) -> None
 def test_visible_faults_are_caught(figures: Figures, standard: str, dtype: str) -> None:
     of_these = [one for one in tables.visible(figures.planted) if (one.standard, one.dtype) == (standard, dtype)]
     assert len(of_these) > 800
-    assert LEAST_CAUGHT[standard, dtype] <= tables.caught_share(of_these) < 1
+    assert LEAST_CAUGHT[standard, dtype] <= tables.caught_share(of_these)
     # A NaN or an Inf passes under no standard.
     assert tables.caught_share([one for one in of_these if one.fault.endswith(("NaN", "Inf"))]) == 1
 
