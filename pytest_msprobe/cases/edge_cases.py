@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import ceil, inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import ForwardRecord, TensorValue, tensors_in
+from msprobe_collector.dump_format import ForwardRecord, Place, TensorValue, dtype_of_array, tensors_in
+from msprobe_collector.dump_format.fields import INCOMING
 from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, map_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, Output, map_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case
@@ -25,6 +26,9 @@ EDGE_CASES = {
     "nan": "three NaN put into its float tensors",
     "inf": "Inf, -Inf and Inf put into its float tensors",
 }
+#: Those whose gradients are judged as well, where the recorded call has a backward: not those of NaN and Inf, which
+#: frameworks define differently, nor those of 2^31 elements, whose gradients would take as much memory again.
+WITH_GRADIENTS = frozenset({"empty", "scalar", "broadcast", "strided", "extreme"})
 _LARGE = 2**31
 #: Bytes that checking takes for each element: a copy, float64 on both sides, the outputs.
 _BYTES_BESIDE = 4 * 8
@@ -53,7 +57,9 @@ def edge_cases_of(record: ForwardRecord) -> tuple[str, ...]:
 
 
 def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
-    """`case` with the tensors of the edge case called `name`, without gradients and recorded outputs.
+    """`case` with the tensors of the edge case called `name`, without recorded outputs.
+
+    Its gradients are those of the arguments that the recorded call has gradients of, where they are judged at all.
 
     Raises:
         NotJudged: it needs more than `max_memory_bytes`.
@@ -70,15 +76,42 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
 
     arguments, keywords = map_leaves(case.call, changed)
     call = replace(case.call, arguments=tuple(arguments), keywords=keywords, is_strided=name == "strided")
+    has_gradients = name in WITH_GRADIENTS
     return replace(
         case,
         call=call,
         forward=replace(case.forward, outputs=None),
-        backward=None,
-        wanted=(),
+        backward=case.backward if has_gradients else None,
+        wanted=case.wanted if has_gradients else (),
         notes=(*case.notes, f"constructed: {EDGE_CASES[name]}"),
         constructed=name,
     )
+
+
+def constructed_incoming(case: Case, outputs: Sequence[Output], seed: int) -> tuple[Array | None, ...]:
+    """Incoming gradients of an edge case, drawn from -1 to 1; None for an output that carries none.
+
+    Args:
+        case: the edge case.
+        outputs: what its forward returned, which no dump knows the shapes of.
+        seed: of random inputs.
+
+    Raises:
+        NotJudged: no output carries a gradient.
+    """
+    from pytest_msprobe.cases.random_data import generator_for, random_array
+
+    place = Place("", f"{case.api}-{case.constructed}.backward", INCOMING)
+    tensors = [output.value for output in outputs if len(output.path) == 1 and hasattr(output.value, "nbytes")]
+    found: list[Array | None] = []
+    for index, value in enumerate(tensors):
+        dtype = dtype_of_array(value.dtype)  # type: ignore[union-attr]  # arrays only
+        is_float = dtype is not None and dtype.kind in ("float", "complex")
+        wanted = TensorValue(dtype, value.shape, 1.0, -1.0, None, None, None)  # type: ignore[union-attr]
+        found.append(random_array(wanted, generator_for(seed, place / index), place / index) if is_float else None)
+    if all(gradient is None for gradient in found):
+        raise NotJudged("skip", "no output of this edge case carries a gradient")
+    return tuple(found)
 
 
 def _is_tensor(value: object) -> bool:

@@ -45,13 +45,14 @@ def content_of(value: object) -> tuple[object, ...]:
     """What two outputs have in common only if they are equal to the bit.
 
     dtype, shape and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads each
-    result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of other values.
+    result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what is no
+    array.
     """
     if type(value) is not np.ndarray:
         return type(value), repr(value)
     if value.nbytes <= _SMALL_BYTES:
         return value.dtype, value.shape, value.tobytes()
-    return value.dtype, value.shape, xxh3_128_digest(bytes_of(value))
+    return value.dtype, value.shape, xxh3_128_digest(bytes_of(value).data)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
