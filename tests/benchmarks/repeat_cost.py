@@ -3,7 +3,7 @@
     python tests/benchmarks/repeat_cost.py DUMP [--device torch:cpu] [--repeat 50] [--rounds 5] [--every 1]
 
 For each API call that the bare framework can run, the check of `repeat` and as many bare runs take turns; the figures
-are sums of the smallest processor times of each call. *Engine* is as many runs through the engine of this project alone.
+are sums of the smallest processor times of each call. *Engine* is as many runs through this project's engine alone.
 """
 
 from __future__ import annotations
