@@ -10,7 +10,7 @@ from msprobe_collector.dump_format import Direction, Dump
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.benchmarking import benchmark_result
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case
+from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case, refuse_lack_of_memory
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -235,6 +235,7 @@ class CallCheck:
         if isinstance(outcome, Unsupported):
             raise NotJudged("skip", f"device: {outcome}")
         if isinstance(outcome, Raised):
+            refuse_lack_of_memory(case, outcome.text)
             self._skip_refused_inputs(case, outcome, result)
             raise NotJudged("error", f"device ({device.label}): {outcome.text}")
         return device, outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_msprobe.cases.edge_cases import (
     constructed_incoming,
     edge_case,
     edge_cases_of,
+    refuse_lack_of_memory,
 )
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -129,6 +131,15 @@ def test_large_integers_take_no_float64(tmp_path: Path) -> None:
     )
     with pytest.raises(NotJudged, match=r"need up to 10\.7GB"):
         edge_case(case, "large", 10 * 10**9)
+
+
+@pytest.mark.parametrize("text", ["MemoryError: Unable to allocate 16 GiB", "RuntimeError: CUDA out of memory."])
+def test_memory_that_other_processes_hold_is_no_fault_of_the_device(tmp_path: Path, text: str) -> None:
+    case = recorded(tmp_path, X, Y)
+    refuse_lack_of_memory(edge_case(case, "nan", NO_LIMIT), text)
+    refuse_lack_of_memory(replace(case, constructed="large"), "ValueError: shape")
+    with pytest.raises(NotJudged, match="not enough memory for more than"):
+        refuse_lack_of_memory(replace(case, constructed="large"), text)
 
 
 def test_only_applicable_cases_are_made(tmp_path: Path) -> None:
