@@ -10,7 +10,7 @@ from msprobe_collector.dump_format import Direction, Dump
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.benchmarking import benchmark_result
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.edge_cases import edge_case
+from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case, refuse_lack_of_memory
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -143,7 +143,7 @@ class CallCheck:
         return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
-        incoming = read_incoming(case, self._source)
+        incoming = self._incoming(case)
         device, tested = self._tested(case, lambda execution: execution.gradients(incoming))
         if all(gradient is None for gradient in tested):
             is_null = case.backward is not None and bool(case.backward.outgoing)
@@ -174,6 +174,15 @@ class CallCheck:
 
         return self._kept(case, "backward", finding, sides)
 
+    def _incoming(self, case: Case) -> tuple[Array | None, ...]:
+        """Incoming gradients. Raises NotJudged where there are none."""
+        if not case.constructed:
+            return read_incoming(case, self._source)
+        if not case.wanted:
+            raise NotJudged("skip", "no argument of this call can be differentiated")
+        outputs = self._tested(case, lambda execution: execution.outputs)[1]
+        return constructed_incoming(case, outputs, self._settings.seed)
+
     def _kept(self, case: Case, direction: Direction, finding: Verdict, sides: Callable[[], Sides]) -> Verdict:
         """`finding`, with its evidence on disk when it failed and that was asked for."""
         if self._settings.keeper is None:
@@ -188,7 +197,7 @@ class CallCheck:
         incoming = None
         if direction == "backward":
             try:
-                incoming = read_incoming(case, self._source)
+                incoming = self._incoming(case)
             except NotJudged:
                 incoming = None
         return Sides(tested=self._outputs_of(self._device(case), case), incoming=incoming)
@@ -226,6 +235,7 @@ class CallCheck:
         if isinstance(outcome, Unsupported):
             raise NotJudged("skip", f"device: {outcome}")
         if isinstance(outcome, Raised):
+            refuse_lack_of_memory(case, outcome.text)
             self._skip_refused_inputs(case, outcome, result)
             raise NotJudged("error", f"device ({device.label}): {outcome.text}")
         return device, outcome
