@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import Dump, is_cell_record
 from msprobe_collector.dump_format.operation import Operation
 from msprobe_collector.dump_format.slot import Slot
 from msprobe_collector.dump_format.text import shown
@@ -27,8 +27,7 @@ def place_in(dump: Dump, record: str, forward: str = "") -> Place:
 def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
     """The Cells that `record` ran in, outermost first, without the word `Cell` and their call numbers."""
     known = record if record in dump.parents else forward
-    own = Operation.of(record, 0)
-    chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
+    chain = [*dump.ancestors(known), *([record] if is_cell_record(record) else [])]
     return tuple(shown(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
 
 

@@ -98,9 +98,9 @@ class TensorFolder:
             raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused")
         if self._refused:
             raise place.fault(self._refused)
-        path = self.folder / data_name
+        path = os.path.join(self.folder, data_name)  # a Path costs as much as reading a small file
         try:
-            if path.is_symlink() and not _is_inside(path, (self.folder, *self._data_dirs)):
+            if os.path.islink(path) and not _is_inside(path, (self.folder, *self._data_dirs)):
                 raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused")
             return open_plain(path)
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class TensorFolder:
             raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
 
 
-def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+def _is_inside(path: str | Path, folders: Sequence[Path]) -> bool:
     real = Path(os.path.realpath(path))
     return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
@@ -160,16 +160,16 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
 
 def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        shape, column_major, dtype = _parse_header(_header_bytes(file))
+        shape, column_major, dtype, name = _parse_header(_header_bytes(file))
     except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
         reason = shown((str(error) or type(error).__name__).splitlines()[0])[:_MOST_REASON]
         raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}") from None
     assert value.dtype is not None  # load() has seen to it
     if dtype.hasobject:
         raise place.fault(f"{value.data_name!r} holds pickled objects, which are never loaded")
-    if dtype.newbyteorder("=").name not in (value.dtype.stored_as, value.dtype.array_name):
+    if name not in (value.dtype.stored_as, value.dtype.array_name):
         raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}")
-    if tuple(shape) != value.shape:
+    if shape != value.shape:
         raise place.fault(f"{value.data_name!r} has shape {shortened(shape)}, the record says {shortened(value.shape)}")
     return shape, column_major, dtype
 
@@ -188,12 +188,15 @@ def _header_bytes(file: BinaryIO) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, whether column-major, dtype) of an .npy header; a dump has thousands of files and few distinct ones."""
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], str]:
+    """(shape, whether column-major, dtype, its name in native byte order) of an .npy header.
+
+    A dump has thousands of files and few distinct headers.
+    """
     from numpy.lib import format as npy
 
     source = BytesIO(header)
     version = npy.read_magic(source)  # type: ignore[no-untyped-call]
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, column_major, dtype = read_header(source)  # type: ignore[no-untyped-call]
-    return tuple(shape), bool(column_major), dtype
+    return tuple(shape), bool(column_major), dtype, dtype.newbyteorder("=").name
