@@ -242,8 +242,8 @@ def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
 def _tensor(mindspore: Any, array: Array, *, is_raised: bool) -> Any:
     """A tensor of its own with the values of `array`, in float64 when `is_raised`.
 
-    `Tensor` copies an array for the host, and a CPU kernel copies that once more. A large one is copied here instead, to
-    which `from_numpy` lends its memory for both: half the memory, and less than half the time.
+    `Tensor` copies an array for the host, and a CPU kernel copies that once more. A large array is copied once, here:
+    `from_numpy` uses the memory of the copy for both.
     """
     if array.nbytes < _LENT_BYTES or array.dtype.isbuiltin != 1:  # from_numpy knows NumPy's own dtypes only
         return mindspore.Tensor(contiguous(array, is_raised=is_raised))
