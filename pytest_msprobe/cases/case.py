@@ -150,7 +150,7 @@ def _refuse_large(
     values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
     if backward is not None:
         values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
-    needed = sum(needed_bytes(value) for value in values)
+    needed = needed_bytes(values)
     if needed > limit:
         largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
         raise NotJudged(

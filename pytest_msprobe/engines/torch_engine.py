@@ -71,7 +71,8 @@ class TorchEngine:
 
         arguments, keywords = map_leaves(call, convert)
         attributes = map_attributes(call, convert)
-        saving = perturbed_saving(self._torch, call, (*arguments, *keywords.values()))
+        given = (*arguments, *keywords.values())
+        saving = perturbed_saving(self._torch, call, given) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
         with self._torch.set_grad_enabled(bool(differentiate)), saving, arithmetic:
             try:

@@ -97,7 +97,7 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        edge = record.payload
+        edge = record.group.payload
         if edge is None:
             return api_headline(record)
         return f"{parse_api_name(edge.call)}, {record.part}, edge case {edge.name}: {EDGE_CASES[edge.name]}"
@@ -200,7 +200,7 @@ class PrecheckSuite(Suite):
 
             self.release(record.group)
             directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            settings, edge = self._check_settings, record.payload
+            settings, edge = self._check_settings, record.group.payload
             if edge is not None:
                 settings = replace(settings, edge_case=edge.name)
             call = recorded_call(record.group)
