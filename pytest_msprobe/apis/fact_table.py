@@ -50,6 +50,7 @@ Topic = Literal[
     "quantising",
     "random",
     "references",
+    "tensor_order",
     "torch_calls/functional",
     "torch_calls/mint",
     "torch_calls/mint_functional",
