@@ -99,6 +99,11 @@ def use_weights(file: Path, network: nn.Cell) -> None:
             parameter.set_data(Tensor(weights[name]))
 
 
+def loss_of(network: GPT, letters: Tensor, targets: Tensor) -> Tensor:
+    logits = network(letters)
+    return nn.CrossEntropyLoss()(mint.reshape(logits, (-1, len(LETTERS))), mint.reshape(targets, (-1,)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", default="config.json", help="configuration in this folder")
@@ -116,11 +121,10 @@ def main() -> None:
     if arguments.config == "gradients.json":
         debugger.monitor(optimizer)
 
-    def loss_of(letters: Tensor, targets: Tensor) -> Tensor:
-        logits = network(letters)
-        return nn.CrossEntropyLoss()(mint.reshape(logits, (-1, len(LETTERS))), mint.reshape(targets, (-1,)))
+    def loss_now(letters: Tensor, targets: Tensor) -> Tensor:
+        return loss_of(network, letters, targets)
 
-    forward_backward = mindspore.value_and_grad(loss_of, None, optimizer.parameters)
+    forward_backward = mindspore.value_and_grad(loss_now, None, optimizer.parameters)
     for number, (letters, targets) in enumerate(batches(arguments.steps)):
         debugger.start(network)
         loss, gradients = forward_backward(letters, targets)

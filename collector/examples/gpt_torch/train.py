@@ -96,6 +96,11 @@ def use_weights(file: Path, model: nn.Module) -> None:
             parameter.copy_(torch.from_numpy(weights[name]))
 
 
+def loss_of(model: GPT, letters: Tensor, targets: Tensor) -> Tensor:
+    logits = model(letters)
+    return functional.cross_entropy(torch.reshape(logits, (-1, len(LETTERS))), torch.reshape(targets, (-1,)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=3)
@@ -111,8 +116,7 @@ def main() -> None:
 
     for step, (letters, targets) in enumerate(batches(arguments.steps)):
         debugger.start(model)
-        logits = model(letters)
-        loss = functional.cross_entropy(torch.reshape(logits, (-1, len(LETTERS))), torch.reshape(targets, (-1,)))
+        loss = loss_of(model, letters, targets)
         loss.backward()
         debugger.stop()
         optimizer.step()

@@ -16,17 +16,24 @@ Tensors: TypeAlias = Mapping[LeafPath, Array]
 
 def definition(target: Call, golden: Call) -> str:
     """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
+    left, right = _plain(target), _plain(golden)
     if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
-        return f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
+        named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
             f"{golden.api.type}.{golden.api.api} ({golden.framework})"
         )
-    left, right = _plain(target), _plain(golden)
+        mine, theirs = _only_in(left, right), _only_in(right, left)
+        return f"{named}, with {mine or 'defaults'} against {theirs or 'defaults'}" if mine or theirs else named
     differing = [
         f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
         for name in dict.fromkeys((*left, *right))
         if left.get(name) != right.get(name)
     ]
     return ", ".join(differing)
+
+
+def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Arguments that are not tensors and that the other API does not get in any place."""
+    return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
 
 
 def _plain(call: Call) -> dict[str, str]:
