@@ -40,6 +40,7 @@ Topic = Literal[
     "elementary",
     "index_outputs",
     "mindspore_cpu",
+    "mixed_precision",
     "msprobe_standards",
     "nondeterministic",
     "not_judged",
