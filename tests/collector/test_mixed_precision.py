@@ -50,6 +50,8 @@ def test_nothing_fails_in_a_right_step(
     product = records()["Primitive.matmul.MatMul.0.forward"]
     assert [value["dtype"] for value in product["input_args"]] == ["Float32", "Float32"]
     assert product["output"][0]["dtype"] == "Float16"
-    result = pytester.runpytest_subprocess(f"--msprobe-dump={tmp_path / 'dump'}", "--msprobe-standard=backward-error", "-q")
+    result = pytester.runpytest_subprocess(
+        f"--msprobe-dump={tmp_path / 'dump'}", "--msprobe-standard=backward-error", "-q"
+    )
     assert result.ret == pytest.ExitCode.OK
     assert result.parseoutcomes()["passed"] >= 25
