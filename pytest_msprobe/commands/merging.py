@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_msprobe.commands.failure import CommandError
-from pytest_msprobe.reports.merge import merge_runs
+from pytest_msprobe.commands import page
+from pytest_msprobe.commands.failure import stated_errors
+from pytest_msprobe.reports.merge import MERGED_NAME, merge_runs
+from pytest_msprobe.reports.page.page import check_replaceable
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.registry import SUITES, suite_class
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,6 +24,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("sources", nargs="+", metavar="SOURCE", type=Path, help="a .jsonl file, or a folder with some")
     parser.add_argument("-o", dest="folder", metavar="DIR", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="write the page of the merged rows as well")
     parser.set_defaults(run=run)
 
 
@@ -30,20 +32,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Merge, and print the summary; 1 when there are failures.
 
     Raises:
-        CommandError: a source is not what it should be, or the folder cannot be written.
+        CommandError: a source is not what it should be, or a file cannot be written.
     """
-    try:
+    with stated_errors():
+        if arguments.page is not None:
+            check_replaceable(arguments.page)
         merged = merge_runs(arguments.sources, arguments.folder, _tally)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        raise CommandError(f"{error.filename or arguments.folder}: {error.strerror}") from None
-    sys.stdout.write("".join(f"{line}\n" for line in merged.lines()))
+        sys.stdout.write("".join(f"{line}\n" for line in merged.lines()))
+        if arguments.page is not None:
+            page.write(arguments.page, [arguments.folder / MERGED_NAME])
     return int(merged.has_failed)
 
 
 def _tally(suite: str) -> VerdictCounts:
-    if suite not in SUITES:
-        return VerdictCounts()
-    found = suite_class(suite)
-    return VerdictCounts(found.noun, found.kinds, found.figures)
+    found = page.known_suite(suite)
+    return VerdictCounts() if found is None else VerdictCounts(found.noun, found.kinds, found.figures)

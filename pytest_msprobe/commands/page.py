@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_msprobe.commands.failure import CommandError
+from pytest_msprobe.commands.failure import stated_errors
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.suites.registry import SUITES, suite_class
 
@@ -30,17 +31,18 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         CommandError: a source is not what it should be, or the page cannot be written.
     """
+    with stated_errors():
+        write(arguments.page, arguments.sources)
+
+
+def write(page: Path, sources: Sequence[Path]) -> None:
+    """Write the page of the rows in `sources`, and say where. Raises ValueError and OSError as `write_page`."""
     from pytest_msprobe.reports.page.page import write_page
 
-    try:
-        write_page(arguments.page, arguments.sources, _suite)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from None
-    sys.stdout.write(f"page: {arguments.page}\n")
+    write_page(page, sources, known_suite)
+    sys.stdout.write(f"page: {page}\n")
 
 
-def _suite(name: str) -> type[Suite] | None:
+def known_suite(name: str) -> type[Suite] | None:
+    """The suite by its name, if this version has it."""
     return suite_class(name) if name in SUITES else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ class ErrorPictures:
     def __init__(self) -> None:
         self._left = _MOST_PICTURES
 
-    def added(self, rows: Sequence[OutputRow], pairs: Sequence[tuple[Any, Any]]) -> tuple[OutputRow, ...]:
+    def added(self, rows: Sequence[OutputRow], pairs: Iterable[tuple[Any, Any]]) -> tuple[OutputRow, ...]:
         """`rows` with pictures of those that failed; `pairs` are their arrays, by row.
 
         Never raises: a picture is not a verdict.

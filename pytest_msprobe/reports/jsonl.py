@@ -50,6 +50,23 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
+    def restate(self, levels: Mapping[tuple[str, str, str], str]) -> None:
+        """Add the rows of (dump, call, part) in `levels` once more, with that property `level`: the last one counts.
+
+        Raises OSError.
+        """
+        if not levels:
+            return
+        decode = msgspec.json.Decoder(_Key).decode
+        last = {}
+        for _, line in _whole_lines(self.path):
+            found = decode(line)
+            if (key := (found.dump, found.call, found.part)) in levels:
+                last[key] = line
+        for key, line in last.items():
+            name, row = _decoded(line, str(self.path))
+            self.write(name, row.with_property("level", levels[key]))
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

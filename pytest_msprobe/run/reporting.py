@@ -127,6 +127,7 @@ class ReportPlugin:
             self._fail(f"--msprobe-out={self._out}", "", error)
         if self._lines is not None:
             try:
+                self._lines.restate(self._report.levels())
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)

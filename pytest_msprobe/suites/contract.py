@@ -111,6 +111,10 @@ class SuiteReport:
     def finish(self) -> None:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """By (dump, call, part), the property `level` of rows of which all rows together say more than they did."""
+        return {}
+
     def findings(self) -> Iterable[str]:
         """What the run amounts to, most important first."""
         return ()
@@ -145,6 +149,10 @@ class RowSummary:
     def lines(self) -> Iterable[str]:
         """The findings, most important first."""
         return ()
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """As of `SuiteReport`; asked after `lines`."""
+        return {}
 
 
 class Suite(ABC):

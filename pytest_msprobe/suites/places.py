@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from msprobe_collector.dump_format import Dump
-from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from msprobe_collector.dump_format.slot import Slot
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.verdicts import Place
@@ -26,8 +26,10 @@ def place_in(dump: Dump, record: str, forward: str = "") -> Place:
 
 def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
     """The Cells that `record` ran in, outermost first, without the word `Cell` and their call numbers."""
-    known = record if record in dump.parents else forward
     own = Operation.of(record, 0)
+    known = record if record in dump.parents else forward
+    if own.phase == GRADIENTS and dump.parents.get(record) is None:  # written when the step ends, outside of any Cell
+        known = f"{own.name}.forward.{own.number or 0}"
     chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
     return tuple(shown(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
 

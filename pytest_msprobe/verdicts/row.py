@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -87,6 +87,11 @@ class VerdictRow:
     def label(self) -> str:
         """What tells the record from the others of its call, for people: the direction; "" where the call says it."""
         return self.part if self.direction or self.part == "record" else ""
+
+    def with_property(self, name: str, value: str) -> VerdictRow:
+        """The row with the property `name` in place of the one that it has; without it when `value` is ""."""
+        others = tuple(entry for entry in self.properties if entry[0] != name)
+        return replace(self, properties=(*others, (name, value)) if value else others)
 
     def to_wire(self) -> dict[str, Any]:
         """The row in builtin types, which is all that may cross a process."""

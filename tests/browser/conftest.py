@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from benchmarks.make_rows import rows
 from dump_builder import DumpBuilder
+from planted_cells import planted
 from real_dumps import real_dumps
 
-from pytest_msprobe.commands.page import _suite
+from pytest_msprobe.commands.page import known_suite
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page.page import write_page
 
@@ -68,7 +69,7 @@ def of_rows(folder: Path, count: int, ranks: int, *, passes_only: bool = False) 
         if row.status == "pass" or not passes_only:
             lines.write(row.call, row)
     lines.close()
-    write_page(folder / "page.html", [folder / "rows.jsonl"], _suite)
+    write_page(folder / "page.html", [folder / "rows.jsonl"], known_suite)
     return folder / "page.html"
 
 
@@ -126,6 +127,27 @@ def comparison(folder: Path) -> Path:
     return of_run(folder, "--msprobe-dump=target", "--msprobe-golden=golden")
 
 
+def accounted(folder: Path) -> Path:
+    """A real step of a GPT whose second softmax is at fault, with tensors and Modules, against a right one."""
+    pytest.importorskip("torch")
+    planted(folder / "target", "aten::_softmax", "1")
+    planted(folder / "golden")
+    return of_run(folder, "--msprobe-dump=target", "--msprobe-golden=golden")
+
+
+def unmatched(folder: Path) -> Path:
+    """Two real dumps whose Cells have other names: the attention of block 0 matches nothing, on either side."""
+    for side in ("golden", "target"):
+        shutil.copytree(real_dumps() / "gpt_tiny_mix", folder / side)
+        for path in (folder / side).rglob("*.json"):
+            text = path.read_text(encoding="utf-8").replace('"data_name"', '"was"')
+            if side == "golden":
+                text = text.replace(".bs.1.a.", ".bs.1.attention.").replace(".bs.", ".blocks.")
+            path.write_text(text.replace('"task": "tensor"', '"task": "statistics"'), encoding="utf-8")
+    (folder / "cells.yaml").write_text("TopLayer: {bs: blocks}\nBlock: {a: attention}\n", encoding="utf-8")
+    return of_run(folder, "--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-layer-mapping=cells.yaml")
+
+
 def _scale(value: Any, only: str) -> None:
     """Change the statistics of all tensors in `value`, or of those below its key `only`."""
     if isinstance(value, list):
@@ -157,6 +179,8 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "large": lambda folder: of_rows(folder, 10_000, 1),
     "attacks": attacks,
     "comparison": comparison,
+    "accounted": accounted,
+    "unmatched": unmatched,
     "overflow": overflow,
     "gradients": gradients,
 }

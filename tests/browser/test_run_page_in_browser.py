@@ -22,7 +22,7 @@ from pytest_msprobe.reports.page.vendor import fetched, member
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 WIDTHS = (400, 1000, 1680)
-STATES = ("faults", "passes", "comparison", "overflow", "gradients")
+STATES = ("faults", "passes", "comparison", "accounted", "unmatched", "overflow", "gradients")
 PageOf = Callable[[str], Path]
 
 
@@ -349,6 +349,103 @@ def test_both_sides_of_a_comparison_stand_in_the_tree(browser: Any, page_of: Pag
     page.choose("Verdict", "Only on one side")
     page.has_shown("shown > 0")
     assert {name.removeprefix("golden.") for name in page.column("name")} >= {"Mint.mean.4"}
+    assert page.errors() == []
+
+
+#: How many points of the strip's canvas have each colour of a part, all of them and those left of a place.
+COUNT_PARTS = """
+    const canvas = document.querySelector('#strip canvas'), style = getComputedStyle(document.documentElement);
+    const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    const found = {};
+    for (const name of ['born', 'inherited', 'defined', 'rounding']) {
+        const hex = style.getPropertyValue('--' + name).trim();
+        const wanted = [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16));
+        found[name] = {all: 0, before: 0};
+        for (let y = arguments[1]; y < canvas.height; y++) for (let x = 0; x < canvas.width; x++) {
+            const at = 4 * (y * canvas.width + x);
+            if (!wanted.every((value, part) => Math.abs(pixels[at + part] - value) < 3)) continue;
+            found[name].all++;
+            if (x < arguments[0]) found[name].before++;
+        }
+    }
+    return found;"""
+
+
+def test_the_strip_shows_what_each_difference_is_made_of(browser: Any, page_of: PageOf) -> None:
+    page = Page(browser, page_of("accounted"), 1680)
+    (section,) = page_content(page_of("accounted"))["sections"]
+    names = [section["texts"][call] for call in section["rows"]["call"]]
+    width = page.run("return document.querySelector('#strip canvas').clientWidth")
+    place = 62 + (names.index("Functional.softmax.1") + 0.5) / len(names) * (width - 76)
+    band = page.run("return document.querySelector('#strip canvas').clientHeight") - 40
+    for theme in ("light", "dark"):
+        if page.run("return document.documentElement.dataset.theme") != theme:
+            page.click("#theme")
+        found = page.run(COUNT_PARTS, place - 3, band - 12)
+        # Two calls are at fault, some hundred inherit it, and before the first one nothing differs.
+        assert 0 < found["born"]["all"] < found["inherited"]["all"] / 20
+        assert [found[name]["before"] for name in ("born", "inherited", "defined")] == [0, 0, 0]
+    # Not by colours alone: words in the legend, patterns in the swatches, shares in words.
+    legend = page.texts("#strip .legend")[0]
+    assert all(word in legend for word in ("born here", "inherited", "defined differently", "rounding"))
+    patterns = "[...document.querySelectorAll('.swatch')].map(one => getComputedStyle(one).backgroundImage)"
+    assert page.run(f"return new Set({patterns}).size") == 4
+    point = """const canvas = document.querySelector('#strip canvas'), box = canvas.getBoundingClientRect();
+        canvas.dispatchEvent(new PointerEvent('pointermove',
+            {clientX: box.x + arguments[0], clientY: box.y + arguments[1], bubbles: true}))"""
+    page.run(point, place, band + 8)
+    page.until("document.querySelector('.tip')")
+    assert "Functional.softmax.1 forward" in page.texts(".tip")[0]
+    assert "100 % born here" in page.texts(".tip")[0]
+    page.run("location.hash = '#Functional.softmax.1.forward'")
+    page.until("document.querySelector('.details')")
+    shares = dict(zip(page.texts(".outputs thead th"), page.texts(".outputs tbody tr:last-child td")))
+    assert (shares["Born"], shares["Inherited"], shares["Defined"]) == ("1.000", "0.000", "0.000")
+    assert page.element("#error-picture")
+    assert page.errors() == []
+
+
+def test_the_tree_says_in_which_cells_a_difference_is_born(browser: Any, page_of: PageOf) -> None:
+    page = Page(browser, page_of("accounted"), 1680)
+    assert "in blocks.1.a.Attention" in page.texts("h1")[0]
+    page.write("#tree input", "softmax")
+    page.until("![...document.querySelectorAll('#tree .node-name')].some(one => one.textContent === 'head.Linear')")
+    nodes = page.run(
+        """return [...document.querySelectorAll('#tree .node:not(.call)')].map(node =>
+            [node.querySelector('.node-name').textContent, (node.querySelector('.level') || {}).textContent])"""
+    )
+    assert nodes == [
+        ["blocks.0.Block", "▼ inherited →"],
+        ["a.Attention", "▼ inherited →"],
+        ["blocks.1.Block", "born inside →"],
+        ["a.Attention", "born inside →"],
+        ["blocks.2.Block", "inherited →"],
+        ["a.Attention", "inherited →"],
+    ]
+    born = page.run("return [...document.querySelectorAll('.level-born')].map(one => one.closest('.node').title)")
+    assert len(born) == 2
+    assert all("forward: born inside, passed on; backward: born inside, passed on" in title for title in born)
+    assert page.errors() == []
+
+
+def test_cells_of_one_side_stand_below_the_cell_that_both_have(browser: Any, page_of: PageOf) -> None:
+    page = Page(browser, page_of("unmatched"), 1680)
+    page.write("#tree input", "attn")
+    page.until("document.querySelector('#tree .side-golden')")
+    nodes = page.run(
+        """return [...document.querySelectorAll('#tree .node:not(.call)')].map(node => [Number(node.ariaLevel),
+            node.querySelector('.node-name').textContent, (node.querySelector('.one-sided') || {}).title || ''])"""
+    )
+    assert [1, "bs.0.Block ↔ blocks.0.Block", ""] in nodes
+    assert [2, "a.Attn", "only in the target"] in nodes
+    assert [2, "a.Attn", "only in the golden dump"] in nodes
+    assert [2, "a.Attn ↔ blocks.1.attention.Attn", ""] in nodes
+    assert {name for level, name, _ in nodes if level == 1} == {
+        "bs.0.Block ↔ blocks.0.Block",
+        "bs.1.Block ↔ blocks.1.Block",
+    }
+    cells = page.run("return [...document.querySelectorAll('.filters option')].map(one => one.textContent)")
+    assert "blocks.1.attention.Attn" not in cells  # the name of a matched Cell is the target's
     assert page.errors() == []
 
 

@@ -143,32 +143,6 @@ def test_extra_info_false_leaves_two_files_out(make_debugger, step_folder):
     assert [path.name for path in step_folder().iterdir()] == ["dump.json"]
 
 
-def test_debug_saves_values_and_their_gradients(make_debugger, records, step_folder):
-    debugger = make_debugger(level="debug", task="tensor")
-
-    def loss(x):
-        y = mint.mul(x, tensor(2.0))
-        debugger.save({"a": y, "b": [1, "text"]}, "nest")
-        debugger.save(y, "y", save_backward=False)
-        return mint.mul(y, tensor(3.0)).sum()
-
-    ms.grad(loss)(tensor(1.0))
-    debugger.step()
-    found = records(file="debug.json")
-    assert list(found) == ["nest.0.debug", "y.0.debug", "nest_grad.0.debug"]
-    assert found["nest.0.debug"]["b"] == [{"type": "int", "value": 1}, {"type": "str", "value": "text"}]
-    assert found["nest_grad.0.debug"]["a"]["Max"] == 3.0
-    assert found["nest_grad.0.debug"]["b"] == [None, None]
-    assert found["nest_grad.0.debug"]["a"]["data_name"] == "nest_grad.0.debug.a.npy"
-    assert np.load(step_folder() / "dump_tensor_data" / "y.0.debug.npy") == [2.0]
-
-
-@pytest.mark.parametrize("value", [None, np.zeros(2), {1: 2}, [object()]])
-def test_a_value_that_cannot_be_saved_is_warned_about(make_debugger, caplog, value):
-    make_debugger(level="debug").save(value, "name")
-    assert "nothing is saved" in caplog.text
-
-
 def test_dump_enable_is_watched_while_training_runs(make_debugger, tmp_path):
     debugger = make_debugger(common={"dump_enable": False})
     with debugger.collect():

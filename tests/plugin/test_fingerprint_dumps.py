@@ -9,33 +9,47 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mindspore")
-
-SCRIPT = """
-import json, sys
-import mindspore as ms, numpy as np
+#: One step on plain rows, one on the rows in another order, one with two elements swapped; by framework.
+SCRIPTS = {
+    "mindspore": """
+import mindspore as ms
 from mindspore import Tensor, mint
-from msprobe_collector import PrecisionDebugger
+from msprobe_collector.mindspore import PrecisionDebugger
 
-folder, is_permuted = sys.argv[1], sys.argv[2] == "permuted"
-config = {"task": "statistics", "dump_path": folder, "statistics": {"summary_mode": "fingerprint"}}
-open("config.json", "w").write(json.dumps(config))
-debugger = PrecisionDebugger("config.json")
+def step(rows):
+    weight = Tensor(np.ones((8, 3)), ms.float32)
+    ms.grad(lambda x: mint.sum(mint.matmul(x.astype(ms.bfloat16).astype(ms.float32), weight)))(Tensor(rows))
+""",
+    "torch": """
+import torch
+from msprobe_collector.pytorch import PrecisionDebugger
+
+def step(rows):
+    x = torch.tensor(rows, requires_grad=True)
+    torch.sum(torch.matmul(x.to(torch.bfloat16).to(torch.float32), torch.ones(8, 3))).backward()
+""",
+}
+COLLECT = """
+import json
+import numpy as np
 rows = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
-x = Tensor(rows[::-1].copy() if is_permuted else rows)
-weight = Tensor(np.ones((8, 3)), ms.float32)
-with debugger.collect():
-    def loss(x):
-        return mint.sum(mint.matmul(x.astype(ms.bfloat16).astype(ms.float32), weight))
-    ms.grad(loss)(x)
+swapped = rows.copy()
+swapped[0, :2] = rows[0, 1::-1]
+for name, values in (("plain", rows), ("permuted", rows[::-1].copy()), ("swapped", swapped)):
+    config = {"task": "statistics", "dump_path": name, "statistics": {"summary_mode": "fingerprint"}}
+    open("config.json", "w").write(json.dumps(config))
+    PrecisionDebugger._the_one = None
+    with PrecisionDebugger("config.json").collect():
+        step(values)
+    PrecisionDebugger._the_one._at_exit()
 """
 
 
-@pytest.fixture(scope="module")
-def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.needs(name)) for name in SCRIPTS])
+def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fingerprints")
-    for name in ("plain", "permuted"):
-        subprocess.run([sys.executable, "-c", SCRIPT, name, name], cwd=folder, check=True, capture_output=True)
+    script = SCRIPTS[request.param] + COLLECT
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True)
     return folder
 
 
@@ -54,17 +68,20 @@ def test_every_tensor_has_statistics_and_a_fingerprint(dumps: Path) -> None:
     assert "md5" not in path.read_text()
 
 
-@pytest.mark.parametrize("suite", ["precheck", "overflow"])
+@pytest.mark.parametrize("suite", ["precheck", "overflow", "repeat"])
 def test_suites_of_one_dump_take_it_as_statistics(pytester: pytest.Pytester, dumps: Path, suite: str) -> None:
-    result = pytester.runpytest(f"--msprobe-dump={dumps / 'plain'}", f"--msprobe-suite={suite}")
+    options = [f"--msprobe-suite={suite}", "--msprobe-allow-empty"]  # PyTorch on CPU beside itself tests no device
+    result = pytester.runpytest(f"--msprobe-dump={dumps / 'plain'}", *options)
     assert result.ret == pytest.ExitCode.OK
     assert result.parseoutcomes()["passed"] >= 4
+    assert "failed" not in result.parseoutcomes()
 
 
-def test_permuted_rows_differ_where_statistics_are_equal(pytester: pytest.Pytester, dumps: Path) -> None:
+@pytest.mark.parametrize("kind", ["permuted", "swapped"])
+def test_other_bits_differ_where_statistics_are_equal(pytester: pytest.Pytester, dumps: Path, kind: str) -> None:
     same = pytester.runpytest(f"--msprobe-dump={dumps / 'plain'}", f"--msprobe-golden={dumps / 'plain'}")
     assert same.ret == pytest.ExitCode.OK
-    options = (f"--msprobe-dump={dumps / 'permuted'}", f"--msprobe-golden={dumps / 'plain'}")
+    options = (f"--msprobe-dump={dumps / kind}", f"--msprobe-golden={dumps / 'plain'}")
     result = pytester.runpytest(*options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     first = "first divergence: Tensor.*.0.forward.input.0: The bits differ: fingerprint *, with equal statistics."

@@ -68,3 +68,37 @@ def test_a_missing_torch_npu_is_said_before_the_run(pytester: pytest.Pytester, m
     result = run(pytester, "--msprobe-device=torch:npu")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*torch_npu is not installed; it must be the release for the installed PyTorch*"])
+
+
+def npu_gaps(folder: Path) -> None:
+    """Calls with recorded outputs as the functions of torch_npu give them; one output of npu_min is wrong."""
+    builder = DumpBuilder(folder, real=True, framework="pytorch")
+    mask = np.arange(8).reshape(2, 4) % 3 == 0
+    parts = np.where(mask, 0, np.exp(X * 0.5))
+    softmax = (parts / parts.sum(-1, keepdims=True)).astype(np.float32)
+    builder.call("NPU.npu_scaled_masked_softmax.0", [X, mask, 0.5, False], [softmax])
+    builder.call("NPU.npu_max.0", [X, 1], [X.max(1), X.argmax(1).astype(np.int32)])
+    builder.call("NPU.npu_min.0", [X, 1], [X.max(1), X.argmin(1).astype(np.int32)])
+    weight, rows = np.full((1, 4), 0.5, np.float32), np.ones(2, np.float32)
+    other, gate = X[:, :2] * 0.5, X[:, 2:] * 0.5
+    product = gate / (1 + np.exp(-gate)) * other
+    scale = np.abs(product).max(-1) / 127
+    values = np.round(product / scale[:, None]).astype(np.int8)
+    keywords = {"weight_scale": weight[0], "activation_scale": rows, "quant_mode": 1}
+    builder.call("NPU.npu_dequant_swiglu_quant.0", [X], [values, scale.astype(np.float32)], keywords=keywords)
+    builder.write()
+
+
+def test_recorded_values_of_more_functions(pytester: pytest.Pytester) -> None:
+    npu_gaps(pytester.path)
+    result = run(pytester)
+    result.assert_outcomes(passed=3, failed=1)
+    assert "NPU.npu_min" in result.stdout.str().partition("failing APIs:")[2].partition("\n")[0]
+
+
+@pytest.mark.usefixtures("with_npu")
+def test_more_functions_run_on_the_device(pytester: pytest.Pytester) -> None:
+    npu_gaps(pytester.path)
+    result = run(pytester, "--msprobe-device=torch:npu")
+    result.assert_outcomes(passed=3, failed=1)
+    assert "NPU.npu_min" in result.stdout.str().partition("failing APIs:")[2].partition("\n")[0]

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -373,6 +374,37 @@ def threads(collect: Collect) -> Iterator[Any]:
             thread.start()
             thread.join()
         return torch.stack([parts[index] for index in range(3)]).square().mean()
+
+    yield from steps(model, collect, loss_of)
+
+
+@training
+def threads_at_once(collect: Collect) -> Iterator[Any]:
+    """Parts of one forward in a pool; where several threads run, without gradients, whose order would be by chance."""
+    model = mlp()
+
+    def part(factor: int, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch * factor).sin()
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            parts = list(pool.map(part, range(3), [batch] * 3))
+        with ThreadPoolExecutor(3) as pool:
+            others = list(pool.map(torch.no_grad()(part), range(3), [batch] * 3))
+        return torch.stack(parts).square().mean() + (torch.stack(parts) * torch.stack(others)).mean()
+
+    yield from steps(model, collect, loss_of)
+
+
+@training
+def backward_with_a_graph_through_own_functions(collect: Collect) -> Iterator[Any]:
+    model = mlp()
+
+    def loss_of(batch: torch.Tensor) -> torch.Tensor:
+        batch = batch.requires_grad_()
+        (gradient,) = torch.autograd.grad(Cube.apply(model(batch), 0.5).sum(), batch, create_graph=True)
+        hidden = checkpoint(model, batch * gradient, use_reentrant=False)
+        return gradient.square().mean() + hidden.square().mean()
 
     yield from steps(model, collect, loss_of)
 

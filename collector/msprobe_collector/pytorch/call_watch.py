@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from msprobe_collector.framework import Session
@@ -16,6 +17,7 @@ from msprobe_collector.pytorch.watching.gradients import GradientTap
 from msprobe_collector.pytorch.watching.installation import ApiInstallation, left_out
 from msprobe_collector.pytorch.watching.modules import ModuleCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.watching.recomputation import CheckpointSwaps, Recomputation
+from msprobe_collector.pytorch.watching.threads import ThreadSwaps
 from msprobe_collector.recording.faults import guarded
 from msprobe_collector.recording.parameter_gradients import ParameterGradients
 
@@ -28,7 +30,7 @@ class TorchCallWatch:
         self._session = session
         recorder, activity, faults = session.recorder, session.activity, session.faults
         tap = GradientTap(activity, faults, torch_values())
-        recomputation = Recomputation()
+        recomputation = Recomputation([])
         self._checkpoints = CheckpointSwaps(recomputation)
         self._waits = Waits(activity, faults)
         calls = ApiCalls(
@@ -42,8 +44,16 @@ class TorchCallWatch:
             recomputation=recomputation,
         )
         self._apis = ApiInstallation(calls, session.configuration.api_list)
+        collects = session.configuration.collects_apis
+        self._threads = ThreadSwaps(activity, self._apis.in_this_thread if collects else nullcontext)
         self._modules = ModuleCalls(
-            recorder, tap, activity, faults, remember=session.remember, recomputation=recomputation
+            recorder,
+            tap,
+            activity,
+            faults,
+            remember=session.remember,
+            recomputation=recomputation,
+            threads=self._threads,
         )
         self._parameters = ParameterGradients(recorder, activity, faults)
         self._compiled = CompiledRegions(self._suspend)
@@ -72,11 +82,13 @@ class TorchCallWatch:
             self._waits.put_in()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
             self._modules.put_in()
+        self._threads.put_in()
         self._compiled.put_in()
 
     def take_out(self) -> None:
         """See `CallWatch`."""
         self._compiled.take_out()
+        self._threads.take_out()
         self._apis.take_out()
         self._waits.take_out()
         self._modules.take_out()

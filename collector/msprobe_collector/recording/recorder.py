@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -45,7 +47,7 @@ class Recorder:
         self._stacks = StackRecorder(_PACKAGE, values.hidden_lines)
         self._queue = WritingQueue(faults.note) if configuration.async_dump else None
         self._lock = RLock()
-        self._counters: dict[str, int] = {}
+        self._counters: defaultdict[str, count[int]] = defaultdict(count)  # several threads ask
         self._files: StepFiles | None = None
         self._overflows = 0
         self.is_collecting = False
@@ -126,9 +128,7 @@ class Recorder:
 
     def number(self, call: str) -> int:
         """The number of the next call of `call` (`Mint.add`) in this step, from 0."""
-        number = self._counters.get(call, 0)
-        self._counters[call] = number + 1
-        return number
+        return next(self._counters[call])
 
     def begin(self, name: str, direction: Direction, parent: str | None) -> OpenRecord:
         """Begin the record `name`, which runs inside the Cell record `parent`."""

@@ -1,4 +1,4 @@
-"""mindspore.ops.swiglu, fast_gelu and mindspore.mint.npu_gelu."""
+"""mindspore.ops.swiglu, fast_gelu and mindspore.mint.npu_gelu; the masked softmax of torch_npu."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def npu_gelu(input: Tensor, approximate: str = "none") -> Tensor:
     limited = torch.where(input.isinf(), 0, input)
     finite = functional.gelu(limited, approximate=approximate)
     return torch.where(input == torch.inf, input, torch.where(input == -torch.inf, 0, finite))
+
+
+@fused()
+def scaled_masked_softmax(x: Tensor, mask: Tensor, scale: float = 1.0, fixed_triu_mask: bool = False) -> Tensor:
+    """The softmax along the last axis of scale * x, with -10000 where `mask` is true.
+
+    With `fixed_triu_mask` true is what lies above the diagonal of the last two axes, whatever `mask` holds. A row that
+    is masked as a whole is uniform. Source: op-plugin's documentation and test of npu_scaled_masked_softmax.
+    """
+    hidden = torch.ones_like(mask, dtype=torch.bool).triu(1) if fixed_triu_mask else mask.bool()
+    return (x * scale).masked_fill(hidden, -10000.0).softmax(-1)

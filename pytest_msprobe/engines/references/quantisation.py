@@ -173,6 +173,40 @@ def dequant_swiglu_quant(
     return values.reshape(*x.shape[:-1], -1), scale.reshape(x.shape[:-1])
 
 
+def npu_dequant_swiglu_quant(
+    x: Tensor,
+    weight_scale: Tensor | None,
+    activation_scale: Tensor | None,
+    bias: Tensor | None,
+    quant_scale: Tensor | None,
+    quant_offset: Tensor | None,
+    group_index: Tensor | None,
+    activate_left: bool,
+    quant_mode: int,
+) -> tuple[Tensor, Tensor]:
+    """As `dequant_swiglu_quant`, with mode 0 static and 1 dynamic; a scale that is missing is 1.
+
+    Refused are rows past the groups: the kernel leaves their memory as it is.
+    Source: op-plugin's documentation of npu_dequant_swiglu_quant.
+    """
+    if group_index is not None and sum(sizes := integers(group_index) or ()) < x.shape[0]:
+        raise Unsupported(f"group_index {list(sizes)}: the rows past the groups are not written")
+    groups = () if group_index is None else (group_index.numel(),)
+    plain = torch.ones((*groups, x.shape[-1]), device=x.device)
+    rows = torch.ones(x.shape[:-1], device=x.device)
+    return dequant_swiglu_quant(
+        x,
+        plain if weight_scale is None else weight_scale,
+        rows if activation_scale is None else activation_scale,
+        bias,
+        quant_scale,
+        quant_offset,
+        group_index,
+        activate_left,
+        "dynamic" if quant_mode else "static",
+    )
+
+
 def _of_groups(x: Tensor, sizes: Sequence[int], rows: int) -> Tensor:
     """Row g of `x` for each of the sizes[g] rows of group g, the last one for the rows past them."""
     spread = _wide(x).repeat_interleave(torch.tensor(sizes, device=x.device), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from pytest_msprobe.verdicts import Figure, OutputRow, Place, VerdictRow
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
 _NOWHERE = Place()
 #: Columns of rows and of outputs that hold texts: as numbers of the table of texts.
-_TEXTS = ("call", "part", "outcome", "message", "source", "side", "partner", "device", "bench", "note", "level", "from")
+_TEXTS = tuple("call part outcome message source side partner partner_cell device bench note level from".split())
 _OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
 
 
@@ -28,6 +28,9 @@ class Summary(Protocol):
 
     def lines(self) -> Iterable[str]:
         """The findings, most important first."""
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """By (dump, call, part), what all rows together say that a record does; asked after `lines`."""
 
 
 class ShownSuite(Protocol):
@@ -115,7 +118,13 @@ class Section:
         # A run that continued a CSV pair has rows of before whose dump it does not know.
         names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.calls_tell_files)
         rows = [columns for _, columns, _ in self._rows]
+        findings = [shown(line) for line in self._summary.lines()]
+        levels = {
+            (dump, self._text(call), self._text(part)): self._text(level)
+            for (dump, call, part), level in self._summary.levels().items()
+        }
         for columns in rows:
+            columns["level"] = levels.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
             columns["slot"] = slots[columns["slot"]]
         outputs = [output for _, _, found in self._rows for output in found]
         suite = self._suite
@@ -126,7 +135,7 @@ class Section:
             "kinds": suite.kinds,
             "measure": suite.measure,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._answer.content([shown(line) for line in self._summary.lines()]),
+            "answer": self._answer.content(findings),
             "runs": self._runs,
             "slots": [_slot(dump, *self._files[dump], names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
@@ -146,6 +155,7 @@ class Section:
             "source": place.source or str(facts.get("called_from", "")),
             "side": place.side,
             "partner": place.partner,
+            "partner_cell": place.partner_cells[-1] if place.side == "both" and place.partner_cells else "",
             "device": row.device,
             "bench": row.bench,
             "note": row.explanation,
@@ -161,7 +171,6 @@ class Section:
             "status": _STATUS[row.status],
             "heat": _json_number(heat, 6),
             "cell": self._cell(place.cells),
-            "partner_cell": self._cell(place.partner_cells) if place.side == "both" else -1,
             "worst": next((index for index, output in enumerate(row.outputs) if output is worst), -1),
             "id": 0 if row.node_id == usual else self._text(row.node_id),
             "seconds": round(row.seconds, 4),

@@ -31,6 +31,7 @@ from pytest_msprobe.suites.comparison.side import Side
 from pytest_msprobe.suites.comparison.tensor_verdict import judge_tensors
 from pytest_msprobe.suites.comparison.value_comparison import FUZZY_NOTE, ValueComparison, judge_plain
 from pytest_msprobe.suites.comparison.value_pairing import ValuePairing
+from pytest_msprobe.suites.places import cells_of
 
 _UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
 _UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
@@ -129,6 +130,25 @@ class DumpComparison:
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
         return OperationComparison(operation, None, "golden", order, values)
+
+    def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
+        """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""
+        for depth in range(len(cells), 0, -1):
+            if (found := self._matched_cells.get(cells[:depth])) is not None:
+                return (*found, *cells[depth:])
+        return cells
+
+    @cached_property
+    def _matched_cells(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """Paths in the target by those in the golden dump: of Cells that match, else of Cells whose calls do."""
+        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        of_calls: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for operation in self.target.operations:
+            if (partner := self.matching.partners.get(operation.record)) is not None:
+                mine = cells_of(self.target, operation.record, f"{operation.call}.forward")
+                theirs = cells_of(self.golden, partner.record, f"{partner.call}.forward")
+                (found if operation.is_cell else of_calls).setdefault(theirs, mine)
+        return of_calls | found
 
     def _value(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msprobe_collector.dump_format.operation import Operation
+from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.output import ComparisonOutput
 from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
@@ -32,6 +32,7 @@ class ComparisonReport(SuiteReport):
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
         self._steps: dict[Path, list[Step]] = {}
+        self._cells: dict[Path, CellDifferences] = {}
         self._diagnoses: dict[Path, Diagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
@@ -42,12 +43,13 @@ class ComparisonReport(SuiteReport):
                 self._outputs[target] = ComparisonOutput(target)
             summary = RecordSummary.from_wire(row.attachment["summary"])
             self._outputs[target].add(summary, row.attachment["rows"])
+            self._cells.setdefault(target, CellDifferences()).add(row)
             if "account" in row.attachment:
-                from pytest_msprobe.suites.comparison.accounting.account import Account
                 from pytest_msprobe.suites.comparison.accounting.flow import Step
 
-                account = Account.from_wire(row.attachment["account"])
-                self._steps.setdefault(target, []).append(Step(Operation.of(summary.record, summary.order), account))
+                step = Step.of(row)
+                assert step is not None
+                self._steps.setdefault(target, []).append(step)
 
     def finish(self) -> None:
         """Write the files."""
@@ -71,8 +73,11 @@ class ComparisonReport(SuiteReport):
         several = len(self._outputs) > 1
         for target, diagnosis in self._diagnoses.items():
             yield f"{f'{file_id(target, self._root)}: ' if several else ''}{diagnosis.text}"
-        outputs = self._outputs.items()
-        yield from divergence_lines({file_id(target, self._root): output.divergence for target, output in outputs})
+        names = {target: file_id(target, self._root) for target in self._outputs}
+        yield from divergence_lines(
+            {names[target]: output.divergence for target, output in self._outputs.items()},
+            {names[target]: cells.line() for target, cells in self._cells.items()},
+        )
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _diagnose(self) -> None:
@@ -86,7 +91,20 @@ class ComparisonReport(SuiteReport):
             steps.sort(key=lambda step: step.operation.index)
             self._diagnoses[target] = Diagnosis.of(comparison.target, comparison.golden, steps)
         if self._suite.settings.diagnosis is not None:
-            write_diagnosis(self._suite.settings.diagnosis, [*self._diagnoses.values()])
+            found = [
+                (diagnosis, self._cells[target].of(diagnosis.origins)) for target, diagnosis in self._diagnoses.items()
+            ]
+            write_diagnosis(self._suite.settings.diagnosis, found)
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """What the calls say of the Cells around them."""
+        return {
+            (str(target), *key): level
+            for target, cells in self._cells.items()
+            for key, level in cells.changed(
+                self._diagnoses[target].origins if target in self._diagnoses else ()
+            ).items()
+        }
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Diagnosis, tables and advice."""

@@ -40,6 +40,22 @@ class Side(Dump):
         """Whether tensors carry a checksum instead of statistics."""
         return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
 
+    @cached_property
+    def has_calls(self) -> bool:
+        """Whether there are records of API calls, not of layers alone."""
+        return any(not operation.is_cell for operation in self.operations)
+
+    @cached_property
+    def layers_of_calls(self) -> frozenset[str]:
+        """Calls of Cells or Modules in which, forward or backward, an API was called that the dump holds."""
+        found: set[str | None] = {None}
+        for operation in self.operations:
+            parent = None if operation.is_cell else self.parents.get(operation.record)
+            while parent not in found:
+                found.add(parent)
+                parent = self.parents.get(parent) if parent is not None else None
+        return frozenset(Operation.of(record, 0).call for record in found if record is not None)
+
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`.
 

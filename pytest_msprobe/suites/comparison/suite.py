@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.operation import Operation
-from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.cost import estimate_cost
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.installing import how_to_install, is_installed
+from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
@@ -24,7 +25,7 @@ from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport
 from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
 from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.verdict_row import output_rows
+from pytest_msprobe.suites.comparison.verdict_row import SHARES, explanation, output_rows, pictured
 from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
 from pytest_msprobe.suites.node_names import file_id
 from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
@@ -32,6 +33,7 @@ from pytest_msprobe.suites.places import cells_of, place_in
 from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 if TYPE_CHECKING:
+    from pytest_msprobe.evidence.error_picture import ErrorPictures
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
@@ -58,6 +60,7 @@ class ComparisonSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/limit", ".3g"),
+        *(Figure(name, name.capitalize(), ".3f") for name in SHARES),
     )
 
     @classmethod
@@ -110,15 +113,31 @@ class ComparisonSuite(Suite):
         """The verdict on one operation."""
         comparison = self.comparison(record.file)
         found = _found(comparison, record)
+        verdict = self._judged(comparison, found, record)
+        sides = comparison.target, comparison.golden
+        return verdict if self._pictures is None else pictured(verdict, found, sides, self._pictures)
+
+    @cached_property
+    def _pictures(self) -> ErrorPictures | None:
+        """Who draws where outputs are off; None where nobody would see it. Imports NumPy."""
+        if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
+            return None
+        from pytest_msprobe.evidence.error_picture import ErrorPictures
+
+        return ErrorPictures()
+
+    def _judged(self, comparison: DumpComparison, found: OperationComparison, record: Record) -> Verdict:
         verdict = self._by_distance(comparison, found)
         if not self.accounts(comparison):
-            return verdict
+            return with_cell(verdict, cell_facts(found))
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
         account = self._accountant(record.file).account(found)
         passes = self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
-        return replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+        verdict = replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+        beyond = {key.path: key.is_beyond for key in account.keys}
+        return with_cell(verdict, cell_facts(found, beyond, is_accounted=account.kind == "contained"))
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
@@ -165,7 +184,7 @@ class ComparisonSuite(Suite):
             found.status,
             message=found.message if found.status != "error" or not has_value else "",
             outputs=output_rows(found, comparison.limits),
-            explanation=_explanation(found, comparison, frame) if found.status == "error" else "",
+            explanation=explanation(found, comparison.golden, frame) if found.status == "error" else "",
             bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
             attachment=self._attachment(comparison, found),
             properties=(("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else (),
@@ -196,6 +215,7 @@ class ComparisonSuite(Suite):
         if _payload(record).is_golden_only:
             place = place_in(comparison.golden, operation.record, forward)
             target = place_in(comparison.target, "")
+            place = replace(place, cells=comparison.cells_in_target(place.cells), partner_cells=place.cells)
             return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
         place = place_in(comparison.target, operation.record, forward)
         partner = comparison.matching.partners.get(operation.record)
@@ -274,16 +294,3 @@ def _is_excusable(found: OperationComparison, kind: str) -> bool:
     wrong = [value for value in found.values if value.status == "error"]
     leaves = [leaf for value in wrong for leaf in (value.target, value.golden) if leaf is not None]
     return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)
-
-
-def _explanation(found: OperationComparison, comparison: DumpComparison, frame: Frame | None) -> str:
-    wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [shown(found.fault)] if found.fault else []
-    lines += [value.explanation or shown(f"{value.name} {value.status}: {value.message}") for value in wrong]
-    partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(shown(f"tested: {found.operation.record}; benchmark: {partner} of {comparison.golden.path}"))
-    if found.is_origin:
-        lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
-    if frame is not None:
-        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
-    return "\n\n".join(lines)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from msprobe_collector.dump_format import Frame
 from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.side import Side
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
-from pytest_msprobe.verdicts import OutputRow, Status
+from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
+if TYPE_CHECKING:
+    from pytest_msprobe.evidence.error_picture import ErrorPictures
+
+#: Figures of accounts: shares of the difference that is born on either side, inherited, and defined differently.
+SHARES = ("born", "inherited", "defined")
 _STATUS: dict[str, Status] = {
     "pass": "pass",
     "warning": "pass",
@@ -23,6 +33,37 @@ _STATUS: dict[str, Status] = {
 def output_rows(found: OperationComparison, limits: DistanceLimits) -> tuple[OutputRow, ...]:
     """One row per tensor, and per plain value that differs."""
     return tuple(_output(value, limits) for value in found.values if _is_shown(value))
+
+
+def explanation(found: OperationComparison, golden: Side, frame: Frame | None) -> str:
+    """What is wrong with an operation, over several lines: values, partner, line of the script."""
+    wrong = [value for value in found.values if value.status in ("error", "unreadable")]
+    lines = [shown(found.fault)] if found.fault else []
+    lines += [value.explanation or shown(f"{value.name} {value.status}: {value.message}") for value in wrong]
+    partner = found.partner.record if found.partner is not None else "nothing"
+    lines.append(shown(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
+    if found.is_origin:
+        lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
+    if frame is not None:
+        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+    return "\n\n".join(lines)
+
+
+def pictured(
+    verdict: Verdict, found: OperationComparison, sides: tuple[Side, Side], pictures: ErrorPictures
+) -> Verdict:
+    """The verdict with a picture of where each failing output is off, as far as both `sides` hold its tensor."""
+    if verdict.status != "error" or verdict.excuse:
+        return verdict
+    values = filter(_is_shown, found.values)
+    pairs = (_arrays(value, sides) if value.status == "error" else (None, None) for value in values)
+    return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
+
+
+def _arrays(value: ValueComparison, sides: tuple[Side, Side]) -> tuple[Any, Any]:
+    from pytest_msprobe.suites.comparison.accounting.content import load
+
+    return load(value.target, sides[0].tensors), load(value.golden, sides[1].tensors)
 
 
 def _is_shown(value: ValueComparison) -> bool:
@@ -45,6 +86,7 @@ def _output(value: ValueComparison, limits: DistanceLimits) -> OutputRow:
             "tolerance": value.tolerance.limit if value.tolerance is not None else None,
             **{name: getattr(figures, name, None) for name in ("cosine", "max_abs", "max_rel")},
             "ratio": _ratio(value, limits),
+            **dict.fromkeys(SHARES),
         },
     )
 

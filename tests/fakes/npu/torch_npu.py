@@ -1,4 +1,4 @@
-"""A stand-in for torch_npu on a machine without NPU: `npu` is a second name of the CPU, and two functions are fused."""
+"""A stand-in for torch_npu on a machine without NPU: `npu` is another name of the CPU, and some functions are fused."""
 
 from __future__ import annotations
 
@@ -19,6 +19,30 @@ def npu_swiglu(self: Any, dim: int = -1) -> Any:
     """Wrong on purpose: the gate is not passed through the sigmoid."""
     gate, value = self.chunk(2, dim)
     return gate * value
+
+
+def npu_scaled_masked_softmax(x: Any, mask: Any, scale: float = 1.0, fixed_triu_mask: bool = False) -> Any:
+    """As torch_npu documents it."""
+    return torch.softmax(torch.where(mask, -1e4, x * scale), -1)
+
+
+def npu_max(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """With indices of int32."""
+    values, indices = torch.max(self, dim, keepdim)
+    return values, indices.int()
+
+
+def npu_min(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    """Wrong on purpose: the maximum."""
+    return npu_max(self, dim, keepdim)
+
+
+def npu_dequant_swiglu_quant(x: Any, *, weight_scale: Any, activation_scale: Any, **others: Any) -> tuple[Any, Any]:
+    """The dynamic kind, with the right half as the gate."""
+    other, gate = (x * weight_scale * activation_scale[:, None]).chunk(2, -1)
+    product = gate * torch.sigmoid(gate) * other
+    scale = product.abs().amax(-1) / 127
+    return torch.round(product / scale[:, None]).to(torch.int8), scale
 
 
 def _to(original: Any) -> Any:

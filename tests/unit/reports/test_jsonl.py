@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.reports.jsonl import JsonLines, encode_row, read_json_lines
+from pytest_msprobe.reports.jsonl import JsonLines, encode_row, read_json_lines, read_latest_rows
 from pytest_msprobe.verdicts import OUTCOMES, OutputRow, Status, VerdictRow
 
 
@@ -121,3 +121,27 @@ def test_no_line_holds_what_a_terminal_obeys(text: str) -> None:
     assert line.decode("utf-8").removesuffix("\n").isprintable()
     assert json.loads(line)["message"] == text.replace("\ud800", "\\ud800")
     assert "\U0001f642" not in text or "\U0001f642" in line.decode("utf-8")
+
+
+def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "rows.jsonl")
+    first = row("Cell.a.0", "forward").with_property("level", "inherited")
+    for item in (first, row("Mint.add.0", "forward"), row("Cell.a.0", "backward")):
+        lines.write(item.call, item)
+    lines.restate({("/d/dump.json", "Cell.a.0", "forward"): "born inside"})
+    lines.close()
+    assert len(list(read_json_lines(lines.path))) == 4
+    found = {(item.call, item.part): item.properties for item in read_latest_rows([lines.path])}
+    assert found == {
+        ("Cell.a.0", "forward"): (("level", "born inside"),),
+        ("Mint.add.0", "forward"): (),
+        ("Cell.a.0", "backward"): (),
+    }
+
+
+def test_without_more_to_say_no_row_is_written_again(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "rows.jsonl")
+    lines.write("Mint.add.0", row("Mint.add.0", "forward"))
+    lines.restate({})
+    lines.close()
+    assert len(list(read_json_lines(lines.path))) == 1

@@ -92,3 +92,15 @@ def test_rows_of_other_suites_make_no_csv_pair(tmp_path: Path, capsys: pytest.Ca
     assert main(["merge", str(source), "-o", str(tmp_path / "out")]) == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["merged.jsonl"]
     assert "results:" not in capsys.readouterr().out
+
+
+def test_the_page_of_the_merged_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, page = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward")), tmp_path / "page.html"
+    page.write_text("mine")
+    assert main(["merge", str(source), "-o", str(tmp_path / "out"), f"--page={page}"]) == 2
+    assert "is not a page of --msprobe-page" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()  # nothing is written where something must not be replaced
+    page.unlink()
+    assert main(["merge", str(source), "-o", str(tmp_path / "out"), f"--page={page}"]) == 0
+    assert f"page: {page}" in capsys.readouterr().out
+    assert page.read_bytes().startswith(b"<!doctype html>")

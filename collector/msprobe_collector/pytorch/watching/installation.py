@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import autograd, overrides
@@ -13,13 +14,11 @@ from torch import autograd, overrides
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.watching import communication, mode_stack
 from msprobe_collector.pytorch.watching.api_calls import ApiCalls, CallMode
+from msprobe_collector.pytorch.watching.recomputation import RUN_BACKWARD
 from msprobe_collector.recording.installation import ApiTarget, Installation
 from msprobe_collector.recording.method_swaps import MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
-
-#: What `torch.autograd.backward` and `grad` call to run a backward pass.
-_ENGINE = "_engine_run_backward"
 
 
 class ApiInstallation:
@@ -44,8 +43,8 @@ class ApiInstallation:
         self._swapped.put_in()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
-            if hasattr(autograd, _ENGINE):
-                self._functions.put(autograd, _ENGINE, self._mode.on_again)
+            if hasattr(autograd, RUN_BACKWARD):
+                self._functions.put(autograd, RUN_BACKWARD, self._mode.on_again)
         mode_stack.push(self._mode)
 
     def take_out(self) -> None:
@@ -53,6 +52,17 @@ class ApiInstallation:
         mode_stack.remove(self._mode)
         self._functions.take_out()
         self._swapped.take_out()
+
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        """See the calls of a thread other than the one that called `put_in`."""
+        was_on = mode_stack.is_on(self._mode)
+        mode_stack.push(self._mode)
+        try:
+            yield
+        finally:
+            if not was_on:
+                mode_stack.remove(self._mode)
 
     def suspend(self) -> bool:
         """Take the mode of this thread out; whether it was in."""

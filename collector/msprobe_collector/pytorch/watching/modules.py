@@ -11,6 +11,7 @@ from torch import nn
 
 from msprobe_collector.pytorch.watching.gradients import GradientTap, sequence_number
 from msprobe_collector.pytorch.watching.recomputation import Recomputation
+from msprobe_collector.pytorch.watching.threads import ThreadSwaps
 from msprobe_collector.recording.activity import Activity, backward_parent
 from msprobe_collector.recording.backward_call import BackwardCall
 from msprobe_collector.recording.faults import FaultLog
@@ -42,6 +43,7 @@ class ModuleCalls:
         *,
         remember: Callable[[BackwardCall], None],
         recomputation: Recomputation,
+        threads: ThreadSwaps,
     ) -> None:
         self._recorder = recorder
         self._tap = tap
@@ -49,6 +51,7 @@ class ModuleCalls:
         self._faults = faults
         self._remember = remember
         self._recomputation = recomputation
+        self._threads = threads
         self._labels: dict[int, str] = {}
         self._watched: list[Any] = []
         self._root: Any = None
@@ -109,6 +112,7 @@ class ModuleCalls:
             self._recomputation.note(label, name, parent)
             record = self._before(name, args, kwargs)
         floor = sequence_number() if name and self._recorder.wants("backward") and torch.is_grad_enabled() else -1
+        threads = self._threads.count
         cells.append(name or label)
         try:
             result = original(*args, **kwargs)
@@ -121,6 +125,8 @@ class ModuleCalls:
         if record is not None:
             self._after(record, module, result)
         if floor >= 0:
+            if self._threads.count > threads:
+                floor = 0  # nodes of another thread have numbers of their own
             self._attach(name, parent, args, kwargs, floor, result)
         return result
 

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import autograd
 
 from msprobe_collector.pytorch.watching.gradients import graph_task
 from msprobe_collector.recording.method_swaps import MethodSwaps
+
+#: What `torch.autograd.backward` and `grad` call to run a backward pass.
+RUN_BACKWARD = "_engine_run_backward"
 
 
 class Call(NamedTuple):
@@ -37,7 +41,9 @@ class Recomputation(threading.local):
     call of the first run, and its gradients go to that record. The other kind keeps the first graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passes: list[bool]) -> None:
+        """`passes` says of each backward pass that runs, in any thread, whether it builds a graph (create_graph)."""
+        self._passes = passes
         self._depth = 0
         #: Lists of the checkpoints whose first forward runs, outermost first.
         self._noting: list[list[Call]] = []
@@ -48,9 +54,11 @@ class Recomputation(threading.local):
         """Whether calls of this thread repeat others.
 
         Besides the checkpoints of torch.utils.checkpoint, which say so, those of other libraries are known by their
-        gradient mode, which backward passes switch off and a repeated forward switches on.
+        gradient mode, which backward passes switch off, unless they build a graph, and a repeated forward switches on.
         """
-        return self._depth > 0 or (graph_task() != -1 and torch.is_grad_enabled())
+        if self._depth:
+            return True
+        return graph_task() != -1 and torch.is_grad_enabled() and not (self._passes and self._passes[-1])
 
     def note(self, call: str, name: str, parent: str | None) -> None:
         """A call runs; it may be inside a checkpoint that is repeated later."""
@@ -71,6 +79,7 @@ class CheckpointSwaps:
     def __init__(self, state: Recomputation) -> None:
         self._state = state
         self._swaps = MethodSwaps()
+        self._passes = state._passes
 
     def put_in(self) -> None:
         """Watch from now on."""
@@ -80,6 +89,8 @@ class CheckpointSwaps:
 
         self._swaps.put(checkpoint.CheckpointFunction, "forward", self._noted_forward)
         self._swaps.put(checkpoint.CheckpointFunction, "backward", self._repeating_backward)
+        if hasattr(autograd, RUN_BACKWARD):
+            self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
         if (owner := getattr(checkpoint, "_recomputation_hook", None)) is not None:
             self._swaps.put(owner, "__enter__", functools.partial(self._counted, change=1))
             self._swaps.put(owner, "__exit__", functools.partial(self._counted, change=-1))
@@ -87,6 +98,20 @@ class CheckpointSwaps:
     def take_out(self) -> None:
         """Put the originals back."""
         self._swaps.take_out()
+
+    def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        passes = self._passes
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            # Positions: outputs, gradients, retain_graph, create_graph.
+            passes.append(len(args) > 3 and args[3] is True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                passes.pop()
+
+        return run
 
     def _noted_forward(self, original: Any) -> Any:
         @functools.wraps(original.__func__)

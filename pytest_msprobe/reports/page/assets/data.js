@@ -8,6 +8,8 @@ const html = htm.bind(h);
 // EXPECTED: an error that pytest does not count, by an xfail mark or since the suite says that it is inherited.
 const PASS = 0, ERROR = 1, SKIP = 2, EXPECTED = 3;
 const EXPLAINED = "explained by rounding";
+// The parts of a difference as the strip stacks them: what an operation adds that is not at fault is rounding.
+const PARTS = [["inherited", "inherited"], ["rounding", "rounding"], ["defined", "defined differently"], ["born", "born here"]];
 
 async function readContent(element) {
   const text = element.textContent.trim();
@@ -54,6 +56,7 @@ class Section {
     this.makeLanes();
     this.explained = new Uint8Array(this.count);
     for (let row = 0; row < this.count; row++) this.explained[row] = this.isExplained(row) ? 1 : 0;
+    this.splitDifferences();
   }
 
   figure(name) { return this.figures.find((figure) => figure.name === name); }
@@ -100,6 +103,34 @@ class Section {
       failed++;
     }
     return failed > 0;
+  }
+
+  // Of a comparison that accounts for differences: of each row the parts of one output's difference, in `PARTS`, which
+  // add up to 1: of the output that the row made most of, where it failed, else of its worst one.
+  splitDifferences() {
+    this.split = null;
+    if (!this.figure("inherited") || !(this.outputs.f_inherited || []).some((share) => share !== null)) return;
+    this.split = new Float32Array(this.count * PARTS.length).fill(NaN);
+    const shares = (output) => ["born", "inherited", "defined"].map((name) => Math.abs(this.figureOf(name, output)));
+    for (let row = 0; row < this.count; row++) {
+      const isFault = this.status[row] === ERROR;
+      let best = null, most = -1;
+      for (let output = this.firstOutput[row]; output < this.firstOutput[row + 1]; output++) {
+        const [born, inherited, defined] = shares(output), sum = born + inherited + defined;
+        if (!(sum > 0)) continue;
+        const weight = isFault ? (born + defined) / sum : asNumber(this.outputs.heat[output]) || 0;
+        if (weight > most) { most = weight; best = [born / sum, inherited / sum, defined / sum]; }
+      }
+      if (!best) continue;
+      const [born, inherited, defined] = best;
+      this.split.set(isFault ? [inherited, 0, defined, born] : [inherited, born + defined, 0, 0], row * PARTS.length);
+    }
+  }
+
+  // The parts of a row as `[name, share]`, largest first; empty where its difference was not split.
+  partsOf(row) {
+    if (!this.split || Number.isNaN(this.split[row * PARTS.length])) return [];
+    return PARTS.map(([name, title], at) => [name, this.split[row * PARTS.length + at], title]);
   }
 
   // What ran, without the number of the call, as numbers of `apis`.

@@ -2,6 +2,8 @@
 
 const TALL = { left: 62, right: 14, top: 20, bottom: 30 };
 const LOW = { left: 108, right: 14, top: 8, bottom: 20 };
+// Height of the band that shows where differences come from, in lanes of either kind.
+const SHARES = { tall: 34, low: 14 };
 
 function theme() {
   const style = getComputedStyle(document.documentElement);
@@ -10,6 +12,7 @@ function theme() {
   return {
     text: color("text"), muted: color("muted"), line: color("line"), panel: color("panel"), accent: color("accent"),
     skip: color("skip"), explained: color("explained"), band: color("band"), pass: ramp("pass"), fail: ramp("fail"), font: "12px system-ui, sans-serif",
+    parts: Object.fromEntries(PARTS.map(([name]) => [name, color(name)])), hatch: color("hatch"),
   };
 }
 
@@ -68,11 +71,28 @@ function backwardStart(section, lane) {
   return after > 0.6 * (lane.rows.length - first) ? first : -1;
 }
 
-function laneHeight(count) { return count === 1 ? 210 : count <= 3 ? 110 : 70; }
+function laneHeight(section) {
+  const count = section.lanes.length, shares = section.split ? (count === 1 ? SHARES.tall : SHARES.low) + 6 : 0;
+  return (count === 1 ? 210 : count <= 3 ? 110 : 70) + shares;
+}
+
+// Hatching, dots and lines, so that the parts of a difference are told apart without their colours: whether a point of
+// the screen is in the colour of the pattern.
+const PATTERNS = {
+  inherited: () => false,
+  rounding: (x, y) => y % 4 === 0,
+  defined: (x, y) => x % 4 < 2 && y % 4 < 2,
+  born: (x, y) => (x + y) % 5 === 0,
+};
+
+// `#rrggbb` as a number of an image's points.
+function pointOf(color) { return (0xff000000 | parseInt(color.slice(5, 7) + color.slice(3, 5) + color.slice(1, 3), 16)) >>> 0; }
 
 class StripPainter {
   constructor(canvas, section, lane, isTall) {
-    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: isTall ? TALL : LOW });
+    this.shares = section.split ? SHARES[isTall ? "tall" : "low"] : 0;
+    const margin = isTall ? TALL : LOW;
+    Object.assign(this, { canvas, section, lane, isTall, scale: heightScale(section), margin: { ...margin, bottom: margin.bottom + (this.shares && this.shares + 6) } });
     this.bands = bandsOf(section, lane);
     this.backward = backwardStart(section, lane);
     this.failure = firstFailure(section, lane.rows);
@@ -129,6 +149,7 @@ class StripPainter {
     }
     for (const row of later) this.drawRow(row, Math.max(size, this.isTall ? 4 : 3), !isFiltered || isShown[row]);
     context.globalAlpha = 1;
+    if (this.shares) this.drawShares(colors, isShown, isFiltered);
     this.drawFlags(colors);
     if (selected >= 0 && section.lane[selected] === lane.number) this.drawRing(colors, selected);
   }
@@ -213,6 +234,39 @@ class StripPainter {
     }
   }
 
+  // Where differences come from: of each column of points the row that is at fault, else the one that is farthest off.
+  drawShares(colors, isShown, isFiltered) {
+    const { context, section, lane, canvas } = this, ratio = canvas.width / this.width;
+    const bottom = this.height - (this.isTall ? 14 : 6) - 6;
+    const step = ((this.width - this.margin.left - this.margin.right) / section.longest) * ratio;
+    const columns = this.bars = new Int32Array(canvas.width).fill(-1), weights = new Float64Array(canvas.width).fill(-1);
+    lane.rows.forEach((row, at) => {
+      if (Number.isNaN(section.split[row * PARTS.length]) || (isFiltered && !isShown[row])) return;
+      const weight = section.status[row] === ERROR ? Infinity : section.heat[row] || 0; // faults first
+      const from = Math.round(this.xs[at] * ratio - step / 2), to = Math.max(from + 1, Math.round(from + step) - (step > 4 ? 1 : 0));
+      for (let x = from; x < to; x++) if (weight > weights[x]) { weights[x] = weight; columns[x] = row; }
+    });
+    const height = Math.round(this.shares * ratio), image = context.createImageData(canvas.width, height);
+    const points = new Uint32Array(image.data.buffer), hatch = pointOf(colors.hatch);
+    const fills = PARTS.map(([name]) => [pointOf(colors.parts[name]), PATTERNS[name]]);
+    columns.forEach((row, x) => {
+      if (row < 0) return;
+      let y = height, sum = 0;
+      fills.forEach(([color, isHatch], part) => {
+        sum += section.split[row * PARTS.length + part];
+        for (const end = Math.max(0, Math.round(height * (1 - sum))); y > end;) { y--; points[y * canvas.width + x] = isHatch(x, y) ? hatch : color; }
+      });
+    });
+    context.putImageData(image, 0, Math.round((bottom - this.shares) * ratio));
+    context.fillStyle = colors.line;
+    context.fillRect(this.margin.left, bottom, this.width - this.margin.left - this.margin.right, 1);
+    if (!this.isTall) return;
+    context.fillStyle = colors.muted;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.fillText("from", this.margin.left - 6, bottom - this.shares / 2);
+  }
+
   drawFlags(colors) {
     const word = this.section.suite === "comparison" ? "first divergence" : "first failure";
     this.taken = null;
@@ -247,8 +301,12 @@ class StripPainter {
     context.beginPath(); context.arc(this.x(this.section.position[row]), this.rowY(row), 8, 0, 7); context.stroke();
   }
 
+  // The row whose bar stands at x in the band of shares; -1 for none.
+  barAt(x) { return this.bars[Math.round((x * this.canvas.width) / this.width)] ?? -1; }
+
   // The row nearest to a point of the canvas, within reach.
   nearest(x, y) {
+    if (this.shares && y > this.y(0) + 4) return this.barAt(x);
     const { lane } = this, around = Math.ceil((10 / (this.width - this.margin.left - this.margin.right)) * this.section.longest) + 1;
     const at = this.position(x);
     let best = -1, least = 200;
@@ -266,7 +324,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
   const [hover, setHover] = useState(null);
   const [box, setBox] = useState(null);
   const isTall = section.lanes.length === 1;
-  const height = laneHeight(section.lanes.length);
+  const height = laneHeight(section);
   useLayoutEffect(() => { painter.current = new StripPainter(canvas.current, section, lane, isTall); }, [section, lane]);
   useLayoutEffect(() => {
     const draw = () => painter.current.draw(isShown, isFiltered, selected);
@@ -318,6 +376,7 @@ function Lane({ section, lane, isShown, isFiltered, filter, selected, themeName,
     ${shade && html`<div class="brush" style=${`left:${shade[0]}px;width:${Math.max(2, shade[1] - shade[0])}px`}></div>`}
     ${hover && html`<div class=${`tip ${hover.x > 400 ? "tip-left" : ""}`} style=${`left:${hover.x}px;top:${hover.y}px`}>
       <b>${section.title_(hover.row)}</b><br />${STATUS_WORDS[section.status[hover.row]]}${Number.isNaN(section.heat[hover.row]) ? "" : `, ${section.measureTitle} ${short(section.heat[hover.row])}`}
+      ${section.partsOf(hover.row).filter(([, share]) => share >= 0.005).map(([, share, title]) => html`<br />${Math.round(100 * share)} % ${title}`)}
       ${section.cell[hover.row] >= 0 && html`<br />${section.cells[section.cell[hover.row]].name}`}</div>`}
   </div>`;
 }
@@ -336,6 +395,7 @@ function Strip(props) {
       <div class="legend"><span>height and colour: ${section.measureTitle}</span>${legend}
         <span class="key"><i class="tick"></i>not judged</span>
         ${section.status.includes(EXPECTED) && html`<span class="key"><i class="dot" style="background:var(--explained)"></i>${expectedWord(section).toLowerCase()}</span>`}
+        ${section.split && html`<span>below, where it comes from:</span>${PARTS.map(([name, title]) => html`<span class="key" key=${name}><i class=${`swatch swatch-${name}`}></i>${title}</span>`)}`}
         ${section.parts.backward && html`<span class="key">● forward</span><span class="key">▼ backward</span>`}
         <span class="hint">drag to filter, click a point to open it</span></div></div>
     <div class="lanes">${section.lanes.map((lane) => html`<${Lane} key=${lane.number} lane=${lane} ...${props} />`)}</div>

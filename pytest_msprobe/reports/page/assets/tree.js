@@ -12,6 +12,7 @@ class ModelTree {
     if (!this.isOfCells) this.groupByApi();
     else if (this.outside.rows.length) this.roots.push(this.outside);
     this.namePartners();
+    this.nameDifferences();
   }
 
   groupByApi() {
@@ -31,18 +32,27 @@ class ModelTree {
     for (const node of this.nodes) {
       const counts = new Map();
       for (const row of node.rows) {
-        const partner = section.columns.partner_cell[row];
-        if (partner >= 0) counts.set(partner, (counts.get(partner) || 0) + 1);
+        const partner = section.text("partner_cell", row);
+        if (partner) counts.set(partner, (counts.get(partner) || 0) + 1);
       }
       const [best] = [...counts].sort((a, b) => b[1] - a[1]);
-      node.partner = best && section.cells[best[0]].name;
+      node.partner = best && best[0];
+    }
+  }
+
+  // Of a comparison: what the own records of a Cell say of its difference, [direction, words].
+  nameDifferences() {
+    const { section } = this;
+    if (section.suite !== "comparison") return;
+    for (const node of this.nodes) {
+      node.differences = node.rows.filter((row) => section.text("level", row)).map((row) => [section.part(row), section.text("level", row)]);
     }
   }
 
   // Counts, worst and dtypes of every node over `isShown` rows.
   summarise(isShown) {
     const { section } = this;
-    const blank = () => ({ counts: [0, 0, 0, 0], unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
+    const blank = () => ({ counts: [0, 0, 0, 0], sides: new Set(), unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
     const facts = new Map();
     const add = (node) => {
       const own = blank();
@@ -50,7 +60,9 @@ class ModelTree {
       for (const row of node.rows) {
         if (!isShown[row]) continue;
         own.counts[section.status[row]]++;
-        if (section.text("side", row) !== "both") own.unmatched++;
+        const side = section.columns.side[row];
+        own.sides.add(side);
+        if (section.texts[side] !== "both") own.unmatched++;
         if (!(section.heat[row] <= own.heat) && !Number.isNaN(section.heat[row])) { own.heat = section.heat[row]; own.worst = row; }
         if (section.dtypes[section.dtype[row]]) own.dtypes.add(section.dtypes[section.dtype[row]]);
       }
@@ -58,6 +70,7 @@ class ModelTree {
         const inner = add(child);
         inner.counts.forEach((count, status) => { own.counts[status] += count; });
         own.unmatched += inner.unmatched;
+        inner.sides.forEach((side) => own.sides.add(side));
         if (!(inner.heat <= own.heat) && !Number.isNaN(inner.heat)) { own.heat = inner.heat; own.worst = inner.worst; }
         inner.dtypes.forEach((dtype) => own.dtypes.add(dtype));
       }
@@ -73,6 +86,22 @@ class ModelTree {
     for (let at = cell; at >= 0; at = this.nodes[at].parent) path.unshift(at);
     return path;
   }
+}
+
+// A Cell in short: what was born inside comes before what it inherits, its forward before its backward.
+function differenceOf(node) {
+  const found = (node.differences || []).map(([part, words]) => ({
+    part, words: words.replace(/, passed on$/, ""), isPassedOn: words.endsWith("passed on"),
+    kind: words.startsWith("born inside by rounding") ? "rounding" : words.startsWith("born inside") ? "born" : "inherited",
+  }));
+  const rank = (one) => 2 * ["born", "rounding", "inherited"].indexOf(one.kind) + (one.part !== "forward");
+  return found.sort((left, right) => rank(left) - rank(right))[0];
+}
+
+// The side that alone has all of a node; "" where both have a part.
+function onlySide(section, facts) {
+  const [side] = facts.sides;
+  return facts.sides.size === 1 && section.texts[side] !== "both" ? section.texts[side] : "";
 }
 
 function statusOf(facts) {

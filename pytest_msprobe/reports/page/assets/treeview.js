@@ -66,21 +66,27 @@ function TreeNode({ entry, index, section, isChosen, onToggle, onChoose }) {
   const { node, own, depth, isOpen } = entry;
   const status = statusOf(own);
   const dtypes = [...own.dtypes].join(", ");
+  const difference = differenceOf(node), only = onlySide(section, own);
+  const words = (node.differences || []).map(([part, one]) => `; ${part}: ${one}`).join("");
   const unmatched = own.unmatched ? `, ${own.unmatched} only on one side` : "";
   const partner = node.partner && node.partner !== node.name ? node.partner : "";
   return html`<div role="treeitem" tabindex=${index ? -1 : 0} aria-level=${depth + 1} aria-expanded=${isOpen} aria-selected=${isChosen}
     class=${`node ${isChosen ? "chosen" : ""}`} style=${`padding-left:${depth * 16 + 4}px`} onClick=${() => onChoose(node)}
-    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}`}>
+    title=${`${node.name}: ${own.counts[1]} failed, ${own.counts[0]} passed, ${own.counts[3] ? `${own.counts[3]} expected failures, ` : ""}${own.counts[2]} not judged${unmatched}${words}${dtypes && `; ${dtypes}`}`}>
     <span class="twist" aria-hidden="true" onClick=${(event) => { event.stopPropagation(); onToggle(node); }}>${isOpen ? "▾" : "▸"}</span>
     <span class=${`mark mark-${status}`} aria-hidden="true"></span>
     <span class="node-name">${lastWords(node)}${partner && html`<i class="partner"> ↔ ${partner}</i>`}</span>
-    <span class="node-facts">${own.unmatched > 0 && html`<i class="one-sided">${own.unmatched} one-sided</i>`}<i class="dtypes">${dtypes}</i></span>
+    ${only && html`<i class=${`one-sided side-${only}`} title=${onlyIn(only)}>${only} only</i>`}
+    ${difference && html`<i class=${`level level-${difference.kind}`}>${difference.part === "backward" && html`<span role="img" aria-label="backward: ">▼ </span>`}${difference.words}${difference.isPassedOn && html`<span role="img" aria-label=", passed on"> →</span>`}</i>`}
+    <span class="node-facts">${own.unmatched > 0 && !only && html`<i class="one-sided">${own.unmatched} one-sided</i>`}${!difference && html`<i class="dtypes">${dtypes}</i>`}</span>
     <span class=${`num ${status === ERROR ? "bad" : ""}`}>${short(own.heat, 2)}</span>
     <span class=${`num ${own.counts[1] ? "bad" : ""}`}>${own.counts[1] || ""}</span>
     <span class="num">${own.counts[0] || ""}</span>
     <span class="num muted">${own.counts[2] || ""}</span>
   </div>`;
 }
+
+function onlyIn(side) { return `only in the ${side === "golden" ? "golden dump" : "target"}`; }
 
 function TreeCall({ entry, section, isChosen, onSelect }) {
   const { row, depth } = entry, output = section.worst(row), side = section.text("side", row);
@@ -90,7 +96,7 @@ function TreeCall({ entry, section, isChosen, onSelect }) {
     style=${`padding-left:${depth * 16 + 24}px`} onClick=${() => onSelect(row)}>
     <span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>
     <span class="node-name">${section.call(row).replace(/^golden\./, "")}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}
-      ${side !== "both" && html` <i class="one-sided">only in the ${side === "golden" ? "golden dump" : "target"}</i>`}
+      ${side !== "both" && html` <i class=${`one-sided side-${side}`}>${onlyIn(side)}</i>`}
       ${bare && side === "both" && bare !== section.call(row) && !partner.startsWith(section.call(row)) && html`<i class="partner"> ↔ ${bare}</i>`}</span>
     <span class="node-facts"><i class="dtypes">${output >= 0 && `${section.outputText("tested", output)} ${section.outputText("shape", output)}`}</i></span>
     <span class=${`num ${section.status[row] === ERROR ? "bad" : ""}`}>${short(section.heat[row], 2)}</span>
@@ -105,11 +111,15 @@ function lastWords(node) {
 
 function shortenNames(tree) {
   for (const node of tree.nodes) {
-    const parent = node.parent >= 0 ? tree.nodes[node.parent].name : "";
-    const words = node.name.split("."), above = parent.split(".");
-    let same = 0;
-    while (same < above.length && same < words.length - 1 && words[same] === above[same]) same++;
-    node.shortName = words.slice(same).join(".");
+    const parent = node.parent >= 0 ? tree.nodes[node.parent] : { name: "" };
+    const words = node.name.split(".");
+    const same = (name) => { // a golden Cell stands below a target's, whose partner it is named after
+      const above = name.split(".");
+      let count = 0;
+      while (count < above.length && count < words.length - 1 && words[count] === above[count]) count++;
+      return count;
+    };
+    node.shortName = words.slice(Math.max(same(parent.name), same(parent.partner || ""))).join(".");
   }
 }
 

@@ -16,7 +16,7 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
 from pytest_msprobe.cases.dropout_call import DropoutCall, is_dropout
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
@@ -102,13 +102,15 @@ class Accountant:
         dtype, is_cast = dtype_change(found.values)
         if found.partner is None:
             return Account("unmatched", keys=keys)
-        if found.operation.is_cell:
+        if found.operation.is_cell and self._is_contained(found.operation, keys):
             return Account("contained", keys=keys)
         pairs = [value for value in found.values if value.is_output and value.target and value.golden]
         changed = {key.path for key in keys if key.is_output and key.differs}
         if not changed and not dtype:
             return Account("equal", keys=keys)
         known = Account("unaccounted", keys=keys, dtype=dtype, is_cast=is_cast)
+        if found.operation.is_cell:
+            return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
             pair = self._pair_of(found.operation, found.partner)
             direction = _direction(found.operation)
@@ -121,6 +123,14 @@ class Accountant:
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
         return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
+
+    def _is_contained(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
+        """Whether the calls of a layer say what becomes of its difference, or it gives only what it gets."""
+        if operation.phase == GRADIENTS:
+            return self._target.has_calls
+        given = {(key.target, key.golden) for key in keys if not key.is_output}
+        is_identity = all((key.target, key.golden) in given for key in keys if key.is_output)
+        return operation.call in self._target.layers_of_calls or (self._target.has_calls and is_identity)
 
     def _key(self, value: ValueComparison) -> ValueKey:
         leaf = value.target or value.golden

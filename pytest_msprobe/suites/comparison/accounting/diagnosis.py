@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
 from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
+from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.side import Side
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
@@ -33,6 +34,7 @@ class Diagnosis:
         unlinked: inputs that differ and whose maker is not known.
         passed_on: (record, place) of the outputs that differ and that another record uses.
         missing: how many records of the target were not judged in this run.
+        origins: where differences begin.
     """
 
     target: Side
@@ -42,6 +44,7 @@ class Diagnosis:
     unlinked: int
     passed_on: frozenset[tuple[str, str]]
     missing: int
+    origins: tuple[Origin, ...] = ()
 
     @classmethod
     def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
@@ -49,7 +52,16 @@ class Diagnosis:
         missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
         causes = Causes(DataFlow(steps), lambda *found: is_wrong_sum((target, golden), *found), is_whole=missing == 0)
         faults = causes.find()
-        return cls(target, golden, tuple(steps), tuple(faults), causes.unlinked, frozenset(causes.passed_on), missing)
+        return cls(
+            target,
+            golden,
+            tuple(steps),
+            tuple(faults),
+            causes.unlinked,
+            frozenset(causes.passed_on),
+            missing,
+            tuple(causes.origins()),
+        )
 
     @property
     def outcome(self) -> Outcome:
@@ -154,7 +166,8 @@ class Diagnosis:
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
         count = len(fault.reached)
         reach = f"; {count} {'operation inherits' if count == 1 else 'operations inherit'} it{grows}" if count else ""
-        return f"{name}{others}: {fault.sentence.rstrip('.')}{where}{reach}"
+        inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
+        return f"{name}{others}{inside}: {fault.sentence.rstrip('.')}{where}{reach}"
 
     def frame(self, fault: Fault) -> Any:
         """The line of the training script that made the call, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,34 @@ from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.accounting.diagnosis import OUTCOMES, Diagnosis, is_suspect
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from pytest_msprobe.suites.comparison.accounting.next_steps import next_steps
+from pytest_msprobe.suites.comparison.cells import CellDifference
 
 _VERSION = 1
 
+#: What differences do in Cells, by their records.
+Cells = Mapping[str, CellDifference]
 
-def write_diagnosis(path: Path, diagnoses: Sequence[Diagnosis]) -> None:
+
+def write_diagnosis(path: Path, diagnoses: Sequence[tuple[Diagnosis, Cells]]) -> None:
     """Write the answer of a run. Raises OSError when the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content(diagnoses)), indent=1) + b"\n")
 
 
-def content(diagnoses: Sequence[Diagnosis]) -> dict[str, Any]:
+def content(found: Sequence[tuple[Diagnosis, Cells]]) -> dict[str, Any]:
     """What the file says, in builtin types."""
+    diagnoses = [diagnosis for diagnosis, _ in found]
     outcomes = [diagnosis.outcome for diagnosis in diagnoses]
     return {
         "version": _VERSION,
         "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
         "text": "\n".join(diagnosis.text for diagnosis in diagnoses),
         "at_fault": [_fault(diagnosis, fault) for diagnosis in diagnoses for fault in diagnosis.faults],
-        "dumps": [_dump(diagnosis) for diagnosis in diagnoses],
+        "dumps": [_dump(diagnosis, cells) for diagnosis, cells in found],
     }
 
 
-def _dump(diagnosis: Diagnosis) -> dict[str, Any]:
+def _dump(diagnosis: Diagnosis, cells: Cells) -> dict[str, Any]:
     last = diagnosis.last
     return {
         "target": str(diagnosis.target.path),
@@ -45,6 +50,16 @@ def _dump(diagnosis: Diagnosis) -> dict[str, Any]:
         "counts": dict(diagnosis.counts),
         "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
         "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
+        "cells": [
+            {
+                "record": record,
+                "inherited": cell.inherits,
+                "born_inside": list(cell.born),
+                "passed_on": cell.passes_on,
+                "level": cell.level,
+            }
+            for record, cell in cells.items()
+        ],
         "unaccounted": [
             {
                 "record": step.record,
@@ -65,6 +80,7 @@ def _fault(diagnosis: Diagnosis, fault: Fault) -> dict[str, Any]:
         "record": fault.records[0] if fault.records else fault.step.record,
         "records": fault.records,
         "partner": fault.step.account.partner or None,
+        "cells": list(fault.step.cells),
         "side": fault.side,
         "kind": fault.kind,
         "value": fault.value,

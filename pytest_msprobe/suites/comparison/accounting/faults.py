@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
 from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.cells import Origin
 
 FaultKind = Literal[
     "born", "defined", "dtype", "only_one_side", "parameter", "batch", "constant", "gradient", "unrecorded"
@@ -97,6 +98,25 @@ class Causes:
             self._link(first.step, node)
         self._reach()
         return sorted(self._by_node.values(), key=lambda fault: (-len(fault.reached), fault.step.account.place))
+
+    def origins(self) -> Iterator[Origin]:
+        """Where differences begin: at the faults that were found, and at what has equal inputs and another output
+        although nothing could compute it again.
+        """
+        for fault in self._by_node.values():
+            key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
+            content = (key.target, key.golden) if key is not None and not key.is_output else None
+            for record in fault.records or [fault.step.record]:
+                step = self._flow.steps.get(record) or self._flow.golden_only.get(record) or fault.step
+                yield Origin(record, step.operation.phase, step.cells, content)
+        for step in self._flow.steps.values():
+            forward = self._flow.forward_of(step)
+            if step.account.kind != "unaccounted" or any(key.is_beyond for key in step.inputs):
+                continue
+            if forward is not None and any(key.differs for key in forward.account.keys):
+                continue
+            if any(key.is_beyond for key in step.outputs):
+                yield Origin(step.record, step.operation.phase, step.cells)
 
     def _visit(self, step: Step) -> None:
         account = step.account

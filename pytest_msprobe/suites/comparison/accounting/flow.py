@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
+from pytest_msprobe.verdicts import VerdictRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,21 @@ class Step:
     Attributes:
         operation: its name taken apart; of the golden record when only that side has it.
         account: what became of its difference.
+        cells: Cells that it ran in, outermost first.
     """
 
     operation: Operation
     account: Account
+    cells: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: VerdictRow) -> Step | None:
+        """The record of a row, with its attachment; None where nothing was accounted for."""
+        if row.attachment is None or "account" not in row.attachment:
+            return None
+        summary = row.attachment["summary"]
+        operation = Operation.of(summary["record"], summary["order"])
+        return cls(operation, Account.from_wire(row.attachment["account"]), row.place.cells if row.place else ())
 
     @property
     def record(self) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount
-from pytest_msprobe.suites.comparison.accounting.terms import INHERITED, PARTS
-from pytest_msprobe.verdicts import Verdict
+from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
+from pytest_msprobe.suites.comparison.verdict_row import SHARES
+from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _WORDS = dict(zip(PARTS, ("born in the target", "inherited", "defined differently", "born in the golden run")))
 
@@ -17,6 +20,7 @@ def accounted(verdict: Verdict, account: Account, *, inherited_passes: bool, is_
     An operation at fault is an error, whatever its distance. One that is not keeps its error as an expected failure,
     where `inherited_passes` and `is_excusable`: no value of it is in question beside those that the account splits.
     """
+    verdict = replace(verdict, outputs=_with_shares(verdict.outputs, account))
     if account.kind == "fault":
         sentences = [f"{output.path}: {text}" for output, _, text in account.blamed]
         lines = [*sentences, *(shown(output) for output in account.outputs)]
@@ -42,6 +46,19 @@ def excuse(account: Account) -> str:
     if account.kind == "rounding":
         return f"rounding: {shown(largest)}"
     return f"inherited: {shown(largest)}"
+
+
+def _with_shares(rows: Sequence[OutputRow], account: Account) -> tuple[OutputRow, ...]:
+    """`rows` with the figures `SHARES` of those outputs whose difference was split."""
+    split = {output.path: _shares(output) for output in account.outputs}
+    return tuple(
+        replace(row, figures={**row.figures, **split[row.label]}) if row.label in split else row for row in rows
+    )
+
+
+def _shares(output: OutputAccount) -> dict[str, float | None]:
+    parts = output.shares[BORN_TARGET] + output.shares[BORN_GOLDEN], output.shares[INHERITED], output.shares[DEFINED]
+    return {name: round(share, 4) if math.isfinite(share) else None for name, share in zip(SHARES, parts)}
 
 
 def shown(output: OutputAccount) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_msprobe.engines.references.activation import fast_gelu, npu_gelu, swiglu
+from pytest_msprobe.engines.references.activation import fast_gelu, npu_gelu, scaled_masked_softmax, swiglu
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -80,3 +80,33 @@ def test_npu_gelu_takes_the_limits_at_the_infinities(approximate: str) -> None:
 def test_gradients() -> None:
     assert torch.autograd.gradcheck(fast_gelu, drawn(5).requires_grad_())
     assert torch.autograd.gradcheck(swiglu, drawn(2, 4).requires_grad_())
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_a_masked_softmax_and_its_closed_form_gradient(is_fixed: bool) -> None:
+    x = drawn(2, 3, 4).requires_grad_()
+    mask = drawn(2, 1, 4, seed=1) > 0.3
+    found = scaled_masked_softmax(x, mask.expand(2, 3, 4), 0.5, is_fixed)
+    weights = drawn(2, 3, 4, seed=2)
+    (gradient,) = torch.autograd.grad((found * weights).sum(), x)
+    for batch in range(2):
+        for row in range(3):
+            hidden = [column > row for column in range(4)] if is_fixed else mask[batch, 0].tolist()
+            parts = [0.0 if h else math.exp(0.5 * v) for h, v in zip(hidden, x[batch, row].tolist())]
+            expected = [part / sum(parts) for part in parts]
+            assert found[batch, row].tolist() == pytest.approx(expected, rel=1e-12)
+            inner = sum(e * w for e, w in zip(expected, weights[batch, row].tolist()))
+            closed = [0.5 * e * (w - inner) for e, w in zip(expected, weights[batch, row].tolist())]
+            assert gradient[batch, row].tolist() == pytest.approx(closed, rel=1e-9, abs=1e-12)
+
+
+def test_a_row_that_is_masked_as_a_whole_is_uniform() -> None:
+    found = scaled_masked_softmax(drawn(1, 4), torch.ones(1, 4, dtype=torch.bool), 2.0)
+    assert found.tolist() == [[0.25] * 4]
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    x, mask = drawn(3, 64).half(), torch.zeros(3, 64, dtype=torch.bool)
+    found = scaled_masked_softmax(x, mask, 3.0)
+    assert found.dtype == torch.float16
+    assert torch.equal(found, (x.float() * 3).softmax(-1).half())

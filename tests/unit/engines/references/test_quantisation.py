@@ -12,6 +12,7 @@ from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.references.quantisation import (
     dequant_swiglu_quant,
     dynamic_quant_ext,
+    npu_dequant_swiglu_quant,
     quant_batch_matmul,
     quant_matmul,
     quant_v2,
@@ -173,3 +174,19 @@ def test_what_documents_disagree_on_is_refused(keywords: dict[str, Any]) -> None
 def test_groups_larger_than_the_rows_are_refused() -> None:
     with pytest.raises(Unsupported, match="group_index"):
         dequant_swiglu_quant(torch.ones(2, 6), torch.ones(1, 6), torch.ones(2, 1), group_index=torch.tensor([3]))
+
+
+def test_torch_npu_names_the_mode_by_a_number_and_has_scales_of_1() -> None:
+    x, scale = drawn(3, 6, seed=1), drawn(2, 6, seed=2)
+    sizes = torch.tensor([1, 2])
+    for number, mode in enumerate(("static", "dynamic")):
+        found = npu_dequant_swiglu_quant(x, scale, None, None, None, None, sizes, True, number)
+        expected = dequant_swiglu_quant(x, scale, torch.ones(3, 1), None, None, None, sizes, True, mode)
+        assert all(map(torch.equal, found, expected))
+    bare = npu_dequant_swiglu_quant(x, None, None, None, None, None, None, False, 1)
+    assert all(map(torch.equal, bare, dequant_swiglu_quant(x, torch.ones(6), torch.ones(3, 1), quant_mode="dynamic")))
+
+
+def test_rows_that_the_kernel_does_not_write_are_refused() -> None:
+    with pytest.raises(Unsupported, match="not written"):
+        npu_dequant_swiglu_quant(drawn(3, 6), None, None, None, None, None, torch.tensor([1, 1]), True, 1)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from collectors.frameworks import Framework
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import flatten
@@ -18,10 +19,6 @@ TESTS = Path(__file__).parents[1]
 
 TRAIN = """
 import os, signal, sys
-import mindspore as ms
-from collector.small_gpt import Training
-from msprobe_collector import PrecisionDebugger
-ms.runtime.launch_blocking()
 debugger = PrecisionDebugger(dump_path={folder!r}, level={level!r}, task="tensor")
 training = Training()
 debugger.start(training.net, rank_id={rank})
@@ -30,8 +27,10 @@ training.step()
 """
 
 
-def train(folder: Path, *, end: str, rank: int | None = None, level: str = "mix", stdin=None) -> subprocess.Popen[str]:
-    script = TRAIN.format(folder=str(folder), level=level, rank=rank, end=end)
+def train(
+    framework: Framework, folder: Path, *, end: str, rank: int | None = None, level: str = "mix", stdin=None
+) -> subprocess.Popen[str]:
+    script = framework.script + TRAIN.format(folder=str(folder), level=level, rank=rank, end=end)
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     return subprocess.Popen(
         [sys.executable, "-c", script],
@@ -43,17 +42,17 @@ def train(folder: Path, *, end: str, rank: int | None = None, level: str = "mix"
     )
 
 
-def test_a_killed_training_leaves_what_it_had_recorded(tmp_path):
-    process = train(tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)")
+def test_a_killed_training_leaves_what_it_had_recorded(framework, tmp_path):
+    process = train(framework, tmp_path, end="os.kill(os.getpid(), signal.SIGKILL)")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, output
     (folder,) = (tmp_path / "step0").iterdir()
     assert folder.name == f"proc{process.pid}"
     dump = Dump(folder / "dump.json")
     assert dump.problem == ""
-    assert len(dump.record_names) >= 235
-    assert dump.backward("Mint.square.0") is not None
-    value = dump.forward("Mint.square.0").arguments[0]
+    assert len(dump.record_names) >= framework.records["mix"] - 1
+    assert dump.backward(f"{framework.call}.0") is not None
+    value = dump.forward(f"{framework.call}.0").arguments[0]
     assert (folder / "dump_tensor_data" / value.data_name).exists()
 
 
@@ -72,25 +71,26 @@ def test_a_file_without_its_end_is_read_up_to_there(tmp_path, cut):
     assert dump.forward("Mint.square.0") is not None
 
 
-def test_two_processes_write_beside_each_other(tmp_path):
+def test_two_processes_write_beside_each_other(framework, tmp_path):
     end = "debugger.stop(); debugger.step()"
-    processes = [train(tmp_path, end=end, rank=rank, level="L1") for rank in (0, 1)]
+    processes = [train(framework, tmp_path, end=end, rank=rank, level="L1") for rank in (0, 1)]
     for process in processes:
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
     assert sorted(path.name for path in (tmp_path / "step0").iterdir()) == ["rank0", "rank1"]
     first, second = (Dump(tmp_path / "step0" / rank / "dump.json") for rank in ("rank0", "rank1"))
     assert first.record_names == second.record_names
-    assert len(first.record_names) == 180
+    assert len(first.record_names) == framework.records["L1"]
 
 
-def test_a_second_process_of_one_rank_writes_beside_the_first(tmp_path):
+def test_a_second_process_of_one_rank_writes_beside_the_first(framework, tmp_path):
     wait = "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
-    first = train(tmp_path, end=f"{wait}; debugger.stop(); debugger.step()", rank=0, level="L1", stdin=subprocess.PIPE)
+    waiting = f"{wait}; debugger.stop(); debugger.step()"
+    first = train(framework, tmp_path, end=waiting, rank=0, level="L1", stdin=subprocess.PIPE)
     for line in first.stdout:
         if line == "ready\n":
             break
-    second = train(tmp_path, end="debugger.stop(); debugger.step()", rank=0, level="L1")
+    second = train(framework, tmp_path, end="debugger.stop(); debugger.step()", rank=0, level="L1")
     second_output, _ = second.communicate(timeout=120)
     first_output, _ = first.communicate("\n", timeout=120)
     assert (first.returncode, second.returncode) == (0, 0), first_output + second_output
@@ -103,10 +103,10 @@ def test_a_second_process_of_one_rank_writes_beside_the_first(tmp_path):
     assert dumps[0].record_names == dumps[1].record_names
 
 
-def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps(tmp_path):
+def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps(framework, tmp_path):
     end = "debugger.stop(); debugger.step()"
     for level, more in (("mix", "; debugger.start(training.net); training.step(); debugger.stop()"), ("L1", "")):
-        process = train(tmp_path, end=end + more, rank=0, level=level)
+        process = train(framework, tmp_path, end=end + more, rank=0, level=level)
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
     folder = tmp_path / "step0" / "rank0"
@@ -114,13 +114,13 @@ def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps
     assert {path.name for path in (folder / "dump_tensor_data").iterdir()} == {
         value.data_name for name in dump.record_names for value in flatten(dump.record(name)) if value.data_name
     }
-    assert "180 records of step 0, rank0, are in" in output
+    assert f"{framework.records['L1']} records of step 0, rank0, are in" in output
     assert f"check them with: pytest --msprobe-dump={tmp_path}" in output
     assert "the earlier dump in step0/rank0 was replaced" in output
     assert "dumps of an earlier run are kept in step1/rank0" in output
 
 
-def test_a_forked_child_writes_nothing(tmp_path):
+def test_a_forked_child_writes_nothing(framework, tmp_path):
     end = """
 import types
 module = types.SimpleNamespace(work=lambda number: number)
@@ -135,8 +135,9 @@ os.waitpid(child, 0)
 module.work(2)
 debugger.stop(); debugger.step()
 """
-    process = train(tmp_path, end=end, rank=0, level="L1")
+    process = train(framework, tmp_path, end=end, rank=0, level="L1")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert [path.name for path in (tmp_path / "step0").iterdir()] == ["rank0"]
-    assert Dump(tmp_path / "step0" / "rank0" / "dump.json").record_names[180:] == ["Custom.work.0.forward"]
+    names = Dump(tmp_path / "step0" / "rank0" / "dump.json").record_names
+    assert names[framework.records["L1"] :] == ["Custom.work.0.forward"]

@@ -1,0 +1,236 @@
+"""What a difference does in each Cell or Module of a model: whether it came in, was born inside, and is passed on.
+
+A Cell is its calls: it has a fault of its own where one of them has, or, where the dump holds none of them, where its
+inputs agree and its outputs do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from msprobe_collector.dump_format.operation import GRADIENTS, Operation
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.verdicts import Verdict, VerdictRow
+
+#: The property of a row that says it, and the key of what a row must say for it.
+_LEVEL, _CELL = "level", "cell"
+_BORN = "born inside"
+_MOST_NAMED = 10
+_PARAMETERS = "parameters"
+
+
+class CellFacts(msgspec.Struct, frozen=True):
+    """What the values of a Cell alone say, in builtin types.
+
+    Attributes:
+        inherits: whether something that it got differs; parameters are inside of it.
+        passes_on: whether something that it gave differs.
+        is_known: whether everything that it got could be compared.
+        is_accounted: whether its calls are accounted for, so that they say what was born inside.
+    """
+
+    inherits: bool
+    passes_on: bool
+    is_known: bool = True
+    is_accounted: bool = False
+
+    @property
+    def arises(self) -> bool:
+        """Whether inputs agree and outputs do not."""
+        return self.is_known and not self.inherits and self.passes_on
+
+    @property
+    def level(self) -> str:
+        """The same in words, "" where nothing differs; see `CellDifference.level`."""
+        return _level(_BORN if self.arises else "inherited" if self.inherits else "", passes_on=self.passes_on)
+
+
+@dataclass(frozen=True, slots=True)
+class CellDifference:
+    """What a difference does in one Cell, in one direction.
+
+    Attributes:
+        inherits, passes_on: as in `CellFacts`.
+        born: records inside at whose outputs, or in whose values, a difference begins; the Cell's own record where its
+            calls do not say.
+        is_rounding: whether its difference arises inside although no call is at fault.
+    """
+
+    inherits: bool
+    passes_on: bool
+    born: tuple[str, ...] = ()
+    is_rounding: bool = False
+
+    @property
+    def level(self) -> str:
+        """`born inside` or `inherited`, and `passed on` where the outputs differ; "" where nothing differs."""
+        by_rounding = f"{_BORN} by rounding" if self.is_rounding else ""
+        origin = _BORN if self.born else "inherited" if self.inherits else by_rounding
+        return _level(origin, passes_on=self.passes_on)
+
+
+class Origin(NamedTuple):
+    """Where a difference begins.
+
+    Attributes:
+        record, phase: of the operation.
+        cells: that it ran in, outermost first, its own where it is one.
+        content: of a value that differs before the operation, on both sides: a Cell that gets it inherits it.
+    """
+
+    record: str
+    phase: str
+    cells: tuple[str, ...]
+    content: tuple[str, str] | None = None
+
+
+class _Cell(NamedTuple):
+    order: int
+    record: str
+    phase: str
+    cells: tuple[str, ...]
+    facts: CellFacts
+    inputs: frozenset[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class CellDifferences:
+    """Takes the rows of one dump in any order, and says of every Cell what a difference does in it."""
+
+    _cells: list[_Cell] = field(default_factory=list)
+    _origins: list[Origin] = field(default_factory=list)
+    _differing: set[str] = field(default_factory=set)
+    _levels: dict[str, tuple[tuple[str, str], str]] = field(default_factory=dict)
+
+    def add(self, row: VerdictRow) -> None:
+        """Take one row, with its attachment."""
+        attachment = row.attachment or {}
+        cells = row.place.cells if row.place is not None else ()
+        if "summary" not in attachment or not cells:
+            return
+        summary = attachment["summary"]
+        operation = Operation.of(summary["record"], summary["order"])
+        if _CELL in attachment:
+            facts = msgspec.convert(attachment[_CELL], CellFacts)
+            inputs = _differing_inputs(attachment.get("account"))
+            self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
+            self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(_LEVEL, ""))
+        elif "account" not in attachment:  # by distances alone: a call whose inputs agree is where a difference begins
+            if summary["first"] and operation.phase == "forward":
+                self._differing.add(operation.call)
+            if summary["is_origin"]:
+                self._origins.append(Origin(operation.record, operation.phase, cells))
+
+    def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
+        """By the record of the Cell, in the order of execution; Cells in which nothing differs are left out."""
+        self._cells.sort(key=lambda cell: cell.order)
+        forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
+        own = [
+            Origin(cell.record, cell.phase, cell.cells)
+            for cell in self._cells
+            if cell.facts.arises and not cell.facts.is_accounted and not _is_of_forward(cell, forwards)
+        ]
+        known = [
+            origin
+            for origin in self._origins
+            if origin.phase == "forward" or Operation.of(origin.record, 0).call not in self._differing
+        ]
+        inside: dict[tuple[str, tuple[str, ...]], list[Origin]] = {}
+        for origin in (*faults, *known, *own):
+            for depth in range(1, len(origin.cells) + 1):
+                inside.setdefault((origin.phase, origin.cells[:depth]), []).append(origin)
+        found = {}
+        for cell in self._cells:
+            born = [
+                origin.record
+                for origin in inside.get((cell.phase, cell.cells), ())
+                if origin.content is None or origin.content not in cell.inputs
+            ]
+            # Where a call inside is known, the Cells around it say no more.
+            inner = [record for record in dict.fromkeys(born) if not Operation.of(record, 0).is_cell]
+            is_rounding = cell.facts.arises and cell.facts.is_accounted and not born
+            # What a backward takes from its forward is inherited as well.
+            inherits = cell.facts.inherits or (cell.facts.arises and _is_of_forward(cell, forwards))
+            is_rounding = is_rounding and not inherits
+            difference = CellDifference(inherits, cell.facts.passes_on, tuple(inner or born[-1:]), is_rounding)
+            if difference.level:
+                found[cell.record] = difference
+        return found
+
+    def line(self) -> str:
+        """The innermost Cells in which a difference begins, where no accounts say it better; "" for none."""
+        if any(cell.facts.is_accounted for cell in self._cells):
+            return ""
+        born = self.of()
+        cells = [cell for cell in self._cells if cell.record in born and born[cell.record].born]
+        outer = {(cell.phase, cell.cells[:depth]) for cell in cells for depth in range(len(cell.cells))}
+        names = [f"{cell.cells[-1]} ({cell.phase})" for cell in cells if (cell.phase, cell.cells) not in outer]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"born inside of: {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+
+    def changed(self, faults: Iterable[Origin] = (), *, only_born: bool = False) -> dict[tuple[str, str], str]:
+        """(call, part) of the rows that say less than all rows together, with the words that they should have;
+        where `only_born`, not those that then would say that nothing was born inside.
+        """
+        differences = self.of(faults)
+        return {
+            key: difference.level
+            for record, (key, level) in self._levels.items()
+            if (difference := differences.get(record)) is not None
+            and difference.level != level
+            and (difference.born or not only_born)
+        }
+
+
+def cell_facts(
+    found: OperationComparison, beyond: Mapping[str, bool] | None = None, *, is_accounted: bool = False
+) -> CellFacts | None:
+    """What the values of a Cell say, None for anything else; `beyond` says by place which tensors differ, where known
+    better than by their verdicts.
+    """
+    operation = found.operation
+    if not operation.is_cell or operation.phase == GRADIENTS or found.partner is None:
+        return None
+    inherits = passes_on = False
+    is_known = True
+    for value in found.values:
+        if value.path.partition(".")[0] == _PARAMETERS:
+            continue
+        if not value.is_output and (value.status == "unreadable" or (value.status == "unmatched" and value.is_tensor)):
+            is_known = False
+        differs = value.status == "error" if beyond is None else beyond.get(value.path, value.status == "error")
+        inherits |= differs and not value.is_output
+        passes_on |= differs and value.is_output
+    return CellFacts(inherits, passes_on, is_known, is_accounted)
+
+
+def with_cell(verdict: Verdict, facts: CellFacts | None) -> Verdict:
+    """The verdict on a Cell with what a difference does in it; on anything else as it is."""
+    if facts is None:
+        return verdict
+    attachment = {**(verdict.attachment or {}), _CELL: msgspec.to_builtins(facts)}
+    properties = (*verdict.properties, (_LEVEL, facts.level)) if facts.level else verdict.properties
+    return replace(verdict, attachment=attachment, properties=properties)
+
+
+def _level(origin: str, *, passes_on: bool) -> str:
+    return ", ".join(filter(None, [origin, "passed on" if passes_on else ""]))
+
+
+def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, tuple[str, ...]], _Cell]) -> bool:
+    """Whether a backward may have its difference from what its forward kept."""
+    forward = forwards.get(("forward", cell.cells)) if cell.phase == "backward" else None
+    return forward is not None and (forward.facts.inherits or forward.facts.passes_on)
+
+
+def _differing_inputs(account: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:
+    if account is None:
+        return frozenset()
+    from pytest_msprobe.suites.comparison.accounting.account import Account
+
+    keys = Account.from_wire(account).keys
+    return frozenset((key.target, key.golden) for key in keys if key.differs and not key.path.startswith(_PARAMETERS))
