@@ -36,17 +36,16 @@ class Cause:
     change: Change | None = None
     golden: Callable[[], Training] | None = None
 
-
-def write_pair(cause: Cause, folder: Path) -> tuple[Path, Path]:
-    """(target, golden) dumps."""
-    golden = cause.golden() if cause.golden is not None else Training.of(cause.network)
-    target = cause.target()
-    for training in (golden, target):
-        training.warm_up()
-    return (
-        record_step(folder / "target", target.step, target.net, change=cause.change),
-        record_step(folder / "golden", golden.step, golden.net),
-    )
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """(target, golden) dumps."""
+        golden = self.golden() if self.golden is not None else Training.of(self.network)
+        target = self.target()
+        for training in (golden, target):
+            training.warm_up()
+        return (
+            record_step(folder / "target", target.step, target.net, change=self.change),
+            record_step(folder / "golden", golden.step, golden.net),
+        )
 
 
 def on(call: str, compute: Callable[..., torch.Tensor]) -> Change:

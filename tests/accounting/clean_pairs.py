@@ -31,6 +31,19 @@ class CleanPair:
     is_reordered: bool = False
     threads: int = 1
 
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """(target, golden) dumps."""
+        before, found = torch.get_num_threads(), []
+        try:
+            for side, options, threads in (("target", self.target, self.threads), ("golden", self.golden, 1)):
+                torch.set_num_threads(threads)
+                training = Training.of(self.network, **options)
+                change = _in_halves if side == "target" and self.is_reordered else None
+                found.append(record_step(folder / side, training.step, training.net, change=change))
+        finally:
+            torch.set_num_threads(before)
+        return found[0], found[1]
+
 
 def _in_halves(call: str, function: Any, args: Any, kwargs: Any) -> Any:
     """Products summed in two halves; None for other calls."""
@@ -66,17 +79,3 @@ def _pairs() -> Iterator[CleanPair]:
 
 
 CLEAN = tuple(_pairs())
-
-
-def write_clean(pair: CleanPair, folder: Path) -> tuple[Path, Path]:
-    """(target, golden) dumps."""
-    before, found = torch.get_num_threads(), []
-    try:
-        for side, options, threads in (("target", pair.target, pair.threads), ("golden", pair.golden, 1)):
-            torch.set_num_threads(threads)
-            training = Training.of(pair.network, **options)
-            change = _in_halves if side == "target" and pair.is_reordered else None
-            found.append(record_step(folder / side, training.step, training.net, change=change))
-    finally:
-        torch.set_num_threads(before)
-    return found[0], found[1]

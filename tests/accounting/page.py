@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from accounting.causes import CAUSES, Cause, write_pair
-from accounting.clean_pairs import CLEAN, CleanPair, write_clean
+from accounting import causes, clean_pairs, framework_pairs
+from accounting.causes import Cause
+from accounting.clean_pairs import CleanPair
 from accounting.diagnosing import diagnose
+from accounting.framework_pairs import FrameworkPair
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 
+CAUSES: tuple[Cause | FrameworkPair, ...] = (*causes.CAUSES, *framework_pairs.CAUSES)
+CLEAN: tuple[CleanPair | FrameworkPair, ...] = (*clean_pairs.CLEAN, *framework_pairs.CLEAN)
 PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
 _BEGIN, _END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 
@@ -28,7 +32,7 @@ def name_of(fault: Fault) -> str:
     return f"gradient {call}" if fault.kind == "gradient" else call
 
 
-def is_right(cause: Cause, diagnosis: Diagnosis) -> bool:
+def is_right(cause: Cause | FrameworkPair, diagnosis: Diagnosis) -> bool:
     """Whether exactly the planted cause is named; several values may be where the cause changed several."""
     names = [name_of(fault) for fault in diagnosis.faults]
     if cause.expected == ("parameter",):
@@ -41,7 +45,7 @@ def measured(folder: Path) -> Iterator[str]:
     """The lines of the page, one measurement at a time."""
     rows, right = [], 0
     for number, cause in enumerate(CAUSES):
-        diagnosis, seconds = _run(write_pair, cause, folder / f"cause{number}")
+        diagnosis, seconds = _run(cause, folder / f"cause{number}")
         is_named = is_right(cause, diagnosis)
         right += is_named
         shown = ", ".join(f"`{name_of(fault)}` ({fault.kind})" for fault in diagnosis.faults[:3]) or diagnosis.outcome
@@ -50,7 +54,7 @@ def measured(folder: Path) -> Iterator[str]:
         _say(f"{cause.name}: {is_named} {shown} {seconds:.0f} s")
     blamed, clean = 0, []
     for number, pair in enumerate(CLEAN):
-        diagnosis, seconds = _run(write_clean, pair, folder / f"clean{number}")
+        diagnosis, seconds = _run(pair, folder / f"clean{number}")
         blamed += len(diagnosis.faults)
         last = diagnosis.last
         far = f"{last[2]:.2g}" if last is not None else ""
@@ -82,9 +86,9 @@ def main() -> int:
     return 0
 
 
-def _run(write: object, pair: Cause | CleanPair, folder: Path) -> tuple[Diagnosis, float]:
+def _run(pair: Cause | CleanPair | FrameworkPair, folder: Path) -> tuple[Diagnosis, float]:
     started = time.monotonic()
-    target, golden = write(pair, folder)  # type: ignore[operator]
+    target, golden = pair.write(folder)
     return diagnose(target, golden), time.monotonic() - started
 
 

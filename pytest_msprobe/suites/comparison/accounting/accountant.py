@@ -224,7 +224,8 @@ class Accountant:
         """f_t of the golden run's inputs; None where both sides define the operation alike."""
         if not pair.definition:
             return None
-        tensors = placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
+        calls = pair.target.case.call, pair.golden.case.call
+        tensors = placed(calls, pair.target.tensor_arguments(), pair.golden.tensor_arguments())
         if tensors is None:
             return None
         call = pair.target.with_tensors(tensors)

@@ -76,6 +76,7 @@ class Causes:
         self._parents: dict[str, dict[str, None]] = {}
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
+        self._blames_agreeing = True
         self.unlinked = 0
         self.passed_on: set[tuple[str, str]] = set()
 
@@ -84,6 +85,8 @@ class Causes:
         steps = self._flow.steps.values()
         with_floats = [step for step in steps if step.account.partner and _has_float_outputs(step)]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
+        # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
+        self._blames_agreeing = not any(_has_other_type(step) for step in steps)
         self._tells_dtypes = 2 * sum(bool(step.account.dtype) for step in with_floats) < len(with_floats)
         for step in steps:
             self._visit(step)
@@ -148,7 +151,7 @@ class Causes:
             self.passed_on.add((mine.step.record, mine.path))
             return
         lone = next((maker for maker in (theirs, mine) if maker is not None and not _has_partner(maker)), None)
-        if lone is not None and (key.is_beyond or self._tells_dtypes):
+        if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
             self._blame_lone(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":
@@ -265,6 +268,12 @@ class Causes:
 
 def _has_partner(maker: Maker) -> bool:
     return bool(maker.step.account.partner)
+
+
+def _has_other_type(step: Step) -> bool:
+    """Whether the partner's API is of another type: `Torch` for `Mint`."""
+    partner = step.account.partner
+    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]
 
 
 def _has_float_outputs(step: Step) -> bool:
