@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -40,6 +40,7 @@ Topic = Literal[
     "elementary",
     "index_outputs",
     "mindspore_cpu",
+    "mixed_precision",
     "msprobe_standards",
     "nondeterministic",
     "not_judged",
@@ -50,6 +51,7 @@ Topic = Literal[
     "quantising",
     "random",
     "references",
+    "tensor_order",
     "torch_calls/functional",
     "torch_calls/mint",
     "torch_calls/mint_functional",
@@ -97,10 +99,11 @@ class FactTable:
                     raise ValueError(f"{fact.name} is listed twice")
                 tables[one][fact.name] = (*others, fact)
         self._tables = tables
+        self._found = lru_cache(maxsize=1024)(self.find)  # all calls of an API ask the same
 
     def of(self, api: ApiName, framework: str = "mindspore") -> Fact | None:
         """The fact on `api` in a dump of `framework`, or None."""
-        return self.find(api.type, api.table_name, framework)
+        return self._found(api.type, api.short if api.type == "Primitive" else api.api, framework)
 
     def find(self, api_type: str, name: str, framework: str = "mindspore") -> Fact | None:
         """The same by record type and table name: `Mint` and `linalg.inv`, `Primitive` and `Conv2D`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
@@ -50,6 +51,7 @@ def benchmark_result(
         else:
             return bench, outcome
     if raised and case.constructed:
+        refuse_lack_of_memory(case, raised[0])
         raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
     if raised:
         raise NotJudged("error", "; ".join(raised))

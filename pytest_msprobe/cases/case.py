@@ -20,6 +20,7 @@ from msprobe_collector.dump_format import (
 )
 from pytest_msprobe.apis.not_judged import reason_not_judged
 from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.cases.mixed_precision import with_cast_operands
 from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
 from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
@@ -88,6 +89,8 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    call, note = with_cast_operands(call, forward)
+    notes += filter(None, [note])
     map_leaves(call, _protected)
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
     wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
@@ -150,7 +153,7 @@ def _refuse_large(
     values: tuple[Value, ...] = (forward.arguments, forward.keywords, forward.outputs or ())
     if backward is not None:
         values += (backward.incoming or (), backward.outgoing or (), dict(backward.others))
-    needed = sum(needed_bytes(value) for value in values)
+    needed = needed_bytes(values)
     if needed > limit:
         largest = max((tensor for value in values for tensor in tensors_in(value)), key=lambda tensor: tensor.size)
         raise NotJudged(

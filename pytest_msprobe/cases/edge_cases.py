@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import ceil, inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import ForwardRecord, TensorValue, tensors_in
+from msprobe_collector.dump_format import ForwardRecord, Place, TensorValue, dtype_of_array, tensors_in
+from msprobe_collector.dump_format.fields import INCOMING
 from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, map_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, Output, map_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case
@@ -25,9 +26,16 @@ EDGE_CASES = {
     "nan": "three NaN put into its float tensors",
     "inf": "Inf, -Inf and Inf put into its float tensors",
 }
+#: Those whose gradients are judged as well, where the recorded call has a backward: not those of NaN and Inf, which
+#: frameworks define differently, nor those of 2^31 elements, whose gradients would take as much memory again.
+WITH_GRADIENTS = frozenset({"empty", "scalar", "broadcast", "strided", "extreme"})
 _LARGE = 2**31
-#: Bytes that checking takes for each element: a copy, float64 on both sides, the outputs.
+#: How Python, PyTorch and CANN say that memory is used up.
+_OUT_OF_MEMORY = ("memoryerror", "can't allocate memory", "out of memory")
+#: Bytes that checking takes for each element beside the input: a copy, float64 on both sides, the outputs.
 _BYTES_BESIDE = 4 * 8
+#: The same in sizes of an element where nothing is a float (measured: neg of int8 takes 3).
+_COPIES_BESIDE = 4
 
 _Change = Callable[[int, Array], Array]
 
@@ -53,7 +61,9 @@ def edge_cases_of(record: ForwardRecord) -> tuple[str, ...]:
 
 
 def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
-    """`case` with the tensors of the edge case called `name`, without gradients and recorded outputs.
+    """`case` with the tensors of the edge case called `name`, without recorded outputs.
+
+    Its gradients are those of the arguments that the recorded call has gradients of, where they are judged at all.
 
     Raises:
         NotJudged: it needs more than `max_memory_bytes`.
@@ -61,7 +71,7 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     tensors: list[Array] = []
     map_leaves(case.call, lambda path, value: tensors.append(value) if _is_tensor(value) else None)
     if name == "large":
-        _refuse_large(tensors, max_memory_bytes)
+        _refuse_large(case, tensors, max_memory_bytes)
     change = _CHANGES[name](tensors)
     count = iter(range(len(tensors)))
 
@@ -70,15 +80,52 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
 
     arguments, keywords = map_leaves(case.call, changed)
     call = replace(case.call, arguments=tuple(arguments), keywords=keywords, is_strided=name == "strided")
+    has_gradients = name in WITH_GRADIENTS
     return replace(
         case,
         call=call,
         forward=replace(case.forward, outputs=None),
-        backward=None,
-        wanted=(),
+        backward=case.backward if has_gradients else None,
+        wanted=case.wanted if has_gradients else (),
         notes=(*case.notes, f"constructed: {EDGE_CASES[name]}"),
         constructed=name,
     )
+
+
+def refuse_lack_of_memory(case: Case, raised: str) -> None:
+    """Nothing, unless `case` is too large for an engine that said `raised`; what others hold is not known before.
+
+    Raises:
+        NotJudged: a skip.
+    """
+    if case.constructed == "large" and any(words in raised.lower() for words in _OUT_OF_MEMORY):
+        raise NotJudged("skip", f"there is not enough memory for more than 2^31 elements: {raised}")
+
+
+def constructed_incoming(case: Case, outputs: Sequence[Output], seed: int) -> tuple[Array | None, ...]:
+    """Incoming gradients of an edge case, drawn from -1 to 1; None for an output that carries none.
+
+    Args:
+        case: the edge case.
+        outputs: what its forward returned, which no dump knows the shapes of.
+        seed: of random inputs.
+
+    Raises:
+        NotJudged: no output carries a gradient.
+    """
+    from pytest_msprobe.cases.random_data import generator_for, random_array
+
+    place = Place("", f"{case.api}-{case.constructed}.backward", INCOMING)
+    tensors = [output.value for output in outputs if len(output.path) == 1 and hasattr(output.value, "nbytes")]
+    found: list[Array | None] = []
+    for index, value in enumerate(tensors):
+        dtype = dtype_of_array(value.dtype)  # type: ignore[union-attr]  # arrays only
+        is_float = dtype is not None and dtype.kind in ("float", "complex")
+        wanted = TensorValue(dtype, value.shape, 1.0, -1.0, None, None, None)  # type: ignore[union-attr]
+        found.append(random_array(wanted, generator_for(seed, place / index), place / index) if is_float else None)
+    if all(gradient is None for gradient in found):
+        raise NotJudged("skip", "no output of this edge case carries a gradient")
+    return tuple(found)
 
 
 def _is_tensor(value: object) -> bool:
@@ -89,9 +136,13 @@ def _has_two_axes(tensor: TensorValue) -> bool:
     return sum(length > 1 for length in tensor.shape[-2:]) == 2
 
 
-def _refuse_large(tensors: Sequence[Array], limit: int) -> None:
+def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
+    dtypes = [*(dtype_of_array(tensor.dtype) for tensor in tensors), *case.output_dtypes()]
+    largest = max(tensor.itemsize for tensor in tensors)
+    is_exact = all(dtype is not None and dtype.kind in ("int", "bool") for dtype in dtypes)
+    beside = _COPIES_BESIDE * largest if is_exact else _BYTES_BESIDE
     elements = sum(_repeats(tensors) * tensor.size if _is_along(tensor, tensors) else tensor.size for tensor in tensors)
-    needed = elements * (max(tensor.itemsize for tensor in tensors) + _BYTES_BESIDE)
+    needed = elements * (largest + beside)
     if needed > limit:
         raise NotJudged(
             "skip",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from msprobe_collector.dump_format import DumpError
@@ -40,11 +41,11 @@ class Executions:
         """The result of `engine` running `call`, which it does once per `variant` whatever its outcome."""
         key = engine.label, variant
         if key not in self._kept:
-            self._kept[key] = attempt(lambda: engine.forward(call, differentiate=wanted))
+            self._kept[key] = attempt(partial(engine.forward, call, differentiate=wanted))
         execution = self._kept[key]
         if isinstance(execution, (Unsupported, Raised)):
             return execution
-        return attempt(lambda: result(execution))
+        return attempt(partial(result, execution))
 
     def clear(self) -> None:
         """Let go of all of them."""

@@ -23,6 +23,7 @@ from pytest_msprobe.cases.output_order import in_one_order
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
     accumulated_terms,
+    float_elements,
     float_tensors,
     has_jumped,
     label_tensors,
@@ -32,6 +33,10 @@ from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
 
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
 _PERTURBATIONS = (1, 2)
+#: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
+#: rounding takes each element, in calls of up to so many elements.
+_PROBES = tuple(range(3, 19))
+_MOST_PROBED = 1 << 20
 #: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
@@ -69,6 +74,8 @@ class Opinions:
         self._bench = bench
         self._results = results
         self._incoming = incoming
+        self._probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
+        self._inside_probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """What a standard gets for the output at `position`."""
@@ -77,24 +84,23 @@ class Opinions:
             value = found[position] if found is not None and position < len(found) else None
             return value if getattr(value, "shape", None) == reference.shape else None
 
+        def moved(runs: list[tuple[Perturbation, Sequence[Any]]]) -> tuple[Perturbed, ...]:
+            arrays = ((perturbation, fitting(run)) for perturbation, run in runs)
+            return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
+
         return OutputPair(
             tested,
             reference,
             metrics,
             accumulated_terms(self._case.call, self._incoming, [reference.size, *self._recorded_sizes]),
             FLOAT32_ERROR if facts("elementary").of(self._case.api, self._case.call.framework) else 0.0,
-            lambda: tuple(
-                Perturbed(array, perturbation.relative_size)
-                for perturbation, run in self._perturbed
-                if (array := fitting(run)) is not None
-            ),
-            lambda: tuple(
-                Perturbed(array, perturbation.relative_size)
-                for perturbation, run in self._inside
-                if (array := fitting(run)) is not None
-            ),
+            lambda: moved(self._perturbed),
+            lambda: moved(self._inside),
             lambda: fitting(self._second),
             self._bench.operand_roundoff,
+            lambda count: tuple(found.result for found in moved(self._probed(count))),
+            lambda: moved(self._arithmetic),
+            lambda count: tuple(found.result for found in moved(self._probed_inside(count))),
         )
 
     def confusable(self, position: int) -> dict[str, Array]:
@@ -131,9 +137,28 @@ class Opinions:
 
     @cached_property
     def _perturbed(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+        return self._with_moved_inputs(_PERTURBATIONS)
+
+    def _probed(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """The first `count` probes; those that were made are kept."""
+        for number in _PROBES[len(self._probes) : count] if self._is_probed else ():
+            self._probes.append(self._with_moved_inputs((number,)))
+        return [run for runs in self._probes[:count] for run in runs]
+
+    def _probed_inside(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """The same with moved arithmetic."""
+        for number in _PROBES[len(self._inside_probes) : count] if self._is_probed else ():
+            self._inside_probes.append(self._with_moved_arithmetic((number,), saves_exactly=False))
+        return [run for runs in self._inside_probes[:count] for run in runs]
+
+    @property
+    def _is_probed(self) -> bool:
+        return max(float_elements(self._case.call), *self._recorded_sizes, 0) <= _MOST_PROBED
+
+    def _with_moved_inputs(self, numbers: Sequence[int]) -> list[tuple[Perturbation, Sequence[Any]]]:
         found = []
         held, operands = self._held, self._bench.operand_roundoff
-        for number in _PERTURBATIONS:
+        for number in numbers:
             # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
             for perturbation in (
                 Perturbation(number, held=held, operands=operands),
@@ -171,12 +196,24 @@ class Opinions:
     @cached_property
     def _inside(self) -> list[tuple[Perturbation, Sequence[Any]]]:
         """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
+        return self._with_moved_arithmetic(_PERTURBATIONS, saves_exactly=False)
+
+    @cached_property
+    def _arithmetic(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+        """The same with what is saved for gradients as it is, which the probes have moved."""
+        if not self._incoming:
+            return self._inside  # of a forward nothing that is saved matters
+        return self._with_moved_arithmetic(_PERTURBATIONS, saves_exactly=True)
+
+    def _with_moved_arithmetic(
+        self, numbers: Sequence[int], *, saves_exactly: bool
+    ) -> list[tuple[Perturbation, Sequence[Any]]]:
         found = []
-        for number in _PERTURBATIONS:
+        for number in numbers:
             perturbation = Perturbation(number)
-            result = self._ask(
-                self._bench.engine, perturbation.inside(self._case.call), self._incoming, f"inside {number}"
-            )
+            call = perturbation.inside(self._case.call, saves_exactly=saves_exactly)
+            variant = f"{'arithmetic' if saves_exactly else 'inside'} {number}"
+            result = self._ask(self._bench.engine, call, self._incoming, variant)
             if result is not None:
                 found.append((perturbation, result))
         return found

@@ -29,9 +29,10 @@ class Perturbation:
     """One way to move every element of the inputs by a rounding error; equal ones move them alike.
 
     Attributes:
-        number: 1 or 2. In the second, tensors as large as the first one move against it where they moved with it in the
-            first, so that the effects of two factors never cancel in both; and all move by far less than a rounding
-            error, to which only jumps answer as if they had moved more.
+        number: from 1 on. In the second, tensors as large as the first one move against it where they moved with it in
+            the first, so that the effects of two factors never cancel in both; and all move by far less than a rounding
+            error, to which only jumps answer as if they had moved more. From the third on every element moves by
+            exactly one rounding error, all signs independent.
         operands: what stands for the rounding of float32, on devices that round float32 operands further.
         held: numbers of arguments that stay as they are, counted among the tensors of floats.
         is_clipped: no element leaves its tensor's own range, for APIs that refuse what lies beyond (probabilities).
@@ -52,7 +53,7 @@ class Perturbation:
     @property
     def relative_size(self) -> float:
         """The same in rounding errors, for all dtypes but float64, whose neighbours are the smallest visible change."""
-        return 1.0 if self.number == 1 else _SMALL
+        return _SMALL if self.number == 2 else 1.0
 
     def call(self, call: Call) -> Call:
         """`call` with its float and complex tensors moved; what its gradients use again is to be moved as well."""
@@ -76,13 +77,17 @@ class Perturbation:
             saved_seed=self.number,
         )
 
-    def inside(self, call: Call) -> Call:
-        """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them."""
+    def inside(self, call: Call, *, saves_exactly: bool = False) -> Call:
+        """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them.
+
+        So is what its gradients use again, as its own dtype rounds it, unless it `saves_exactly`.
+        """
         largest = max((unit_roundoff(array.dtype) for array in _inexact(call)), default=0.0)
         arithmetic = min(largest, _FLOAT32)
         if largest > _FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
-        return replace(call, saved_roundoff=largest, saved_seed=self.number, arithmetic_roundoff=arithmetic)
+        saved = 0.0 if saves_exactly else largest
+        return replace(call, saved_roundoff=saved, saved_seed=self.number, arithmetic_roundoff=arithmetic)
 
     def incoming(self, call: Call, incoming: Sequence[Array | None]) -> tuple[Array | None, ...]:
         """The same for the incoming gradients of `call`."""
@@ -94,7 +99,9 @@ class Perturbation:
 
     def _moved(self, array: Any, number: int, first_shape: tuple[int, ...]) -> Array:
         wide = array.astype(np.complex128 if kind_of(array.dtype) == "complex" else np.float64)
-        distance = self.size(array.dtype) * _MAGNITUDES[_random_bytes(number, wide.shape)]
+        distance = np.asarray(self.size(array.dtype))
+        if self.number <= 2:
+            distance = distance * _MAGNITUDES[_random_bytes(number, wide.shape)]
         is_down = self._is_down(number, wide.shape, first_shape)
         moved: Array = wide * np.where(is_down, 1 - distance, 1 + distance)
         if self.is_clipped and wide.size and kind_of(array.dtype) == "float":
@@ -103,7 +110,7 @@ class Perturbation:
 
     def _is_down(self, number: int, shape: tuple[int, ...], first_shape: tuple[int, ...]) -> Array:
         """Where elements move towards zero."""
-        if self.number == 1 or number == 0 or shape != first_shape:
+        if self.number != 2 or number == 0 or shape != first_shape:
             return _random_bits(self.number, number, shape)
         same_before = _random_bits(1, 0, shape) ^ _random_bits(1, number, shape)
         return ~(_random_bits(2, 0, shape) ^ same_before)
@@ -122,6 +129,11 @@ def accumulated_terms(call: Call, incoming: Sequence[Array | None], output_sizes
     reduced = max(sizes, default=1) / smallest
     contracted = max((math.sqrt(a * b / smallest) for a, b in combinations(sizes, 2)), default=1.0)
     return max(1, longest, math.ceil(reduced), math.ceil(contracted))
+
+
+def float_elements(call: Call) -> int:
+    """How many floats or complex numbers `call` has in the tensors among its arguments."""
+    return sum(array.size for array in _inexact(call))
 
 
 def float_tensors(call: Call) -> int:

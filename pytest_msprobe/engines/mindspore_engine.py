@@ -31,6 +31,8 @@ from pytest_msprobe.engines.protocol import (
 )
 from pytest_msprobe.installing import how_to_install, is_installed
 
+#: From this size on a tensor uses the memory of a NumPy array.
+_LENT_BYTES = 1 << 20
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 
 
@@ -129,7 +131,7 @@ class MindSporeEngine:
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
         is_raised = self._is_raised and not describes_dtype(call.api.short)
-        tensor = self._mindspore.Tensor(contiguous(value, is_raised=is_raised))
+        tensor = _tensor(self._mindspore, value, is_raised=is_raised)
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         if path in differentiate:
@@ -145,8 +147,10 @@ class MindSporeExecution:
         self._leaves = leaves
         self._target = target
         self._cell = _graph_tools(mindspore)[0](run) if leaves else None
-        returned = run() if self._cell is None else self._cell.run_keeping_all(*leaves)
-        tensor_type = mindspore.Tensor
+        self._take(run() if self._cell is None else self._cell.run_keeping_all(*leaves))
+
+    def _take(self, returned: Any) -> None:
+        tensor_type = self._mindspore.Tensor
         flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
         self._tensors = [value for path, value in flat if len(path) == 1 and isinstance(value, tensor_type)]
         self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
@@ -165,6 +169,9 @@ class MindSporeExecution:
         operation = _graph_tools(self._mindspore)[1]
         with _Guarded(self._mindspore, self._target):
             found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
+            if (returned := self._cell.take_returned()) is not None:
+                self._take(returned)
             return tuple(_array(gradient) for gradient in found)
 
     def _like(self, gradient: Array | None, output: Any) -> Any:
@@ -172,7 +179,7 @@ class MindSporeExecution:
             return self._mindspore.ops.zeros_like(output)
         if tuple(gradient.shape) != tuple(output.shape):
             raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
-        tensor = self._mindspore.Tensor(contiguous(gradient, is_raised=False))
+        tensor = _tensor(self._mindspore, gradient, is_raised=False)
         return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
 
 
@@ -231,10 +238,24 @@ def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
 
         def run_keeping_all(self, *leaves: Any) -> Any:
             self(*leaves)
+            return self.take_returned()
+
+        def take_returned(self) -> Any:
             returned, self.returned = self.returned, None
             return returned
 
     return GraphCell, mindspore.ops.GradOperation(get_all=True, sens_param=True)
+
+
+def _tensor(mindspore: Any, array: Array, *, is_raised: bool) -> Any:
+    """A tensor of its own with the values of `array`, in float64 when `is_raised`.
+
+    `Tensor` copies an array for the host, and a CPU kernel copies that once more. A large array is copied once, here:
+    `from_numpy` uses the memory of the copy for both.
+    """
+    if array.nbytes < _LENT_BYTES or array.dtype.isbuiltin != 1:  # from_numpy knows NumPy's own dtypes only
+        return mindspore.Tensor(contiguous(array, is_raised=is_raised))
+    return mindspore.Tensor.from_numpy(copy_of(array, is_raised=is_raised))
 
 
 def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from msprobe_collector.dump_format import (
     ApiName,
     BackwardRecord,
@@ -14,7 +18,7 @@ from msprobe_collector.dump_format import (
 )
 from msprobe_collector.dump_format.fields import OUTPUT
 from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported, map_leaves
 
 
 class RecordedEngine:
@@ -48,7 +52,7 @@ class RecordedEngine:
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> RecordedExecution:
         """The recorded outputs. Raises Unsupported when the dump holds only statistics of them."""
-        return RecordedExecution(self, str(call.api), differentiate)
+        return RecordedExecution(self, call, differentiate)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -92,16 +96,31 @@ class RecordedEngine:
 class RecordedExecution:
     """The recorded values of one API call, as an execution."""
 
-    def __init__(self, engine: RecordedEngine, call: str, differentiate: tuple[LeafPath, ...]) -> None:
+    def __init__(self, engine: RecordedEngine, call: Call, differentiate: tuple[LeafPath, ...]) -> None:
         self._engine = engine
-        self._call = call
+        self._name = str(call.api)
         self._differentiate = differentiate
+        self._dtypes: dict[LeafPath, Any] = {}
+        map_leaves(call, lambda path, value: self._dtypes.setdefault(path, getattr(value, "dtype", None)))
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """Every recorded output leaf."""
-        return self._engine.load_outputs(self._call)
+        return self._engine.load_outputs(self._name)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """The recorded gradients; `incoming` is what they were computed from."""
-        return tuple(self._engine.load_gradient(self._call, path) for path in self._differentiate)
+        """The recorded gradients, in the dtypes of the arguments; `incoming` is what they were computed from."""
+        return tuple(
+            _as_computed(self._engine.load_gradient(self._name, path), self._dtypes.get(path))
+            for path in self._differentiate
+        )
+
+
+def _as_computed(gradient: Array | None, dtype: Any) -> Array | None:
+    """A gradient that was widened when it was handed on, in the `dtype` in which it was computed."""
+    if gradient is None or dtype is None or dtype.itemsize >= gradient.dtype.itemsize:
+        return gradient
+    with np.errstate(over="ignore"):
+        narrow = gradient.astype(dtype)
+    is_same = np.array_equal(narrow.astype(gradient.dtype), gradient, equal_nan=True)
+    return narrow if is_same else gradient

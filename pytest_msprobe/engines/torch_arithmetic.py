@@ -62,6 +62,10 @@ _SUMS = {
 }
 
 
+#: Sums of rows that meet in one place, by the operand that says where each goes.
+_INDEXED = {"embedding_dense_backward": 1, "index_add": 2}
+
+
 class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
     """While entered, float64 results of arithmetic are off by `roundoff` (one standard deviation), by a fixed seed.
 
@@ -153,8 +157,11 @@ def _terms(func: Any, args: Any, operand: Tensor) -> int:
         given = args[1] if len(args) > 1 and args[1] is not None else ()
         axes = given if isinstance(given, (tuple, list)) else (given,)
         return math.prod(operand.shape[axis] for axis in axes) if axes and operand.dim() else operand.numel()
-    if kind in ("embedding_dense_backward", "index_add", "scatter_add"):
-        return 1  # few rows meet in one place, and which is not worth counting
+    if kind in _INDEXED:
+        indices = args[_INDEXED[kind]].reshape(-1)
+        return int(torch.bincount(indices).max()) if indices.numel() else 1
+    if kind == "scatter_add":
+        return 1  # few elements meet in one place, and which is not worth counting
     if kind == "cumsum":
         return operand.shape[args[1]] if operand.dim() else 1
     return operand.shape[-1] if operand.dim() else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
@@ -71,7 +71,8 @@ class TorchEngine:
 
         arguments, keywords = map_leaves(call, convert)
         attributes = map_attributes(call, convert)
-        saving = perturbed_saving(self._torch, call, (*arguments, *keywords.values()))
+        given = (*arguments, *keywords.values())
+        saving = perturbed_saving(self._torch, call, given) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
         with self._torch.set_grad_enabled(bool(differentiate)), saving, arithmetic:
             try:
@@ -181,10 +182,9 @@ class TorchExecution:
         if not pairs:
             raise Unsupported("the PyTorch counterpart has no gradient")
         seeds = [_like(torch, gradient, out) for out, gradient in pairs]
-        scalar = _seeded(torch).apply(len(pairs), *(out for out, _ in pairs), *seeds)
         try:
             with self._arithmetic:
-                found = torch.autograd.grad(scalar, self._leaves, allow_unused=True)
+                found = _backward(torch, [out for out, _ in pairs], seeds, self._leaves)
         except (NotImplementedError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(text in str(error) for text in _NO_DERIVATIVE):
                 raise
@@ -214,24 +214,20 @@ def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:
     return RoundedArithmetic(call.arithmetic_roundoff, call.saved_seed)
 
 
-@cache
-def _seeded(torch: Any) -> Any:
-    """A function of outputs and their incoming gradients whose own gradient is those incoming gradients.
+def _backward(
+    torch: Any, outputs: Sequence[Tensor], seeds: Sequence[Tensor], leaves: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Gradients of `leaves`, None for one that no output depends on, as torch.autograd.grad gives them.
 
-    torch.autograd.grad with grad_outputs means the same, but imports SymPy first: 0.4 s and 487 modules.
+    Straight from PyTorch's backward engine: in torch.autograd.grad the check of shapes, which `_like` has made, imports
+    SymPy (0.4 s and 487 modules) and costs as much as several small kernels in every run.
     """
-
-    class Seeded(torch.autograd.Function):  # type: ignore[misc]  # the class is an Any here
-        @staticmethod
-        def forward(context: Any, count: int, *outputs_and_seeds: Any) -> Any:
-            context.seeds = outputs_and_seeds[count:]
-            return torch.zeros((), dtype=torch.float64, device=outputs_and_seeds[0].device)
-
-        @staticmethod
-        def backward(context: Any, _one: Any) -> Any:
-            return (None, *context.seeds, *(None for _ in context.seeds))
-
-    return Seeded
+    engine = torch.autograd.Variable._execution_engine
+    retain_graph, create_graph, allow_unused = False, False, True
+    found: Sequence[Tensor | None] = engine.run_backward(
+        tuple(outputs), tuple(seeds), retain_graph, create_graph, tuple(leaves), allow_unused, accumulate_grad=False
+    )
+    return found
 
 
 def _may_be_asked_to_write(call: Call) -> bool:  # by position any True may be `inplace`

@@ -31,7 +31,7 @@ class ErrorData:
 
     def save(self, evidence: Evidence) -> str:
         """See `EvidenceWriter.save`. A call that fails in both directions is kept direction by direction."""
-        place = self._folder.root / dump_folder(Path(evidence.dump), self._dumps)
+        place = self._folder.root / dump_folder(Path(evidence.dump), self._dumps, evidence.edge_case)
         make_folder(place / TENSOR_FOLDER)
         records, recording = _records(evidence)
         with self._folder.locked() as state:

@@ -69,6 +69,8 @@ class Evidence:
         device, bench_name: who was tested and against what.
         verdicts: what is said about each direction.
         inputs: where the input values come from, for people.
+        edge_case: name of the edge case that the call is, "" for a recorded one.
+        is_strided: whether the device got tensors as transposed views.
         is_in_place: whether the call writes to its first argument.
         rounded: the benchmark value as a perfect device would return it, given (benchmark, tested).
         torch_text: the PyTorch call as text for the texts of arguments and keywords; None where there is no plain one.
@@ -89,6 +91,8 @@ class Evidence:
     bench_name: str
     verdicts: dict[Direction, str]
     inputs: str
+    edge_case: str
+    is_strided: bool
     is_in_place: bool
     rounded: Callable[[Any, Any], Any]
     torch_text: Callable[[Sequence[str], Mapping[str, str]], str | None]
@@ -113,8 +117,17 @@ def file_stem(name: str) -> str:
     return f"{stem[: _MOST_STEM_CHARACTERS - 17]}.{hashlib.sha256(_bytes(name)).hexdigest()[:16]}"
 
 
-def dump_folder(dump: Path, dumps: Sequence[Path]) -> Path:
-    """Where what belongs to `dump` stands among that of all `dumps`: `.` for a single one, else as the CSVs name it."""
+def dump_folder(dump: Path, dumps: Sequence[Path], edge_case: str = "") -> Path:
+    """Where what belongs to `dump` stands among that of all `dumps`: `.` for a single one, else as the CSVs name it.
+
+    What belongs to an edge case stands in a folder `edge_nan` there, since its record has the name of the recorded one.
+    """
+    if edge_case:
+        taken = {dump_folder(other, dumps) for other in dumps}
+        found = dump_folder(dump, dumps) / f"edge_{edge_case}"
+        while found in taken:  # error data of edge cases, checked with edge cases
+            found = found.with_name(f"{found.name}_2")
+        return found
     if len(set(dumps)) < 2 or dump not in dumps:
         return Path()
     common = os.path.commonpath([path.parent for path in dumps])

@@ -10,6 +10,7 @@ from typing import Any
 from msprobe_collector.dump_format import Direction, Dtype, Dump, tensor_positions, tensors_in
 from pytest_msprobe.apis.spelling import writes_in_place
 from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.edge_cases import EDGE_CASES
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Output, map_attributes, map_leaves
 from pytest_msprobe.engines.torch_map import Refusal, lookup
 from pytest_msprobe.evidence.evidence import Evidence, EvidenceWriter, Gradients, Leaves, NumpyValue
@@ -77,12 +78,19 @@ class FailureKeeper:
             bench_name=last.bench,
             verdicts={direction: _verdict(finding) for direction, finding in verdicts.items()},
             inputs=self._origin(case),
+            edge_case=case.constructed,
+            is_strided=case.call.is_strided,
             is_in_place=writes_in_place(case.api),
             rounded=_rounded,
             torch_text=lambda texts, named: torch_text(case.call, texts, named),
         )
 
     def _origin(self, case: Case) -> str:
+        if case.constructed:
+            return f"edge case {case.constructed} of {self._recorded_origin(case)}: {EDGE_CASES[case.constructed]}"
+        return self._recorded_origin(case)
+
+    def _recorded_origin(self, case: Case) -> str:
         tensors = [*tensors_in(case.forward.arguments), *tensors_in(case.forward.keywords)]
         if all(tensor.data_name is not None for tensor in tensors):
             return "recorded in the training run"

@@ -25,7 +25,7 @@ class Reproducers:
 
     def save(self, evidence: Evidence) -> str:
         """See `EvidenceWriter.save`."""
-        stem = file_stem(str(evidence.api))
+        stem = file_stem("-".join(filter(None, (str(evidence.api), evidence.edge_case))))
         try:
             made = write_reproducer(evidence, stem)
         except NoScript as reason:

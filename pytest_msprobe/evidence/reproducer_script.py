@@ -66,7 +66,8 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
     run += _torch(evidence, call)
     is_complex = any(getattr(array, "dtype", np.dtype(bool)).kind == "c" for array in arrays.values())
     show = _SHOW.replace("WIDE", "np.complex128" if is_complex else "np.float64")
-    lines = [_docstring(evidence, call, stem), *_imports(call), *_setup(call), *_call(evidence, call), show, *run]
+    made = [*_setup(evidence, call), *_call(evidence, call)]
+    lines = [_docstring(evidence, call, stem), *_imports(call), *made, show, *run]
     return Reproducer("\n".join(lines) + "\n", arrays)
 
 
@@ -80,6 +81,7 @@ def in_docstring(text: str) -> str:
 def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
     frame = evidence.called_from
     what = "gradients" if evidence.gradients is not None else "results"
+    where = f"in the edge case {evidence.edge_case}" if evidence.edge_case else "in a training step"
     shapes = [f"{name} {_described(array)}" for name, array in call.arrays.items()]
     facts = [
         ("API", f"mindspore.{call.api}, {evidence.api} in the dump"),
@@ -90,7 +92,7 @@ def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
         ("called from", f"{frame.file}:{frame.line}, in {frame.function}: {frame.source}" if frame else "unknown"),
         ("versions", _versions()),
     ]
-    lines = [f'"""mindspore.{call.api}: wrong {what} in a training step, found by pytest-msprobe.', ""]
+    lines = [f'"""mindspore.{call.api}: wrong {what} {where}, found by pytest-msprobe.', ""]
     lines += [_wrapped(name, in_docstring(text)) for name, text in facts]
     lines += [
         "",
@@ -106,7 +108,7 @@ def _imports(call: ScriptCall) -> list[str]:
     return [*lines, f"from mindspore import {', '.join(roots)}", *filter(None, [call.imports])]
 
 
-def _setup(call: ScriptCall) -> Iterator[str]:
+def _setup(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
     yield "\nif len(sys.argv) > 1:"
     yield "    ms.set_device(sys.argv[1])"
     yield "ms.set_context(mode=ms.PYNATIVE_MODE)"
@@ -120,6 +122,8 @@ def _setup(call: ScriptCall) -> Iterator[str]:
         yield (
             f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})' if is_tensor else f'{name} = stored["{name}"]'
         )
+        if evidence.is_strided and is_tensor and array.ndim > 1:
+            yield f"{name} = {name}.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)  # not contiguous"
     yield ""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_128_digest
 
 from pytest_msprobe.numerics.kinds import kind_of
 from pytest_msprobe.numerics.patterns import name_pattern
@@ -16,8 +17,8 @@ from pytest_msprobe.numerics.ulp import unit_roundoff
 
 #: Elements whose bits are looked at, from the first one that differs.
 _MOST_ELEMENTS = 1 << 20
-#: Up to this size a copy of the bytes is compared faster than an array.
-_SMALL_BYTES = 1 << 15
+#: Up to this size a copy of the bytes costs less than their hash.
+_SMALL_BYTES = 1 << 12
 #: Words of `name_pattern` that say more than which bits have changed.
 _TELLING = ("NaN", "Inf", "zero", "swapped", "repeats", "equals", "transposed")
 
@@ -40,20 +41,28 @@ class BitDifference:
     pattern: str
 
 
-def same_bytes(one: object, other: object) -> bool:
-    """Whether two outputs are equal to the bit: dtype, shape and bytes of arrays, type and text of other values."""
-    if type(one) is not np.ndarray or type(other) is not np.ndarray:
-        return type(one) is type(other) and repr(one) == repr(other)
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.nbytes <= _SMALL_BYTES:
-        return one.tobytes() == other.tobytes()
-    return np.array_equal(_words(one), _words(other))
+def content_of(value: object) -> tuple[object, ...]:
+    """What two outputs have in common only if they are equal to the bit.
+
+    dtype, shape and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads each
+    result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what is no
+    array.
+    """
+    if type(value) is not np.ndarray:
+        return type(value), repr(value)
+    if value.nbytes <= _SMALL_BYTES:
+        return value.dtype, value.shape, value.tobytes()
+    return value.dtype, value.shape, xxh3_128_digest(bytes_of(value).data)
+
+
+def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bytes of an array in C order, in one dimension; as bytes, since bfloat16 has no buffer format of its own."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitDifference:
     """How `tested` differs from `reference`, an array of the same dtype and shape with other bytes."""
-    found, right = (_bytes(array) for array in (tested, reference))
+    found, right = (_rows_of_bytes(array) for array in (tested, reference))
     is_off = (found != right).any(axis=1)
     places = np.flatnonzero(is_off)
     changed = np.unpackbits((found ^ right)[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
@@ -77,15 +86,9 @@ def is_reordering(difference: BitDifference, dtype: np.dtype[Any]) -> bool:
     return difference.size <= max(4 * unit, min(1024 * unit, 2.0**-8))
 
 
-def _words(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The bytes of an array, eight at a time where that fits: they are compared in every run."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return flat.view(np.uint64) if flat.size % 8 == 0 else flat
-
-
-def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _rows_of_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """One row of bytes for each element."""
-    return np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
+    return bytes_of(array).reshape(array.size, -1)
 
 
 def _bits_phrase(changed: npt.NDArray[np.uint8], *, is_one: bool) -> str:

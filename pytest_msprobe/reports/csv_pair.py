@@ -30,6 +30,7 @@ DETAILS_COLUMNS = (
     "Status",
     "Message",
 )
+_FIGURES = ("cosine", "max_abs", "max_rel")
 WORDS: dict[Status, str] = {"pass": "pass", "error": "error", "skip": "SKIP"}
 STATUSES = {word: status for status, word in WORDS.items()}
 #: Spreadsheets begin a formula with these, some in full width. They skip blanks before them; other characters that are
@@ -100,7 +101,8 @@ def neutral(cell: Any) -> Any:
     """
     if not isinstance(cell, str):
         return cell
-    cell = shown_lines(cell)
+    if not cell.isprintable():
+        cell = shown_lines(cell)
     return f"'{cell}" if cell.startswith(_FORMULA_STARTS) else cell
 
 
@@ -173,13 +175,7 @@ def _output(name: str, output: OutputRow) -> list[Any]:
         output.bench_dtype,
         output.tested_dtype,
         str(output.shape),
-        _cell(output.cosine),
-        _cell(output.max_abs),
-        _cell(output.max_rel),
+        *("" if (value := output.figures.get(name)) is None else value for name in _FIGURES),
         WORDS[output.status],
         output.message,
     ]
-
-
-def _cell(value: float | None) -> float | str:
-    return "" if value is None else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
@@ -145,7 +146,8 @@ class RecordItem(pytest.Item):
         suite, record = self.config.stash[keys.SUITE], self.record
         started = perf_counter()
         try:
-            with warnings.catch_warnings(), ending_after(self._time_limit(record)):
+            limit = self._time_limit(record)
+            with warnings.catch_warnings(), nullcontext() if limit is None else ending_after(limit):
                 # A framework's deprecation warning must not fail a record where a project turns warnings into errors.
                 warnings.simplefilter("ignore")
                 verdict = suite.judge(record)

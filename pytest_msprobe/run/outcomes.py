@@ -19,7 +19,7 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
 
     An item that was skipped or broken before it ran (a skip mark, a failing fixture of a conftest) gets its row here.
     """
-    if not isinstance(item, RecordItem):
+    if not isinstance(item, RecordItem) or (report.passed and report.when != "call"):
         return
     if report.skipped and report.when == "call" and isinstance(report.longrepr, tuple):
         # The place of a skip is what was judged, not the line of our code that raised it.

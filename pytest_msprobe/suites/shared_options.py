@@ -76,4 +76,11 @@ DEVICE_OPTIONS = (
     Option(
         "workers_per_device", "K", "precheck, repeat: how many workers may share a device", "1", option_values.count
     ),
+    Option(
+        "remote_root",
+        "DIR",
+        "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir",
+        "",
+        str,
+    ),
 )

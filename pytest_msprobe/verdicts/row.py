@@ -70,7 +70,8 @@ class VerdictRow:
     @property
     def direction(self) -> Direction | None:
         """`forward` or `backward`, also of `forward-device3`; None for a record that has neither."""
-        return next((direction for direction in DIRECTIONS if direction == self.part.partition("-")[0]), None)
+        word = self.part.partition("-")[0]
+        return word if word in DIRECTIONS else None
 
     @property
     def worst(self) -> OutputRow | None:

@@ -50,7 +50,7 @@ class WorkersPlugin:
 
     Attributes:
         places: what each worker gets, in the order of their ids.
-        devices: theirs, each once.
+        devices: names of theirs, each once.
         earlier: the run that is continued; None for none.
     """
 
@@ -175,7 +175,7 @@ class WorkersPlugin:
         """Our own schedule for the modes that assign items one by one."""
         if config.option.dist not in ("load", "worksteal"):
             return None
-        self._scheduler = CallScheduler(config, len(self.places), self._index, lambda node: self._place(node).device)
+        self._scheduler = CallScheduler(config, len(self.places), self._index, lambda node: self._place(node).name)
         return self._scheduler
 
     @pytest.hookimpl(optionalhook=True)

@@ -28,6 +28,11 @@ class WorkerPlace:
     device: str | None
     environment: Mapping[str, str]
 
+    @property
+    def name(self) -> str | None:
+        """The device as suites call it: `3`, `npu1-3` for one of another host; None for none."""
+        return self.device if self.device is None or not self.host else f"{self.host}-{self.device}"
+
 
 def choose_devices(target: str, wanted: Sequence[str], workers: int) -> tuple[str, ...]:
     """The devices of a run here: those that the user wants, else all visible, else 0 to workers - 1; none on a CPU.
@@ -76,8 +81,8 @@ def place_workers(hosts: Sequence[str], *, target: str, wanted: Sequence[str], p
 
 
 def distinct_devices(places: Sequence[WorkerPlace]) -> tuple[str, ...]:
-    """The devices of `places`, each once; () on a CPU without `--msprobe-devices`."""
-    return tuple(dict.fromkeys(place.device for place in places if place.device is not None))
+    """Names of the devices of `places`, each once; () on a CPU without `--msprobe-devices`."""
+    return tuple(dict.fromkeys(place.name for place in places if place.name is not None))
 
 
 def _places_on(host: str, workers: int, *, target: str, wanted: Sequence[str], per_device: int) -> list[WorkerPlace]:

@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from accounting import msprobe_answers
-from accounting.causes import CAUSES, Cause
-from accounting.clean_pairs import CLEAN, CleanPair
+from accounting import causes, clean_pairs, framework_pairs, msprobe_answers
+from accounting.causes import Cause
+from accounting.clean_pairs import CleanPair
 from accounting.diagnosing import diagnose
+from accounting.framework_pairs import FrameworkPair
 from accounting.held_out import catalogue as held_out
 from accounting.held_out.catalogue import HeldOut
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 
-Pair = Cause | CleanPair | HeldOut
+Pair = Cause | CleanPair | FrameworkPair | HeldOut
+CAUSES: tuple[Cause | FrameworkPair, ...] = (*causes.CAUSES, *framework_pairs.CAUSES)
+CLEAN: tuple[CleanPair | FrameworkPair, ...] = (*clean_pairs.CLEAN, *framework_pairs.CLEAN)
 PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
 
 
@@ -67,7 +70,7 @@ def name_of(fault: Fault) -> str:
     return f"gradient {call}" if fault.kind == "gradient" else call
 
 
-def is_right(cause: Cause | HeldOut, diagnosis: Diagnosis) -> bool:
+def is_right(cause: Cause | FrameworkPair | HeldOut, diagnosis: Diagnosis) -> bool:
     """Whether exactly the planted cause is named; several values may be where the cause changed several."""
     names = [name_of(fault) for fault in diagnosis.faults]
     if cause.expected == ("parameter",):

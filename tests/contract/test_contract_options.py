@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from contract_runs import Run, Workspace
+from contract_runs import Run, Workspace, assert_whole
+
+from msprobe_collector.dump_format import DIRECTIONS
 
 PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "overflow", "gradients", "repeat"
 
@@ -25,7 +27,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-reproducers=scripts": (PRECHECK,),
     "--msprobe-devices=0,1": (PRECHECK, REPEAT),
     "--msprobe-workers-per-device=2": (PRECHECK, REPEAT),
-    "--msprobe-remote-root=/elsewhere": (PRECHECK,),
+    "--msprobe-remote-root=/elsewhere": (PRECHECK, REPEAT),
     "--msprobe-standard=ulp": (PRECHECK,),
     "--msprobe-cosine=0.9": (PRECHECK,),
     "--msprobe-max-abs=0.5": (PRECHECK,),
@@ -116,6 +118,23 @@ def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> No
     runs = workspace.run_all([*named, text.format(**words)] for text in options)
     found = [complaint(text, suite, honours, run) for (text, honours), run in zip(options.items(), runs)]
     assert not any(found), "\n".join(filter(None, found))
+
+
+@pytest.mark.parametrize("option", FOR_WORKERS)
+def test_options_for_workers_are_honoured_or_refused(workspace: Workspace, plain: Run, suite: str, option: str) -> None:
+    """With two workers every record has its row; of a suite that compares devices, one on each device."""
+    ((text, suites),) = [(text, suites) for text, suites in ELSEWHERE.items() if text.startswith(option)]
+    run = workspace.run("-n2", f"--msprobe-suite={suite}", text)
+    if suite not in suites:
+        assert complaint(text, suite, honours=False, run=run) == ""
+        return
+    devices = ("-device0", "-device1") if (suite, option) == (REPEAT, "--msprobe-devices") else ("",)
+    ids = [
+        f"{node_id}{device}" if node_id.endswith(DIRECTIONS) else node_id
+        for node_id in plain.by_id
+        for device in devices
+    ]
+    assert_whole(run, dict.fromkeys(ids))
 
 
 def test_an_ini_value_that_has_no_effect_is_no_error(workspace: Workspace, suite: str) -> None:

@@ -137,11 +137,15 @@ class _Items:
 
 Suite = tuple[Callable[..., None], str, list[str]]
 _DUMPS = "--msprobe-dump=target"
+#: Mutated calls are run: by PyTorch, whose kernels refuse wrong arguments where others read beside a tensor.
+_RUNNING = (_DUMPS, "--msprobe-device=torch:cpu", "--msprobe-max-memory=200MB")
 SUITES: dict[str, Suite] = {
     "precheck": (write_dump, "step{}/rank0", [_DUMPS, "--msprobe-device=recorded", "--msprobe-max-memory=200MB"]),
     "comparison": (write_dump, "step{}/rank0", [_DUMPS, "--msprobe-golden=golden"]),
     "overflow": (write_dump, "step{}/rank0", [_DUMPS, "--msprobe-suite=overflow", "--msprobe-max-memory=200MB"]),
     "gradients": (write_gradients, "rank{}", ["--msprobe-gradients=target", "--msprobe-golden=golden"]),
+    "repeat": (write_dump, "step{}/rank0", [*_RUNNING, "--msprobe-suite=repeat", "--msprobe-repeat=3"]),
+    "edge-cases": (write_dump, "step{}/rank0", [*_RUNNING, "--msprobe-edge-cases"]),
 }
 
 

@@ -23,7 +23,7 @@ def test_damaged_tensor_files_are_read_or_refused_in_bounded_memory() -> None:
 
 
 #: Gradients are drawn as pictures for every rank, which takes half a second each.
-COUNTS = {"precheck": 100, "comparison": 100, "overflow": 100, "gradients": 20}
+COUNTS = {"precheck": 100, "comparison": 100, "overflow": 100, "gradients": 20, "repeat": 60, "edge-cases": 20}
 
 
 @pytest.mark.parametrize("suite", COUNTS)

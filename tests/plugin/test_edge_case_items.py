@@ -9,11 +9,13 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
+from msprobe_collector.dump_format import Dump
 from pytest_msprobe.reports.jsonl import read_json_lines
 
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(4, 3)
 
-#: Device and benchmark in NumPy. The device loses NaN in `mul`, and refuses empty tensors in `neg`.
+#: Device and benchmark in NumPy. The device loses NaN in `mul`, refuses empty tensors in `neg`, and reverses the rows
+#: of the gradient of `exp` where the input is not contiguous.
 DEVICE = """
 import numpy as np
 from fakes.engine import FakeEngine
@@ -28,6 +30,9 @@ class Device(FakeEngine):
         found = super().forward(call, differentiate=differentiate)
         if call.api.short == "mul":
             found.outputs = tuple(Output(one.path, np.nan_to_num(one.value)) for one in found.outputs)
+        if call.api.short == "exp" and call.is_strided:
+            right = found.differentiate
+            found.differentiate = lambda incoming: tuple(one[::-1] for one in right(incoming))
         return found
 
 def negative(x):
@@ -37,7 +42,11 @@ def negative(x):
         raise ValueError("no empty array")
     return -x
 
-KNOWN = {"neg": Reference(negative), "mul": Reference(np.multiply), "exp": Reference(np.exp)}
+KNOWN = {
+    "neg": Reference(negative),
+    "mul": Reference(np.multiply),
+    "exp": Reference(np.exp, lambda incoming, x: [incoming[0] * np.exp(x)]),
+}
 
 def pytest_msprobe_reference(api):
     return KNOWN.get(api.short)
@@ -139,3 +148,28 @@ def test_recorded_values_have_no_edge_cases(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--msprobe-device=recorded")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --msprobe-edge-cases: nobody has recorded them*"])
+
+
+@pytest.fixture
+def _dump_with_gradients(pytester: pytest.Pytester) -> None:
+    """One call of `exp`, with its gradient."""
+    DumpBuilder(pytester.path).call("Mint.exp.0", [X], [np.exp(X)], incoming=[X], gradients=[X * np.exp(X)]).write()
+
+
+@pytest.mark.usefixtures("_dump_with_gradients")
+def test_gradients_are_judged_and_failures_leave_error_data_and_reproducers(
+    pytester: pytest.Pytester, reports: Reports
+) -> None:
+    result = run(pytester, "--msprobe-save-error-data", "--msprobe-reproducers=scripts", "--msprobe-jsonl=r.jsonl")
+    rows = {(row.call, row.part): row for _, row in read_json_lines(pytester.path / "r.jsonl")}
+    judged = {call.partition("-")[2] for call, part in rows if part == "backward"}
+    assert judged == {"", "empty", "scalar", "strided", "extreme"}
+    failed = {key for key, row in rows.items() if row.status == "error"}
+    assert failed == {("Mint.exp.0-strided", "backward")}
+    result.stdout.fnmatch_lines(["*Mint.exp.0, backward, edge case strided: every tensor a transposed view*"])
+    assert reports.results["Mint.exp.0-strided"]["Backward Test Success"] == "error"
+    script = (pytester.path / "scripts" / "Mint.exp.0-strided.py").read_text()
+    assert "x0.swapaxes(-1, -2).contiguous()" in script
+    kept = Dump(pytester.path / "error_data" / "edge_strided" / "dump.json")
+    assert [*kept.record_names] == ["Mint.exp.0.forward", "Mint.exp.0.backward"]
+    assert [*(pytester.path / "error_data").rglob("dump.json")] == [kept.path]

@@ -189,6 +189,18 @@ def test_the_device_computes_in_the_dumps_dtype() -> None:
     assert output.value.dtype == ml_dtypes.bfloat16
 
 
+def test_outputs_and_gradients_are_of_one_draw_where_mindspore_lost_its_graph() -> None:
+    from mindspore.common import api
+
+    ones = np.ones((64, 64), np.float32)
+    execution = MindSporeEngine(is_raised=False).forward(
+        call("Functional.dropout", ones, 0.5), differentiate=(("input", 0),)
+    )
+    api._pynative_executor.clear_res()
+    (gradient,) = execution.gradients((ones,))
+    np.testing.assert_array_equal(gradient, execution.outputs[0].value)
+
+
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
 def test_the_forward_runs_once_for_both_directions(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import mindspore

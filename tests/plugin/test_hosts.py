@@ -324,6 +324,44 @@ def test_memory_is_shared_by_the_workers_of_one_host(pytester: pytest.Pytester, 
     assert "--msprobe-max-memory=2GB" in reports.results["Mint.neg.0"]["Message"]
 
 
+#: A device in NumPy: number 1 of hostb computes something else.
+SICK = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from fakes.engine import FakeEngine
+from pytest_msprobe.engines import selection
+from pytest_msprobe.engines.specification import own_device
+
+class Device(FakeEngine):
+    def forward(self, call, *, differentiate):
+        is_sick = os.getcwd().endswith("hostb") and own_device() == "1"
+        self.fault = "flips the same bit always" if is_sick else "none"
+        return super().forward(call, differentiate=differentiate)
+
+selection._make_device = lambda specification: Device()
+"""
+
+
+def test_devices_of_several_hosts_are_compared(pytester: pytest.Pytester, run: Run) -> None:
+    dump_of(pytester.path / "step0", calls=2)
+    pytester.makeconftest(SICK)
+    result = run("--msprobe-suite=repeat", "--msprobe-devices=0,1", "--msprobe-jsonl=r.jsonl")
+    result.assert_outcomes(passed=16)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    others = "devices hosta-0, hosta-1 and hostb-0"
+    result.stdout.fnmatch_lines(
+        [
+            "device hostb-1 differs from the others in 4 of 4 results",
+            f"  Mint.neg.0 forward: device hostb-1 against {others}: output.0 within *",
+            "the devices do not compute the same: device hostb-1 differs in 4 of 4 results*with its host alone in --tx",
+        ]
+    )
+    rows = [row for _, row in read_json_lines(pytester.path / "r.jsonl")]
+    assert {(row.part.partition("-device")[2], row.host, row.device.partition(" (")[2]) for row in rows} == {
+        (f"{host}-{device}", host, f"device {device})") for host in HOSTS for device in "01"
+    }
+
+
 # The page.
 
 

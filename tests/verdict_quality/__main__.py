@@ -1,7 +1,8 @@
 """How often the verdicts are wrong: false alarms on right outputs, and planted faults that pass.
 
     python -m tests.verdict_quality [--dtypes float32 bfloat16] [--standards cosine-maxabs] [--fraction 0.1]
-                                    [--apis "*softmax" Mint.bmm.1001] [--faults "scale 5 %"] [--list] [--write-docs]
+                                    [--apis "*softmax" Mint.bmm.1001] [--faults "scale 5 %"] [--material 1]
+                                    [--list] [--write-docs]
 
 Run it in the repository. With --write-docs docs/verdict_quality.md becomes the page of these figures.
 """
@@ -33,6 +34,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--fraction", type=float, default=1.0, help="share of the APIs, 0 to 1 (default: 1)")
     parser.add_argument("--apis", nargs="+", default=[], help="patterns of names: Mint.add*, Mint.bmm.1001")
     parser.add_argument("--per-api", type=int, default=3, help="samples of each OpInfo (default: 3)")
+    parser.add_argument("--material", type=int, default=0, help="number of the material: other APIs, inputs and places")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print each false alarm and each miss as well")
     parser.add_argument("--write-docs", action="store_true", help="write docs/verdict_quality.md")
@@ -54,18 +56,19 @@ def main() -> None:
         faults=tuple(options.faults),
         fraction=options.fraction,
         per_api=options.per_api,
+        material=options.material,
         apis=tuple(options.apis),
     )
     figures = Figures((), ())
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         for share in pool.map(measure_alone, asked.shares(2 * options.processes)):
             figures += share
-    print(page.page_of(figures, fraction=options.fraction))
+    print(page.page_of(figures, fraction=options.fraction, material=options.material))
     if options.list:
         print("\n".join(tables.lists(figures)))
     if options.write_docs:
         (_TESTS.parent / "docs" / "verdict_quality.md").write_text(
-            page.page_of(figures, fraction=options.fraction), encoding="utf-8"
+            page.page_of(figures, fraction=options.fraction, material=options.material), encoding="utf-8"
         )
 
 

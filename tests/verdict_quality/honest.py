@@ -21,10 +21,10 @@ FIRST_NUMBER = 5000
 
 
 def narrow_recordings(
-    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,)
+    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,), material: int = 0
 ) -> Iterator[tuple[Recording, Results]]:
     """Each call with what the same kernels return when their intermediate results are rounded to `dtype`."""
-    pairs = honest_recordings(dtype, is_wanted, seeds=seeds)
+    pairs = honest_recordings(dtype, is_wanted, seeds=seeds, material=material)
     while True:
         with narrow_inside(dtype):
             found = next(pairs, None)
@@ -34,7 +34,7 @@ def narrow_recordings(
 
 
 def honest_recordings(
-    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,)
+    dtype: np.dtype[Any], is_wanted: Callable[[str], bool], *, seeds: tuple[int, ...] = (0,), material: int = 0
 ) -> Iterator[tuple[Recording, Results]]:
     """Each call with what an honest kernel returns for it, in `dtype`."""
     number = FIRST_NUMBER
@@ -43,7 +43,8 @@ def honest_recordings(
             for seed in seeds:
                 name = f"{kernel.api}.{number + seed}"
                 if is_wanted(kernel.api) or is_wanted(name):
-                    found = _recorded(kernel, name, scale, dtype, np.random.default_rng(seed_of(name, scale, seed)))
+                    drawn_from = seed_of(name, scale, seed, material=material)
+                    found = _recorded(kernel, name, scale, dtype, np.random.default_rng(drawn_from))
                     if found is not None:
                         yield found
             number += 10
@@ -58,16 +59,23 @@ def _recorded(
         return None
     with np.errstate(all="ignore"):
         wide = [_wide(value) for value in recording.call.arguments]
-        returned = kernel.forward(*wide, **recording.call.keywords)
-        outputs = [_stored(value, dtype) for value in (returned if isinstance(returned, tuple) else (returned,))]
+        outputs = _outputs(kernel, wide, recording, dtype)
         kept = recording.ideal.outputs
         values = [*outputs, *(output.value for output in kept[len(outputs) :])]
         results = Results(tuple(replace(o, value=v) for o, v in zip(kept, values)), ())
         if kernel.backward is not None and recording.wanted:
             incoming = [_wide(value) for value in recording.incoming]
-            gradients = kernel.backward(wide, [_wide(value) for value in outputs], incoming)
+            # From what a right forward has stored: each direction answers for its own precision.
+            with narrow_inside(None):
+                stored = _outputs(kernel, wide, recording, dtype)
+            gradients = kernel.backward(wide, [_wide(value) for value in stored], incoming)
             results = replace(results, gradients=tuple(_stored(g, dtype) for g in gradients))
     return recording, results
+
+
+def _outputs(kernel: Kernel, wide: list[Any], recording: Recording, dtype: np.dtype[Any]) -> list[Any]:
+    returned = kernel.forward(*wide, **recording.call.keywords)
+    return [_stored(value, dtype) for value in (returned if isinstance(returned, tuple) else (returned,))]
 
 
 def _wide(value: Any) -> Any:

@@ -39,17 +39,17 @@ class Kernel:
 
 
 #: What intermediate results are rounded to: None in honest kernels, whose float32 they are already.
-_INSIDE: list[np.dtype[Any]] = []
+_INSIDE: list[np.dtype[Any] | None] = []
 
 
 def inside(value: Any) -> Any:
     """An intermediate result, in the precision that the kernel keeps it in."""
-    return np.asarray(value, F32).astype(_INSIDE[-1]).astype(F32) if _INSIDE else value
+    return np.asarray(value, F32).astype(_INSIDE[-1]).astype(F32) if is_narrow_inside() else value
 
 
 @contextmanager
-def narrow_inside(dtype: np.dtype[Any]) -> Iterator[None]:
-    """While open, intermediate results are rounded to `dtype`."""
+def narrow_inside(dtype: np.dtype[Any] | None) -> Iterator[None]:
+    """While open, intermediate results are rounded to `dtype`, or not at all."""
     _INSIDE.append(dtype)
     try:
         yield
@@ -59,7 +59,7 @@ def narrow_inside(dtype: np.dtype[Any]) -> Iterator[None]:
 
 def is_narrow_inside() -> bool:
     """Whether intermediate results are rounded."""
-    return bool(_INSIDE)
+    return bool(_INSIDE) and _INSIDE[-1] is not None
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Floats:

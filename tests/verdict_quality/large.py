@@ -13,12 +13,12 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _FIRST_NUMBER = 1000
 
 
-def large_samples(is_wanted: Callable[[str], bool]) -> Iterator[Sample]:
+def large_samples(is_wanted: Callable[[str], bool], *, material: int = 0) -> Iterator[Sample]:
     """One call for each wanted entry of `_MAKERS` (asked as `Mint.bmm.1001`), from fixed seeds."""
     for index, api in enumerate(_MAKERS):
         name = f"{api.partition(' ')[0]}.{_FIRST_NUMBER + index}"
         if is_wanted(name):
-            arguments, keywords = _MAKERS[api](np.random.default_rng(seed_of(name)))
+            arguments, keywords = _MAKERS[api](np.random.default_rng(seed_of(name, material=material)))
             yield Sample(name, arguments, keywords, has_gradient=True)
 
 

@@ -19,7 +19,7 @@ from verdict_quality.large import large_samples
 from verdict_quality.naming import is_named
 from verdict_quality.recordings import Recording, Results, record
 from verdict_quality.samples import DTYPES, opinfo_samples, seed_of
-from verdict_quality.sizes import Size, input_envelope, size_of
+from verdict_quality.sizes import Envelopes, Size, envelopes, size_of
 from verdict_quality.target import Target
 
 from msprobe_collector.dump_format import Direction
@@ -45,6 +45,7 @@ class Slice:
         dtypes, standards, devices, faults: names.
         fraction: of all APIs, 0 to 1.
         per_api: samples of each API.
+        material: number of the material: another choice of APIs, other inputs, faults in other places.
         apis: shell patterns of names (`Mint.add*`; `Mint.bmm.1001` for a large call); all when empty.
         part, parts: this one of so many shares of the samples.
     """
@@ -55,6 +56,7 @@ class Slice:
     faults: tuple[str, ...] = tuple(CATALOGUE)
     fraction: float = 1.0
     per_api: int = 3
+    material: int = 0
     apis: tuple[str, ...] = ()
     part: int = 0
     parts: int = 1
@@ -63,7 +65,7 @@ class Slice:
         """Whether this slice and this part of it hold an API; the same in every run."""
         if self.apis and not any(fnmatchcase(api, pattern) for pattern in self.apis):
             return False
-        return seed_of(api) % 10_000 < self.fraction * 10_000 and self.is_of_part(api)
+        return seed_of(api, material=self.material) % 10_000 < self.fraction * 10_000 and self.is_of_part(api)
 
     def is_of_part(self, api: str) -> bool:
         """Whether an API belongs to this part."""
@@ -98,6 +100,7 @@ class Planted:
     """One fault in one result of a record; `status` is None where it was too small to be judged.
 
     `is_named`: whether the pattern of the failing output names it rightly; None for what passes or has no name.
+    `ratio`: how many times its tolerance the fault was, below 1 for a miss.
     """
 
     standard: str
@@ -107,6 +110,7 @@ class Planted:
     size: Size
     status: Status | None
     is_named: bool | None = None
+    ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,10 @@ def measure_alone(wanted: Slice) -> Figures:
 
 
 def _recordings(wanted: Slice, dtype: str) -> Iterator[Recording]:
-    samples = (*opinfo_samples(wanted.holds, per_api=wanted.per_api), *large_samples(wanted.holds))
+    samples = (
+        *opinfo_samples(wanted.holds, per_api=wanted.per_api, material=wanted.material),
+        *large_samples(wanted.holds, material=wanted.material),
+    )
     for sample in samples:
         recording = record(sample, DTYPES[dtype])
         if recording is not None:
@@ -161,7 +168,8 @@ def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder
             for verdict in _verdicts(judge, recording, standard, dtype=dtype, device="ideal")
         ]
         verdicts += clean
-        planted += _planted(judge, recording, [v for v in clean if v.standard not in _NOT_FOR_FAULTS], wanted.faults)
+        passed = [v for v in clean if v.status == "pass" and v.standard not in _NOT_FOR_FAULTS]
+        planted += _planted(judge, recording, passed, wanted)
         judge.forget()
     for device in wanted.devices:
         if device == "native":
@@ -173,11 +181,11 @@ def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder
             verdicts += _all_verdicts(other, recordings, wanted, dtype, device)
         elif device == "honest" or (device == "narrow" and dtype != "float32"):
             make = honest_recordings if device == "honest" else narrow_recordings
-            pairs = list(make(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS))
+            pairs = list(make(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS, material=wanted.material))
             other = Judge(write_dump(folder / device, pairs))
             found = list(_all_verdicts(other, [recording for recording, _ in pairs], wanted, dtype, device))
             if device == "narrow":
-                right = honest_recordings(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS)
+                right = honest_recordings(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS, material=wanted.material)
                 wrong = {name for pair, (_, honest) in zip(pairs, right) for name in visibly_wrong(*pair, honest)}
                 found = [verdict for verdict in found if verdict.record in wrong]
             verdicts += found
@@ -189,7 +197,7 @@ def visibly_wrong(recording: Recording, results: Results, honest: Results) -> It
     outputs = [(found.value, right.value) for found, right in zip(results.outputs, honest.outputs)]
     for direction, pairs in (("forward", outputs), ("backward", list(zip(results.gradients, honest.gradients)))):
         arrays = [(np.asarray(f), np.asarray(r)) for f, r in pairs if isinstance(r, np.ndarray)]
-        if any(size_of(faulty, right, 0.0).is_observable for faulty, right in arrays):
+        if any(size_of(faulty, right, Envelopes(0.0, 0.0)).is_observable for faulty, right in arrays):
             yield f"{recording.name}.{direction}"
 
 
@@ -221,42 +229,45 @@ def _verdicts(judge: Judge, recording: Recording, standard: str, *, dtype: str, 
         yield Verdict(standard, dtype, device, name, status, reason)
 
 
-def _planted(judge: Judge, recording: Recording, clean: Sequence[Verdict], faults: Sequence[str]) -> Iterator[Planted]:
-    """Every fault that can happen to a record, each in one result; only where the right results pass."""
+def _planted(judge: Judge, recording: Recording, clean: Sequence[Verdict], wanted: Slice) -> Iterator[Planted]:
+    """Every fault that can happen to a record, each in one result; only where the right results have passed."""
     for direction in _directions(recording):
         name = f"{recording.name}.{direction}"
-        passed = [verdict for verdict in clean if verdict.record == name and verdict.status == "pass"]
-        envelopes: dict[int, Array | float] = {}
-        for fault in faults if passed else ():
-            found = _faulty(recording, direction, fault)
+        passed = [verdict for verdict in clean if verdict.record == name]
+        moved: dict[int, Envelopes] = {}
+        for fault in wanted.faults if passed else ():
+            seed = seed_of(recording.name, direction, fault, material=wanted.material)
+            found = _faulty(recording, direction, fault, np.random.default_rng(seed))
             if found is None:
                 continue
             target, faulty = found
-            if target.place not in envelopes:
-                envelopes[target.place] = input_envelope(target)
-            size = _size(fault, faulty, target.right, envelopes[target.place])
+            if target.place not in moved:
+                moved[target.place] = envelopes(target)
+            size = _size(fault, faulty, target.right, moved[target.place])
             altered = _in_place_of(target.place, faulty)
             for right in passed:
                 status: Status | None = None
-                named = None
+                ratio = named = None
                 if size.is_observable:
                     finding = judge.verdict(recording.name, direction, right.standard, altered=altered)
                     status = finding.status
                     failed = next((row for row in finding.outputs if row.status == "error"), None)
+                    ratio = max((row.ratio for row in finding.outputs if row.ratio is not None), default=None)
                     named = is_named(fault, failed.pattern) if failed is not None else None
-                yield Planted(right.standard, right.dtype, name, fault, size, status, named)
+                yield Planted(right.standard, right.dtype, name, fault, size, status, named, ratio)
 
 
-def _size(fault: str, faulty: Array, right: Array, envelope: Array | float) -> Size:
+def _size(fault: str, faulty: Array, right: Array, moved: Envelopes) -> Size:
     if fault != _TRUNCATED:
-        return size_of(faulty, right, envelope)
-    moved = np.unique(right[faulty != right]).size
-    return Size(np.inf, np.inf) if moved >= _LEAST_TRUNCATED else Size(0.0, 0.0)
+        return size_of(faulty, right, moved)
+    shown = np.unique(right[faulty != right]).size
+    return Size(np.inf, np.inf) if shown >= _LEAST_TRUNCATED else Size(0.0, 0.0, 0.0)
 
 
-def _faulty(recording: Recording, direction: Direction, fault: str) -> tuple[Target, Array] | None:
+def _faulty(
+    recording: Recording, direction: Direction, fault: str, rng: np.random.Generator
+) -> tuple[Target, Array] | None:
     """A result, drawn at random from those that the fault can happen to, and what it becomes."""
-    rng = np.random.default_rng(seed_of(recording.name, direction, fault))
     results = recording.ideal.outputs if direction == "forward" else recording.ideal.gradients
     for place in rng.permutation(len(results)):
         target = Target(recording, direction, int(place), rng)

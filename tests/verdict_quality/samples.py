@@ -46,12 +46,12 @@ class Sample:
         return Sample(self.name, arguments, keywords, self.has_gradient)
 
 
-def seed_of(*parts: object) -> int:
-    """A seed that depends on nothing but the text of `parts`."""
-    return zlib.crc32("/".join(map(str, parts)).encode())
+def seed_of(*parts: object, material: int = 0) -> int:
+    """A seed that depends on nothing but the text of `parts` and the number of the material."""
+    return zlib.crc32("/".join(map(str, (*parts, material) if material else parts)).encode())
 
 
-def opinfo_samples(is_wanted: Callable[[str], bool], *, per_api: int) -> Iterator[Sample]:
+def opinfo_samples(is_wanted: Callable[[str], bool], *, per_api: int, material: int = 0) -> Iterator[Sample]:
     """Up to `per_api` samples of each OpInfo of every wanted API (`Mint.add`) that MindSpore has, from fixed seeds."""
     counted: dict[str, int] = {}
     for op in _database():
@@ -59,7 +59,7 @@ def opinfo_samples(is_wanted: Callable[[str], bool], *, per_api: int) -> Iterato
             if not is_wanted(api):
                 continue
             number = counted.get(api, 0)
-            for arguments, keywords in _arguments_of(op, api, per_api):
+            for arguments, keywords in _arguments_of(op, seed_of(api, material=material), per_api):
                 yield Sample(f"{api}.{number}", arguments, keywords, op.supports_autograd)
                 number += 1
             counted[api] = number
@@ -124,7 +124,7 @@ def _has_counterpart(api: str) -> bool:
     return True
 
 
-def _arguments_of(op: Any, api: str, count: int) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _arguments_of(op: Any, seed: int, count: int) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Spread evenly over the op's samples; those that no dump can hold are left out."""
     import torch
 
@@ -132,7 +132,6 @@ def _arguments_of(op: Any, api: str, count: int) -> list[tuple[tuple[Any, ...], 
     dtype = next((dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in supported), None)
     if dtype is None:
         return []
-    seed = seed_of(api)
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # OpInfo draws from the global generators

@@ -27,10 +27,12 @@ class Size:
     Attributes:
         roundings: largest error of an element in roundings of that element.
         conditioned: the same in roundings of the element and of all inputs together, each moved by one rounding.
+        kept: the same with a rounding of what the forward keeps for its gradients as well.
     """
 
     roundings: float
     conditioned: float
+    kept: float = math.inf
 
     @property
     def is_observable(self) -> bool:
@@ -42,22 +44,49 @@ class Size:
         """False when rounding the inputs, which every device may do once, moves the result as far."""
         return self.conditioned > _NEIGHBOUR
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether only rounding of what the forward keeps moves the result as far: tanh's gradient is 1 - y * y."""
+        return self.is_visible and self.kept <= _NEIGHBOUR
 
-def size_of(faulty: Array, right: Array, envelope: Array | float) -> Size:
-    """The size of a fault; `envelope` from `input_envelope`."""
+
+@dataclass(frozen=True, slots=True)
+class Envelopes:
+    """Per element how far the exact result moves.
+
+    Attributes:
+        inputs: when every float input moves by one rounding of its dtype.
+        kept: when what the forward keeps for its gradients does as well.
+    """
+
+    inputs: Array | float
+    kept: Array | float
+
+
+def size_of(faulty: Array, right: Array, moved: Envelopes) -> Size:
+    """The size of a fault; `moved` from `envelopes`."""
     if faulty.dtype != right.dtype or not is_float(right):
         differs = faulty.shape != right.shape or not np.array_equal(faulty, right)
-        return Size(math.inf, math.inf) if differs else Size(0.0, 0.0)
+        return Size(math.inf, math.inf) if differs else Size(0.0, 0.0, 0.0)
     with np.errstate(all="ignore"):
         wide, wrong = np.atleast_1d(right).astype(np.float64), np.atleast_1d(faulty).astype(np.float64)
         error = np.abs(wrong - wide)
         error[np.isnan(error)] = math.inf
         error[(wide == wrong) | (np.isnan(wide) & np.isnan(wrong))] = 0
         step = unit_roundoff(right.dtype) * np.abs(wide) + float(ml_dtypes.finfo(right.dtype).smallest_subnormal)
-        return Size(_largest_ratio(error, step), _largest_ratio(error, step + envelope))
+        ratios = (_largest_ratio(error, step + envelope) for envelope in (0.0, moved.inputs, moved.kept))
+        return Size(*ratios)
 
 
-def input_envelope(target: Target) -> Array | float:
+def envelopes(target: Target) -> Envelopes:
+    """How far the float64 result moves with the inputs, and with what the forward keeps for its gradients."""
+    inputs = _envelope(target, 0.0)
+    if target.direction == "forward" or not is_float(target.right):
+        return Envelopes(inputs, inputs)
+    return Envelopes(inputs, np.fmax(inputs, _envelope(target, unit_roundoff(target.right.dtype))))
+
+
+def _envelope(target: Target, kept_roundoff: float) -> Array | float:
     """Per element, how far the float64 result moves when every float input moves by one rounding of its dtype.
 
     The largest of a few random moves, each input up or down: a lower bound of the true one, whatever the standard.
@@ -69,14 +98,14 @@ def input_envelope(target: Target) -> Array | float:
     exact = attempt(lambda: target.wide(recording))
     envelope = np.zeros(target.right.shape)
     for _ in range(_MOST_RUNS if elements < _LARGE_ELEMENTS else _FEWEST_RUNS):
-        moved = attempt(lambda: target.wide(_moved(recording, target.rng)))
+        moved = attempt(lambda: target.wide(_moved(recording, target.rng, kept_roundoff)))
         if moved is not None and exact is not None and moved.shape == exact.shape:
             with np.errstate(all="ignore"):
                 envelope = np.fmax(envelope, np.abs(moved - exact))
     return envelope
 
 
-def _moved(recording: Recording, rng: np.random.Generator) -> Recording:
+def _moved(recording: Recording, rng: np.random.Generator, kept_roundoff: float) -> Recording:
     """Every float input, incoming gradients too, a rounding larger or smaller."""
 
     def moved(value: Any) -> Any:
@@ -93,6 +122,8 @@ def _moved(recording: Recording, rng: np.random.Generator) -> Recording:
             call,
             arguments=tuple(map(moved, call.arguments)),
             keywords={key: moved(value) for key, value in call.keywords.items()},
+            saved_roundoff=kept_roundoff,
+            saved_seed=int(rng.integers(1 << 30)) if kept_roundoff else 0,
         ),
         incoming=tuple(map(moved, recording.incoming)),
     )

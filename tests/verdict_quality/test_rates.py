@@ -12,7 +12,7 @@ from verdict_quality.faults import CATALOGUE
 from verdict_quality.quality import Figures, Slice, measure
 from verdict_quality.recordings import record
 from verdict_quality.samples import DTYPES, Sample
-from verdict_quality.sizes import input_envelope, size_of
+from verdict_quality.sizes import Envelopes, envelopes, size_of
 from verdict_quality.target import Target
 
 from pytest_msprobe.numerics.diagnosis import NOTHING_MORE
@@ -26,7 +26,7 @@ LEAST_CAUGHT = {
     ("cosine-maxabs", "bfloat16"): 0.80,
     # Noise of 16 roundings is among the faults, about half of which rounding of the inputs explains.
     ("backward-error", "float32"): 0.93,
-    ("backward-error", "bfloat16"): 0.90,
+    ("backward-error", "bfloat16"): 0.95,
 }
 STANDARDS = tuple(dict.fromkeys(standard for standard, _ in LEAST_CAUGHT))
 #: The page has float16 as well.
@@ -59,7 +59,7 @@ def test_ideal_outputs_pass(figures: Figures, standard: str, dtype: str) -> None
 def test_visible_faults_are_caught(figures: Figures, standard: str, dtype: str) -> None:
     of_these = [one for one in tables.visible(figures.planted) if (one.standard, one.dtype) == (standard, dtype)]
     assert len(of_these) > 800
-    assert LEAST_CAUGHT[standard, dtype] <= tables.caught_share(of_these) < 1
+    assert LEAST_CAUGHT[standard, dtype] <= tables.caught_share(of_these)
     # A NaN or an Inf passes under no standard.
     assert tables.caught_share([one for one in of_these if one.fault.endswith(("NaN", "Inf"))]) == 1
 
@@ -94,21 +94,21 @@ def test_the_neighbouring_number_is_two_roundings_off(dtype: str, unit: float) -
     right = np.ones(3, DTYPES[dtype])
     faulty = right.copy()
     faulty[1] = 1 + 2 * unit
-    size = size_of(faulty, right, 0.0)
+    size = size_of(faulty, right, Envelopes(0.0, 0.0))
     assert size.roundings == pytest.approx(2, rel=1e-3)
     assert not size.is_observable
     faulty[1] = 1 + 4 * unit
-    assert size_of(faulty, right, 0.0).is_visible
-    assert not size_of(faulty, right, 4 * unit).is_visible
+    assert size_of(faulty, right, Envelopes(0.0, 0.0)).is_visible
+    assert not size_of(faulty, right, Envelopes(4 * unit, 4 * unit)).is_visible
 
 
 def test_what_no_rounding_makes_is_infinitely_large() -> None:
     right = np.array([1.0, np.inf, np.nan], np.float32)
-    assert size_of(np.array([1.0, np.inf, np.nan], np.float32), right, 0.0).roundings == 0
+    assert size_of(np.array([1.0, np.inf, np.nan], np.float32), right, Envelopes(0.0, 0.0)).roundings == 0
     for faulty in ([np.nan, np.inf, np.nan], [1.0, 2.0, np.nan], [1.0, np.inf, 0.0]):
-        assert size_of(np.array(faulty, np.float32), right, 0.0).conditioned == math.inf
-    assert size_of(np.array([1, 2]), np.array([1, 3]), 0.0).conditioned == math.inf
-    assert size_of(np.array([1, 3]), np.array([1, 3]), 0.0).roundings == 0
+        assert size_of(np.array(faulty, np.float32), right, Envelopes(0.0, 0.0)).conditioned == math.inf
+    assert size_of(np.array([1, 2]), np.array([1, 3]), Envelopes(0.0, 0.0)).conditioned == math.inf
+    assert size_of(np.array([1, 3]), np.array([1, 3]), Envelopes(0.0, 0.0)).roundings == 0
 
 
 def test_the_envelope_is_what_rounding_the_inputs_moves() -> None:
@@ -116,6 +116,6 @@ def test_the_envelope_is_what_rounding_the_inputs_moves() -> None:
     sample = Sample("Mint.sub.0", (near_one.astype(np.float32), np.ones(2, np.float32)), {}, has_gradient=False)
     recording = record(sample, DTYPES["bfloat16"])
     assert recording is not None
-    envelope = input_envelope(Target(recording, "forward", 0, np.random.default_rng(0)))
+    envelope = envelopes(Target(recording, "forward", 0, np.random.default_rng(0))).inputs
     # Each of the two inputs, of size 1, moves by 2**-8; the first one by a little more.
     np.testing.assert_allclose(envelope, [2 * 2.0**-8 + 2.0**-15, 2 * 2.0**-8], rtol=1e-9)

@@ -1,7 +1,10 @@
 """A small GPT on CPU or Ascend, PyNative mode, in a training loop of its own.
 
-python train.py                                  collects step 1 into ./gpt_dump (config.json)
+python train.py                                  collects step 0 into ./gpt_dump (config.json)
 python train.py --config gradients.json          watches the gradients of all steps, in ./gpt_gradients
+python train.py --weights weights.npz            starts from these weights, which it writes where there are none
+
+The network in ../gpt_torch is the same: from the same weights, both compute the same step.
 """
 
 import argparse
@@ -86,25 +89,42 @@ def batches(steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield Tensor(windows[:, :-1]), Tensor(windows[:, 1:])
 
 
+def use_weights(file: Path, network: nn.Cell) -> None:
+    """Start from the weights in `file`, which is written where there is none."""
+    parameters = {parameter.name: parameter for parameter in network.trainable_params()}
+    if not file.exists():
+        np.savez(file, **{name: parameter.asnumpy() for name, parameter in parameters.items()})
+    with np.load(file) as weights:
+        for name, parameter in parameters.items():
+            parameter.set_data(Tensor(weights[name]))
+
+
+def loss_of(network: GPT, letters: Tensor, targets: Tensor) -> Tensor:
+    logits = network(letters)
+    return nn.CrossEntropyLoss()(mint.reshape(logits, (-1, len(LETTERS))), mint.reshape(targets, (-1,)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", default="config.json", help="configuration in this folder")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--weights", type=Path, help="file of weights to start from")
     arguments = parser.parse_args()
 
     seed_all(1234)
     debugger = PrecisionDebugger(HERE / arguments.config)
 
     network = GPT()
+    if arguments.weights:
+        use_weights(arguments.weights, network)
     optimizer = nn.Adam(network.trainable_params(), learning_rate=1e-2)
     if arguments.config == "gradients.json":
         debugger.monitor(optimizer)
 
-    def loss_of(letters: Tensor, targets: Tensor) -> Tensor:
-        logits = network(letters)
-        return nn.CrossEntropyLoss()(mint.reshape(logits, (-1, len(LETTERS))), mint.reshape(targets, (-1,)))
+    def loss_now(letters: Tensor, targets: Tensor) -> Tensor:
+        return loss_of(network, letters, targets)
 
-    forward_backward = mindspore.value_and_grad(loss_of, None, optimizer.parameters)
+    forward_backward = mindspore.value_and_grad(loss_now, None, optimizer.parameters)
     for number, (letters, targets) in enumerate(batches(arguments.steps)):
         debugger.start(network)
         loss, gradients = forward_backward(letters, targets)

@@ -11,6 +11,8 @@ OUTPUT = "output"
 OTHER_GRADIENTS = "other_gradients"
 #: What the class of a Primitive was called with.
 ATTRIBUTES = "attributes"
+#: Device type and dtype of the autocast under which a PyTorch call ran.
+AUTOCAST = "autocast"
 
 #: Fields that hold values of the run, in the order of tables.
 VALUE_FIELDS = (ARGUMENTS, KEYWORDS, INCOMING, PARAMETERS, OUTPUT, OTHER_GRADIENTS)

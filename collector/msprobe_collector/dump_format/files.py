@@ -16,11 +16,11 @@ _CHUNK_BYTES = 1 << 24
 class NotAPlainFileError(OSError):
     """A pipe, a device or a folder stands where a file should."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         super().__init__(None, "it is not a plain file", str(path))
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: str | Path) -> BinaryIO:
     """The file at `path`, open for reading. Raises OSError; NotAPlainFileError for a pipe, which could block."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from msprobe_collector.dump_format.decoding import decode_value, refuse_malformed
+from msprobe_collector.dump_format.dtypes import Dtype
 from msprobe_collector.dump_format.errors import DumpError
 from msprobe_collector.dump_format.fields import (
     ARGUMENTS,
     ATTRIBUTES,
+    AUTOCAST,
     INCOMING,
     KEYWORDS,
     OTHER_GRADIENTS,
     OUTPUT,
     VALUE_FIELDS,
 )
-from msprobe_collector.dump_format.values import Place, TensorValue, Value
+from msprobe_collector.dump_format.values import DtypeValue, Place, TensorValue, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,15 @@ class ForwardRecord:
         outputs: what the call returned; a single return value is a tuple of one.
         attributes: what the class of a Primitive was called with (`stride`, `transpose_b`), by name; None where the
             dump does not say, as those of the existing tool.
+        autocast: dtype of the autocast that was on for the devices of a PyTorch call; None for none, or where the dump
+            does not say.
     """
 
     arguments: tuple[Value, ...] | None
     keywords: dict[str, Value]
     outputs: tuple[Value, ...] | None
     attributes: Mapping[str, Value] | None = None
+    autocast: Dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:
         _named_values(fields, Place(file, record, ATTRIBUTES), "constructor attributes")
         if ATTRIBUTES in fields
         else None,
+        _autocast(fields, Place(file, record, AUTOCAST)),
     )
 
 
@@ -120,6 +126,15 @@ def _named_values(fields: dict[str, Any], place: Place, what: str) -> dict[str, 
     if not isinstance(values, dict):
         raise place.fault(f"expected an object of {what}")
     return values
+
+
+def _autocast(fields: dict[str, Any], place: Place) -> Dtype | None:
+    if place.root not in fields:
+        return None
+    dtype = _named_values(fields, place, "the dtype of autocast").get("dtype")
+    if not isinstance(dtype, DtypeValue):
+        raise (place / "dtype").fault("expected a dtype")
+    return dtype.dtype
 
 
 def _values(fields: dict[str, Any], place: Place) -> tuple[Value, ...] | None:

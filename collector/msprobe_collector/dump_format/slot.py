@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 STEP = re.compile(r"step(\d+)")
@@ -18,6 +19,7 @@ class Slot:
     rank: int | None
 
     @classmethod
+    @lru_cache(maxsize=1024)  # asked for every record of a dump
     def of(cls, path: Path) -> Slot:
         """Of the dump at `path`, from the innermost folders that name one."""
         return cls(number_in(path, STEP), number_in(path, RANK))

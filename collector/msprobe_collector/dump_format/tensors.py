@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.dtypes import array_dtype
+from msprobe_collector.dump_format.fields import DATA_NAME
 from msprobe_collector.dump_format.files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
 from msprobe_collector.dump_format.text import shortened, shown
@@ -70,23 +71,24 @@ class TensorFolder:
             DumpError: no file is named, or it is missing, not a plain file inside the folder, cut off, holds objects,
                 or holds another dtype or shape than the record says.
         """
-        place = place / "data_name"
         if value.data_name is None or value.dtype is None:
-            raise place.fault("the record names no file with real data")
+            raise place.fault("the record names no file with real data", DATA_NAME)
         wanted = array_dtype(value.dtype)
         if wanted is None:
-            raise place.fault(f"there is no array type for {value.dtype.name}")
+            raise place.fault(f"there is no array type for {value.dtype.name}", DATA_NAME)
         is_pytorch = value.data_name.endswith(".pt")
         with self._open(value.data_name, place) as file:
             try:
                 stored = _read_pt(file, value, place) if is_pytorch else _read_npy(file, value, place)
                 return _converted(stored, wanted)
             except OSError as error:
-                raise place.fault(f"{value.data_name!r} cannot be read: {error.strerror}") from None
+                raise place.fault(f"{value.data_name!r} cannot be read: {error.strerror}", DATA_NAME) from None
             except (ValueError, OverflowError, MemoryError) as error:
                 # What NumPy refuses: too many dimensions, too many bytes.
                 reason = shown(str(error))[:_MOST_REASON] or type(error).__name__
-                raise place.fault(f"{value.data_name!r} cannot be read as {shortened(value.shape)}: {reason}") from None
+                raise place.fault(
+                    f"{value.data_name!r} cannot be read as {shortened(value.shape)}: {reason}", DATA_NAME
+                ) from None
 
     def _open(self, data_name: str, place: Place) -> BinaryIO:
         if (
@@ -95,24 +97,24 @@ class TensorFolder:
             or "\0" in data_name
             or "\\" in data_name
         ):
-            raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused")
+            raise place.fault(f"{data_name!r} is not a plain file name inside the tensor folder; refused", DATA_NAME)
         if self._refused:
-            raise place.fault(self._refused)
-        path = self.folder / data_name
+            raise place.fault(self._refused, DATA_NAME)
+        path = os.path.join(self.folder, data_name)  # a Path costs as much as reading a small file
         try:
-            if path.is_symlink() and not _is_inside(path, (self.folder, *self._data_dirs)):
-                raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused")
+            if os.path.islink(path) and not _is_inside(path, (self.folder, *self._data_dirs)):
+                raise place.fault(f"{data_name!r} is a link that leads out of {self.folder}; refused", DATA_NAME)
             return open_plain(path)
         except FileNotFoundError:
             advice = self._note or "copy dump_tensor_data beside dump.json"
-            raise place.fault(f"{data_name!r} is not in {self.folder}; {advice}") from None
+            raise place.fault(f"{data_name!r} is not in {self.folder}; {advice}", DATA_NAME) from None
         except NotAPlainFileError:
-            raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused") from None
+            raise place.fault(f"{data_name!r} in {self.folder} is not a plain file; refused", DATA_NAME) from None
         except OSError as error:
-            raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}") from None
+            raise place.fault(f"{data_name!r} in {self.folder} cannot be opened: {error.strerror}", DATA_NAME) from None
 
 
-def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+def _is_inside(path: str | Path, folders: Sequence[Path]) -> bool:
     real = Path(os.path.realpath(path))
     return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
@@ -137,7 +139,7 @@ def _read_pt(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any
     try:
         return read_pytorch_tensor(file, value.shape, value.dtype)
     except PytorchFileError as error:
-        raise place.fault(f"{value.data_name!r} {error}") from None
+        raise place.fault(f"{value.data_name!r} {error}", DATA_NAME) from None
 
 
 def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
@@ -148,7 +150,7 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
     needed = value.size * dtype.itemsize
     held = os.fstat(file.fileno()).st_size - offset
     if held < needed:
-        raise place.fault(f"{value.data_name!r} is truncated: it holds {held} of {needed} bytes of values")
+        raise place.fault(f"{value.data_name!r} is truncated: it holds {held} of {needed} bytes of values", DATA_NAME)
     order: Literal["F", "C"] = "F" if column_major else "C"
     if needed >= MAP_FROM_BYTES:
         source = cast(Any, file)  # NumPy takes an open file, its annotations name only some of them
@@ -160,17 +162,19 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
 
 def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        shape, column_major, dtype = _parse_header(_header_bytes(file))
+        shape, column_major, dtype, name = _parse_header(_header_bytes(file))
     except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
         reason = shown((str(error) or type(error).__name__).splitlines()[0])[:_MOST_REASON]
-        raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}") from None
+        raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}", DATA_NAME) from None
     assert value.dtype is not None  # load() has seen to it
     if dtype.hasobject:
-        raise place.fault(f"{value.data_name!r} holds pickled objects, which are never loaded")
-    if dtype.newbyteorder("=").name not in (value.dtype.stored_as, value.dtype.array_name):
-        raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}")
-    if tuple(shape) != value.shape:
-        raise place.fault(f"{value.data_name!r} has shape {shortened(shape)}, the record says {shortened(value.shape)}")
+        raise place.fault(f"{value.data_name!r} holds pickled objects, which are never loaded", DATA_NAME)
+    if name not in (value.dtype.stored_as, value.dtype.array_name):
+        raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}", DATA_NAME)
+    if shape != value.shape:
+        raise place.fault(
+            f"{value.data_name!r} has shape {shortened(shape)}, the record says {shortened(value.shape)}", DATA_NAME
+        )
     return shape, column_major, dtype
 
 
@@ -188,12 +192,15 @@ def _header_bytes(file: BinaryIO) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, whether column-major, dtype) of an .npy header; a dump has thousands of files and few distinct ones."""
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], str]:
+    """(shape, whether column-major, dtype, its name in native byte order) of an .npy header.
+
+    A dump has thousands of files and few distinct headers.
+    """
     from numpy.lib import format as npy
 
     source = BytesIO(header)
     version = npy.read_magic(source)  # type: ignore[no-untyped-call]
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, column_major, dtype = read_header(source)  # type: ignore[no-untyped-call]
-    return tuple(shape), bool(column_major), dtype
+    return tuple(shape), bool(column_major), dtype, dtype.newbyteorder("=").name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,24 @@ from pytest_msprobe.numerics.ulp import FloatFormat
 
 Floats = npt.NDArray[np.float64]
 
+#: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
+#: inputs twice.
+_PROBED = 2.0
+
+
+class Factors(NamedTuple):
+    """How many answers to one rounding error are forgiven: where several inputs may add up by chance, and where not."""
+
+    several: float
+    single: float
+
 
 class Answers:
     """The answers of one output to a set of moved runs.
 
     Attributes:
         is_known: whether there was any run.
+        format: the format whose reach counts.
         sensitivity: what they say of the output as a whole.
     """
 
@@ -29,23 +41,31 @@ class Answers:
         """Of `runs` to the benchmark's `reference`, all in reach of a format."""
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
-        self._format = format_
+        self.format = format_
         self.is_known = bool(runs)
         self.sensitivity = self._settled(reference.reshape(-1))
 
     def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
         """Per element of a chunk how far one rounding error of everything that was moved takes it."""
         magnitude = magnitude_of(reference)
-        return self.sensitivity.response(magnitude, [np.abs(move) for move in self._moves(start, reference)])
+        return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """Per element of a chunk what is forgiven for what was moved, given its `response`."""
+        return (factors.single if self.sensitivity.is_single else factors.several) * response
+
+    def scaling(self, factors: Factors) -> float:
+        """By how much the output as a whole may be scaled, relative to 1."""
+        return factors.several * self.sensitivity.slope
 
     def _settled(self, reference: npt.NDArray[Any]) -> Sensitivity:
         scatter = Scatter()
         for start in range(0, reference.size if self.is_known else 0, CHUNK_ELEMENTS):
-            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self._format)
-            scatter.add(chunk, self._moves(start, chunk))
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            scatter.add(chunk, self.moves(start, chunk))
         return scatter.settled()
 
-    def _moves(self, start: int, reference: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def moves(self, start: int, reference: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Signed answers to each run, over its size; NaN where nothing is known."""
         moves = []
         with np.errstate(invalid="ignore"):
@@ -56,6 +76,75 @@ class Answers:
         if len(moves) > 1 and self._sizes[1] < self._sizes[0]:
             without_jumps(reference, moves, self._sizes[1])
         return moves
+
+
+class NearAnswers(Answers):
+    """Answers with nothing forgiven beyond what the runs themselves have shown."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.is_known = answers.is_known
+        self.format = answers.format
+        self.sensitivity = answers.sensitivity
+
+    def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
+        """Those of the answers, which stand for the size of an element's terms."""
+        return self.answers.responses(start, reference)
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """The larger of the two moves, without a floor."""
+        largest = np.zeros(reference.shape)
+        for move in self.answers.moves(start, reference):
+            np.fmax(largest, np.abs(move), out=largest)
+        return np.minimum(largest, response)
+
+    def scaling(self, factors: Factors) -> float:
+        """That of the runs."""
+        return self.sensitivity.slope
+
+
+class ProbedAnswers(NearAnswers):
+    """Answers with probes that say more closely how far rounding takes each element.
+
+    Two moved runs say little of one element: where their effects cancelled by chance it answers too little, and the
+    allowance for that is too much for all others. The largest move of many probes is neither.
+    """
+
+    def __init__(self, answers: Answers, probes: Sequence[npt.NDArray[Any]], reference: npt.NDArray[Any]) -> None:
+        """Of `probes` to the benchmark's `reference`; `answers` has those to the two runs."""
+        super().__init__(answers)
+        self._probes = [probe.reshape(-1) for probe in probes]
+        self._slope = self._largest_slope(reference.reshape(-1))
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """`_PROBED` times the largest move of a probe."""
+        largest = np.full(reference.shape, -np.inf)
+        for probe in self._probes:
+            np.fmax(largest, np.abs(self._probe_move(probe, start, reference)), out=largest)
+        wide = self.answers.forgiven(start, reference, response, factors)
+        # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
+        return np.where((wide == 0) | np.isinf(largest), wide, _PROBED * largest)
+
+    def scaling(self, factors: Factors) -> float:
+        """`_PROBED` times the largest scaling by a probe."""
+        return _PROBED * self._slope
+
+    def _largest_slope(self, reference: npt.NDArray[Any]) -> float:
+        squares, projections = 0.0, [0.0] * len(self._probes)
+        for start in range(0, reference.size, CHUNK_ELEMENTS):
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            settled = np.where(np.isfinite(chunk), chunk, 0)
+            squares += float(np.vdot(settled, settled).real)
+            for number, probe in enumerate(self._probes):
+                move = self._probe_move(probe, start, chunk)
+                projections[number] += float(np.vdot(settled, np.where(np.isfinite(move), move, 0)).real)
+        return max(map(abs, projections)) / squares if squares else 0.0
+
+    def _probe_move(self, probe: npt.NDArray[Any], start: int, reference: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(invalid="ignore"):
+            move: npt.NDArray[Any] = widened(probe[start : start + reference.size]) - reference
+        move[~np.isfinite(move)] = math.nan
+        return move
 
 
 def widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

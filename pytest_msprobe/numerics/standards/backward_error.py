@@ -17,7 +17,15 @@ from pytest_msprobe.numerics.judgement import Judgement, plain_judgement, unforg
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
 from pytest_msprobe.numerics.one_sidedness import NEARLY_ALL, OneSided, find_one_sided
-from pytest_msprobe.numerics.standards.answers import Answers, in_reach, magnitude_of, widened
+from pytest_msprobe.numerics.standards.answers import (
+    Answers,
+    Factors,
+    NearAnswers,
+    ProbedAnswers,
+    in_reach,
+    magnitude_of,
+    widened,
+)
 from pytest_msprobe.numerics.standards.elements import judge_plain, settled
 from pytest_msprobe.numerics.standards.excess import Excess
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
@@ -28,6 +36,10 @@ Floats = npt.NDArray[np.float64]
 _FLOAT32_ROUNDOFF = 2.0**-24
 #: Five standard deviations of the error of summing n terms one by one are 5 * 0.3 * sqrt(n) * u times their norm.
 _SUMMATION = 1.5
+#: An error so many times its tolerance is none that more probes explain.
+_HOPELESS = 32.0
+#: More runs forgive more, never less: what passes after four needs no others.
+_PROBES = (4, 16)
 _TINY = 2.0**-1022
 _FLUSHED_BELOW = 2.0**-126
 
@@ -91,13 +103,51 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         inputs = Answers(() if self.has_exact_inputs else pair.perturbed(), pair.reference, format_)
         if not self.has_exact_inputs:
-            search = _Search(pair, self, [inputs])
-            found = search.judgement()
+            search, found = self._probed_inputs(pair, [inputs])
             if found.is_pass:
                 return search, found
         inside = Answers(pair.rounded_inside(), pair.reference, format_)
-        search = _Search(pair, self, [inputs, inside] if inside.is_known else [inputs])
-        return search, search.judgement()
+        if self.has_exact_inputs:
+            return self._probed_inside(pair, inputs, inside)
+        return self._probed_inputs(pair, [inputs, inside] if inside.is_known else [inputs])
+
+    def _probed_inputs(self, pair: OutputPair, answers: list[Answers]) -> tuple[_Search, Judgement]:
+        """The search with these answers, more closely where only moved inputs explain the error."""
+        search = _Search(pair, self, answers)
+        found = search.judgement()
+        inputs, *inside = answers
+        if not found.is_pass or not inputs.is_known:
+            return search, found
+        # What is saved for gradients was moved with the inputs: it is not forgiven twice.
+        arithmetic = [Answers(pair.rounded_arithmetic(), pair.reference, inputs.format)] if inside else []
+        if _Search(pair, self, [NearAnswers(inputs), *arithmetic]).judgement().is_pass:
+            return search, found
+        for count in _PROBES:
+            probes = pair.probes(count)
+            if probes:
+                search = _Search(pair, self, [ProbedAnswers(inputs, probes, pair.reference), *arithmetic])
+                found = search.judgement()
+            if found.is_pass:
+                break
+        return search, found
+
+    def _probed_inside(self, pair: OutputPair, inputs: Answers, inside: Answers) -> tuple[_Search, Judgement]:
+        """The search with moved arithmetic, more closely where two runs do not settle it."""
+        search = _Search(pair, self, [inputs, inside])
+        found = search.judgement()
+        if not inside.is_known or found.ratio is None or found.ratio > _HOPELESS:
+            return search, found
+        near = _Search(pair, self, [inputs, NearAnswers(inside)])
+        if near.judgement().is_pass:
+            return search, found
+        for count in _PROBES:
+            probes = pair.inside_probes(count)
+            if probes:
+                search = _Search(pair, self, [inputs, ProbedAnswers(inside, probes, pair.reference)])
+                found = search.judgement()
+            if found.is_pass:
+                break
+        return search, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +173,7 @@ class _Search:
         self._flushed = _flushed(self._format, is_strict="subnormals" in standard.strict)
         self._roundoff = unit_roundoff(pair.tested.dtype)
         self._input_roundoff = pair.operand_roundoff or self._roundoff
+        self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         self._computing = self._computing_roundoff()
 
     def judgement(self) -> Judgement:
@@ -132,7 +183,7 @@ class _Search:
             responses = [answers.responses(start, reference) for answers in self._answers]
             magnitude = magnitude_of(reference)
             rounding = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
-            bounds = rounding, np.sum(responses, axis=0), self._tolerance(magnitude, responses)
+            bounds = rounding, np.sum(responses, axis=0), self._tolerance(start, reference, responses)
             excess.add(start, _error(tested, reference), bounds)
             excess.add_projection(reference, tested)
         limit = self._slope_limit(excess)
@@ -144,7 +195,7 @@ class _Search:
     def tolerances(self) -> Floats:
         """What each element may be off by, in the shape of the output."""
         found = [
-            self._tolerance(magnitude_of(reference), [answers.responses(start, reference) for answers in self._answers])
+            self._tolerance(start, reference, [answers.responses(start, reference) for answers in self._answers])
             for start, _, reference in self._chunks()
         ]
         return np.concatenate(found).reshape(self._pair.tested.shape)
@@ -152,7 +203,7 @@ class _Search:
     def _slope_limit(self, excess: Excess) -> float:
         """How much rounding scales the output as a whole."""
         limit = 2 * self._standard.rounding * self._roundoff + self._computing
-        limit += self._standard.sensitivity * sum(answers.sensitivity.slope for answers in self._answers)
+        limit += sum(answers.scaling(self._factors) for answers in self._answers)
         return limit + self._flushed / max(excess.size, _TINY)
 
     def _fault(self, excess: Excess, limit: float) -> str:
@@ -185,12 +236,12 @@ class _Search:
         element = Element(unravelled(at, tested.shape), tested.item(at), reference.item(at))
         return f"{position(element)} ({values(element)})"
 
-    def _tolerance(self, magnitude: Floats, responses: list[Floats]) -> Floats:
+    def _tolerance(self, start: int, reference: npt.NDArray[Any], responses: list[Floats]) -> Floats:
+        magnitude = magnitude_of(reference)
         tolerance: Floats = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
         tolerance += self._computing * (responses[0] / self._input_roundoff + magnitude)
         for answers, response in zip(self._answers, responses):
-            is_single = answers.sensitivity.is_single
-            tolerance += (self._standard.single_sensitivity if is_single else self._standard.sensitivity) * response
+            tolerance += answers.forgiven(start, reference, response, self._factors)
         return tolerance
 
     def _computing_roundoff(self) -> float:

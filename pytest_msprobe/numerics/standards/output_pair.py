@@ -31,6 +31,10 @@ def _none() -> tuple[Perturbed, ...]:
     return ()
 
 
+def _no_probes(count: int) -> tuple[Array, ...]:
+    return ()
+
+
 def _no_opinion() -> Array | None:
     return None
 
@@ -50,6 +54,10 @@ class OutputPair:
         rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
             float32; none where the benchmark cannot do that.
         operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
+        probes: so many results for inputs that are each off by exactly one rounding error, up or down at random; none
+            where the benchmark could not be run on them, or is too large for so many runs.
+        inside_probes: more results of the kind of `rounded_inside`.
+        rounded_arithmetic: `rounded_inside` with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine; None without one.
     """
 
@@ -62,6 +70,9 @@ class OutputPair:
     rounded_inside: Callable[[], tuple[Perturbed, ...]] = _none
     second_opinion: Callable[[], Array | None] = _no_opinion
     operand_roundoff: float | None = None
+    probes: Callable[[int], tuple[Array, ...]] = _no_probes
+    rounded_arithmetic: Callable[[], tuple[Perturbed, ...]] = _none
+    inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
 
 
 class PairStandard(Standard, Protocol):

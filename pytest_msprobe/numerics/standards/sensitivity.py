@@ -15,6 +15,8 @@ Floats = npt.NDArray[np.float64]
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
 _SAME = 0.9
 _MOSTLY = 0.995
+#: By chance one element in 15 does so though it adds up many: fewer than so many elements say nothing.
+_FEWEST = 6
 _FLOOR = 1.5
 #: A jump: what answers to a perturbation far below rounding by more than this share of itself...
 _JUMP_OF_VALUE = 2.0**-8
@@ -98,7 +100,7 @@ class Scatter:
         """The sensitivity of the output, once all chunks are in."""
         slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
         is_constant = self._changed <= _FEW_ANSWER * self._nonzero
-        if is_constant or self._count == 0 or self._alike >= _MOSTLY * self._changed:
+        if is_constant or self._count == 0 or _is_nearly_all(self._alike, self._changed):
             return Sensitivity(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
         absolute, relative = (sums / self._count for sums in (self._absolute, self._relative))
         # Geometric means: one element with a huge change must not raise the floor under all the others. That of the
@@ -120,6 +122,10 @@ def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]
     jumps = (small > _JUMP_OF_VALUE * np.abs(reference)) & (small > _JUMP_OF_CHANGE * large)
     for move in moves:
         move[jumps] = math.nan
+
+
+def _is_nearly_all(alike: int, changed: int) -> bool:
+    return changed >= _FEWEST and alike >= _MOSTLY * changed
 
 
 def _extreme(choose: Any, changes: Sequence[Floats]) -> Floats:

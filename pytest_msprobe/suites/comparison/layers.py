@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from msprobe_collector.dump_format.operation import GRADIENTS, Operation
-from pytest_msprobe.suites.comparison.naming import Naming, canonical_operation
+from pytest_msprobe.suites.comparison.naming import Naming, bare_name
 from pytest_msprobe.suites.comparison.side import Side
 
 Rules = Mapping[str, Mapping[str, str]]
@@ -116,4 +116,4 @@ def _name(operation: Operation, path: Path) -> str:
     place = ".".join(path)
     if operation.is_cell:
         return f"{place}:{GRADIENTS}" if operation.phase == GRADIENTS else f"{place}:"
-    return f"{place}:{canonical_operation(operation.bare)}"
+    return f"{place}:{bare_name(operation)}"

@@ -37,7 +37,7 @@ def bare_name(operation: Operation) -> str:
     if operation.is_cell:
         path = operation.name.partition(".")[2].rpartition(".")[0]
         return f"Cell.{path}:{GRADIENTS}" if operation.phase == GRADIENTS else f"Cell.{path}"
-    return canonical_operation(operation.bare)
+    return canonical_operation(operation.bare, operation.name.partition(".")[0])
 
 
 SAME_NAMES = Naming(own_name, own_name)
@@ -45,10 +45,23 @@ ACROSS_FRAMEWORKS = Naming(bare_name, bare_name, is_translated=True)
 
 
 @cache
-def canonical_operation(bare: str) -> str:
-    """`linear` for `Dense`, `dense` and `linear`: one word for an API in both frameworks."""
-    known = facts("operation_names").word(bare)
+def canonical_operation(bare: str, api_type: str = "") -> str:
+    """`linear` for `Dense`, `dense` and `linear`: one word for an API in both frameworks.
+
+    `api_type` is that of its record names, where the word depends on it.
+    """
+    known = facts("operation_names").find(api_type, bare)
     return known.text if known else plain_name(bare)
+
+
+@cache
+def tensor_order(name: str, framework: str) -> tuple[int, ...]:
+    """Where PyTorch has the tensors among the arguments of the operation `name` (`Functional.gather`), in its order.
+
+    () where the order is PyTorch's, as far as is known.
+    """
+    known = facts("tensor_order").find(name.partition(".")[0], name.rpartition(".")[2], framework)
+    return tuple(int(place) for place in known.text.split()) if known else ()
 
 
 @cache

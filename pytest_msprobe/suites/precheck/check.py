@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, methodcaller
 from typing import TypeVar, cast
 
 from msprobe_collector.dump_format import Direction, Dump
 from msprobe_collector.dump_format.text import shown
 from pytest_msprobe.cases.benchmarking import benchmark_result
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.edge_cases import edge_case
+from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case, refuse_lack_of_memory
 from pytest_msprobe.cases.executions import Executions, Raised
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.cases.not_judged import NotJudged
@@ -34,6 +35,7 @@ from pytest_msprobe.suites.precheck.standards import Standards, for_outputs
 from pytest_msprobe.verdicts import Verdict
 
 _Result = TypeVar("_Result")
+_OUTPUTS: Callable[[Execution], tuple[Output, ...]] = attrgetter("outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,13 @@ class CallCheck:
         return self._prepared
 
     def _forward(self, case: Case) -> Verdict:
-        device, tested = self._tested(case, lambda execution: execution.outputs)
+        device, tested = self._tested(case, _OUTPUTS)
         tested, note = self._settings.hooks.outputs(case.api, tested)
         random = random_call(case, is_recorded=device.name == "recorded")
         if random is not None:
             finding = random.judge_outputs(tested, device.label + note)
             return self._kept(case, "forward", finding, lambda: Sides(tested))
-        bench, reference = self._reference(case, lambda execution: execution.outputs)
+        bench, reference = self._reference(case, _OUTPUTS)
         standard = self._standard(case, "forward", [output.value for output in tested])
         opinions = Opinions(case, self._executions, self._bench(bench, case), output_values(case))
         compared = compare_outputs(case, tested, reference, standard, opinions)
@@ -143,8 +145,8 @@ class CallCheck:
         return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
-        incoming = read_incoming(case, self._source)
-        device, tested = self._tested(case, lambda execution: execution.gradients(incoming))
+        incoming = self._incoming(case)
+        device, tested = self._tested(case, methodcaller("gradients", incoming))
         if all(gradient is None for gradient in tested):
             is_null = case.backward is not None and bool(case.backward.outgoing)
             reason = "null in place of every gradient" if is_null else "no gradients"
@@ -156,7 +158,7 @@ class CallCheck:
             forward = self._outputs_of(device, case)
             finding = random.judge_gradients(forward, tested, incoming, device.label + note)
             return self._kept(case, "backward", finding, lambda: Sides(forward, None, incoming, tested))
-        bench, reference = self._reference(case, lambda execution: execution.gradients(incoming))
+        bench, reference = self._reference(case, methodcaller("gradients", incoming))
         reference = follow_tested_indices(case, reference, incoming, lambda: self._outputs_of(device, case))
         if device.name == "recorded":
             tested = in_best_order(case, tested, reference)
@@ -174,6 +176,15 @@ class CallCheck:
 
         return self._kept(case, "backward", finding, sides)
 
+    def _incoming(self, case: Case) -> tuple[Array | None, ...]:
+        """Incoming gradients. Raises NotJudged where there are none."""
+        if not case.constructed:
+            return read_incoming(case, self._source)
+        if not case.wanted:
+            raise NotJudged("skip", "no argument of this call can be differentiated")
+        outputs = self._tested(case, lambda execution: execution.outputs)[1]
+        return constructed_incoming(case, outputs, self._settings.seed)
+
     def _kept(self, case: Case, direction: Direction, finding: Verdict, sides: Callable[[], Sides]) -> Verdict:
         """`finding`, with its evidence on disk when it failed and that was asked for."""
         if self._settings.keeper is None:
@@ -188,7 +199,7 @@ class CallCheck:
         incoming = None
         if direction == "backward":
             try:
-                incoming = read_incoming(case, self._source)
+                incoming = self._incoming(case)
             except NotJudged:
                 incoming = None
         return Sides(tested=self._outputs_of(self._device(case), case), incoming=incoming)
@@ -196,7 +207,7 @@ class CallCheck:
     def _outputs_of(self, engine: Engine, case: Case) -> tuple[Output, ...] | None:
         """Forward outputs of an engine that has run; None when it raised."""
         try:
-            found = self._ask(engine, case, lambda execution: execution.outputs)
+            found = self._ask(engine, case, _OUTPUTS)
         except NotJudged:
             return None
         if isinstance(found, (Unsupported, Raised)):
@@ -210,9 +221,11 @@ class CallCheck:
         return self._settings.hooks.standard(case.api, direction, tested, for_outputs(default, dtypes))
 
     def _bench(self, engine: Engine, case: Case) -> Bench:
-        is_rounding = has_rounded_operands(case.api.short, self._settings.numeric.hf32.mode_of(case.api))
+        applies_to = self._settings.numeric.hf32.mode_of(case.api)
+        if applies_to == "off" or not has_rounded_operands(case.api.short, applies_to):
+            return Bench(engine, self._engines.second_opinion)
         mode = "TF32" if "CUDA" in self._device(case).label else "HF32"
-        return Bench(engine, self._engines.second_opinion, operand_roundoff(mode) if is_rounding else None)
+        return Bench(engine, self._engines.second_opinion, operand_roundoff(mode))
 
     def _device(self, case: Case) -> Engine:
         specification = self._engines.device_for(self._dump, runs=bool(case.constructed))
@@ -226,6 +239,7 @@ class CallCheck:
         if isinstance(outcome, Unsupported):
             raise NotJudged("skip", f"device: {outcome}")
         if isinstance(outcome, Raised):
+            refuse_lack_of_memory(case, outcome.text)
             self._skip_refused_inputs(case, outcome, result)
             raise NotJudged("error", f"device ({device.label}): {outcome.text}")
         return device, outcome

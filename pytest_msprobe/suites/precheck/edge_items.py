@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from msprobe_collector.dump_format import Dump, DumpError, parse_api_name
+from msprobe_collector.dump_format import DIRECTIONS, Dump, DumpError, parse_api_name
 from pytest_msprobe.apis.not_judged import reason_not_judged
 from pytest_msprobe.apis.random import random_api
-from pytest_msprobe.cases.edge_cases import edge_cases_of
+from pytest_msprobe.cases.edge_cases import WITH_GRADIENTS, edge_cases_of
 from pytest_msprobe.suites.contract import Group
 from pytest_msprobe.suites.node_names import escape
 
@@ -44,8 +44,10 @@ def edge_case_groups(dump: Dump, calls: Iterable[str]) -> Iterator[Group]:
         if record is None or record.arguments is None:
             continue
         seen.add((api.type, api.api))
+        directions = DIRECTIONS if f"{call}.backward" in dump else DIRECTIONS[:1]
         for name in edge_cases_of(record):
-            yield Group(escape(f"{call}-{name}"), f"{call}-{name}", ("forward",), EdgeCase(call, name))
+            parts = directions if name in WITH_GRADIENTS else DIRECTIONS[:1]
+            yield Group(escape(f"{call}-{name}"), f"{call}-{name}", parts, EdgeCase(call, name))
 
 
 def recorded_call(group: Group) -> str:

@@ -33,6 +33,8 @@ class Hf32:
 
     def mode_of(self, api: ApiName) -> str:
         """The mode that counts for one API call."""
+        if not self.patterns:
+            return self.mode
         names = f"{api.type}.{api.api}", str(api)
         return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else self.mode
 

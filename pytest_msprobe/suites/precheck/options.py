@@ -147,11 +147,4 @@ OPTIONS = (
         "1GB",
         option_values.size,
     ),
-    Option(
-        "remote_root",
-        "DIR",
-        "precheck, with --tx ssh=...: folder on the other hosts that corresponds to rootdir",
-        "",
-        str,
-    ),
 )

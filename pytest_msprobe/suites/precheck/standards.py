@@ -106,7 +106,7 @@ class Standards:
 
     def of_call(self, api: ApiName) -> Standard:
         """The standard for one API call; a `ByDtype` where it hangs on the dtype of each output."""
-        chosen = self._choice.of_api(api)
+        chosen = self._choice.of_api(api) if self._choice.apis else None
         if chosen is not None:
             return self._made(chosen, api)
         default = self._made(self._default, api)

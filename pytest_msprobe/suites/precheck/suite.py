@@ -97,10 +97,10 @@ class PrecheckSuite(Suite):
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul, call 2, forward`."""
-        edge = record.payload
+        edge = record.group.payload
         if edge is None:
             return api_headline(record)
-        return f"{parse_api_name(edge.call)}, forward, edge case {edge.name}: {EDGE_CASES[edge.name]}"
+        return f"{parse_api_name(edge.call)}, {record.part}, edge case {edge.name}: {EDGE_CASES[edge.name]}"
 
     def api(self, record: Record) -> ApiName | None:
         """The name that hooks get; a record without a valid name has none."""
@@ -200,10 +200,9 @@ class PrecheckSuite(Suite):
 
             self.release(record.group)
             directions = [part for part in DIRECTIONS if part in (record.selected or record.group.parts)]
-            settings, edge = self._check_settings, record.payload
+            settings, edge = self._check_settings, record.group.payload
             if edge is not None:
-                # Error data and reproducers are those of recorded calls.
-                settings = replace(settings, edge_case=edge.name, keeper=None)
+                settings = replace(settings, edge_case=edge.name)
             call = recorded_call(record.group)
             check = CallCheck(self.dump(record.file), call, self.engines, settings, directions=directions)
             self._check = record.group, check

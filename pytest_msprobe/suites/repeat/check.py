@@ -21,7 +21,8 @@ from pytest_msprobe.verdicts import Verdict
 
 #: What is left in memory before a run: NaN, and a number whose bytes are large in every dtype.
 _FILLINGS = (math.nan, float.fromhex("0x1.fefefep+127"))
-#: After runs 2 and 3, every so many runs find filled memory: filling costs as much as several runs of a small call.
+#: Runs that find filled memory, and every so many behind them: filling costs as much as several runs of a small call.
+_FILLED = (2, 3)
 _FILLED_EVERY = 64
 
 
@@ -105,33 +106,32 @@ class RepeatCheck:
     def _repeat(
         self, case: Case, wanted: tuple[LeafPath, ...], incoming: tuple[Array | None, ...] | None
     ) -> dict[Direction, Runs]:
-        found: dict[Direction, Runs] = {"forward": Runs(), "backward": Runs()}
+        forwards, backwards = Runs(), Runs()
         sizes = _sizes_of_inputs(case)
+        start = partial(self._engine.forward, case.call, differentiate=wanted)
         for run in range(1, self._settings.runs + 1):
-            is_intact = self._fill(run, sizes)
-            execution = attempt(lambda: self._engine.forward(case.call, differentiate=wanted))
+            is_intact = self._fill(run, sizes) if run in _FILLED or run % _FILLED_EVERY == 0 else _untouched
+            execution = attempt(start)
             forward = backward = _outputs(execution)
-            found["forward"].add(run, forward)
-            if incoming is not None and not isinstance(execution, (Raised, Unsupported)):
-                backward = attempt(partial(execution.gradients, incoming))
-            if not is_intact():
-                for runs in found.values():
-                    runs.overwritten.append(run)
+            forwards.add(run, forward)
             if incoming is not None:
-                found["backward"].add(run, backward)
+                if not isinstance(execution, (Raised, Unsupported)):
+                    backward = attempt(partial(execution.gradients, incoming))
+                backwards.add(run, backward)
+            if not is_intact():
+                forwards.overwritten.append(run)
+                backwards.overwritten.append(run)
             if run == 1:
                 if isinstance(execution, (Raised, Unsupported)):
                     break
-                found["forward"].labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
-                found["backward"].labels = [case.gradient_label(path) for path in case.wanted]
+                forwards.labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
+                backwards.labels = [case.gradient_label(path) for path in case.wanted]
                 sizes += [value.nbytes for value in _arrays(forward) + _arrays(backward)]
             del execution  # its memory goes to the next run
-        return found
+        return {"forward": forwards, "backward": backwards}
 
     def _fill(self, run: int, sizes: Sequence[int]) -> Callable[[], bool]:
-        """Fill the memory that a run will get, in some runs; whether its neighbours are untouched afterwards."""
-        if not (run in (2, 3) or run % _FILLED_EVERY == 0):
-            return _untouched
+        """Fill the memory that a run will get; whether its neighbours are untouched afterwards."""
         value = _FILLINGS[run % 2]
         filled = attempt(lambda: self._engine.fill_memory(sizes, value))
         if isinstance(filled, (Raised, Unsupported)):

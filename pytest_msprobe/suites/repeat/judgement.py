@@ -10,7 +10,7 @@ import numpy as np
 from msprobe_collector.dump_format import dtype_of_array
 from pytest_msprobe.apis.nondeterminism import Kind
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
-from pytest_msprobe.numerics.bits import describe_bits, is_reordering, same_bytes
+from pytest_msprobe.numerics.bits import describe_bits, is_reordering
 from pytest_msprobe.suites.repeat.runs import Outcome, Result, Runs, content_digest, failure_text
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -65,27 +65,29 @@ def _problems(runs: Runs, count: int) -> list[str]:
             found.append(f"{_share(result.runs, count)} returned {_count(result.outcome)} outputs")
     if runs.others:
         found.append(f"there are more than {len(runs.results)} different results in {count} runs")
+    if changed := runs.changed:
+        found.append(f"the result of {_share(changed, count)} was written to afterwards")
     if runs.overwritten:
         found.append(f"{_share(runs.overwritten, count)} wrote into memory beside its own tensors")
     return found
 
 
 def _rows(runs: Runs, count: int, documented: Kind | None) -> list[OutputRow]:
-    usual = runs.usual.outcome
-    if not isinstance(usual, tuple):
+    usual = runs.usual
+    if not isinstance(usual.outcome, tuple):
         return []
-    others = [result for result in runs.results if result.outcome is not usual and _count(result.outcome) == len(usual)]
-    return [
-        _row(place, label, value, others, count, documented)
-        for place, (label, value) in enumerate(zip(runs.labels, usual))
-    ]
+    same_length = [one for one in runs.results if one is not usual and _count(one.outcome) == len(usual.outcome)]
+    rows = []
+    for place, (label, value) in enumerate(zip(runs.labels, usual.outcome)):
+        others = [one for one in same_length if one.content[place] != usual.content[place]]
+        rows.append(_row(place, label, value, others, count, documented))
+    return rows
 
 
 def _row(
     place: int, label: str, value: OutputValue, others: Sequence[Result], count: int, documented: Kind | None
 ) -> OutputRow:
     found = [(result, _value(result, place)) for result in others]
-    found = [(result, other) for result, other in found if not same_bytes(other, value)]
     dtype, shape = _form(value)
     if not found:
         return OutputRow(label, "", dtype, shape, "pass", figures={"results": 1.0})

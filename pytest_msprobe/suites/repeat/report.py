@@ -22,10 +22,11 @@ _SHOWN = 10
 class RepeatReport(SuiteReport):
     """Compares the devices as soon as all have judged an API call."""
 
-    def __init__(self, out: Path, devices: Sequence[str]) -> None:
-        """A report into the folder `out`, of a run on these devices; () for one."""
+    def __init__(self, out: Path, devices: Sequence[str], *, are_elsewhere: bool) -> None:
+        """A report into the folder `out`, of a run on these devices, () for one; `are_elsewhere`: on several hosts."""
         self._out = out
         self._devices = devices
+        self._alone = "with its host alone in --tx" if are_elsewhere else "with -n 1 --msprobe-devices={device}"
         self._file: TextIOWrapper | None = None
         self._open: dict[tuple[str, str], list[VerdictRow]] = {}
         self._compared = 0
@@ -86,7 +87,7 @@ class RepeatReport(SuiteReport):
         more = f" (and {listed(sorted(device for device, _ in others))} in fewer or as many)" if others else ""
         return (
             f"the devices do not compute the same: device {first} differs in {count} of {self._compared} results"
-            f"{more}; see above, and repeat the run on it alone with -n 1 --msprobe-devices={first}"
+            f"{more}; see above, and repeat the run on it alone, {self._alone.format(device=first)}"
         )
 
     def _compare(self, name: str, direction: str, rows: Sequence[VerdictRow]) -> Disagreement | None:

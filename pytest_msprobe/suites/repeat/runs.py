@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64, xxh32_intdigest
 
 from pytest_msprobe.cases.executions import Raised
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
-from pytest_msprobe.numerics.bits import same_bytes
+from pytest_msprobe.numerics.bits import bytes_of, content_of
 
 #: The outputs of a run; or why there are none.
 Outcome = tuple[OutputValue, ...] | Raised | Unsupported
@@ -29,10 +28,12 @@ class Result:
 
     Attributes:
         outcome: what the runs returned.
+        content: what only an equal outcome has, output by output.
         runs: their numbers, from 1 on.
     """
 
     outcome: Outcome
+    content: tuple[object, ...]
     runs: list[int]
 
 
@@ -54,14 +55,20 @@ class Runs:
 
     def add(self, run: int, outcome: Outcome) -> None:
         """Take the outcome of a run; its arrays are kept when no earlier one was the same."""
+        content = _content(outcome)
         for result in self.results:
-            if _is_same(result.outcome, outcome):
+            if result.content == content:
                 result.runs.append(run)
                 return
         if len(self.results) < _KEPT:
-            self.results.append(Result(outcome, [run]))
+            self.results.append(Result(outcome, content, [run]))
         else:
             self.others.append(run)
+
+    @property
+    def changed(self) -> list[int]:
+        """Numbers of the runs whose result is another one by now: something wrote into its memory."""
+        return [result.runs[0] for result in self.results if _content(result.outcome) != result.content]
 
     @property
     def usual(self) -> Result:
@@ -69,10 +76,10 @@ class Runs:
         return max(self.results, key=lambda result: len(result.runs))
 
 
-def _is_same(one: Outcome, other: Outcome) -> bool:
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(same_bytes, one, other))
-    return type(one) is type(other) and failure_text(one) == failure_text(other)
+def _content(outcome: Outcome) -> tuple[object, ...]:
+    if isinstance(outcome, tuple):
+        return tuple([content_of(value) for value in outcome])
+    return type(outcome), failure_text(outcome)
 
 
 def failure_text(outcome: Outcome) -> str:
@@ -87,22 +94,16 @@ def content_digest(labels: Sequence[str], outputs: Sequence[OutputValue]) -> tup
 
     The second value is in builtin types: label, dtype, shape and blocks of each output.
     """
-    whole = blake2b(digest_size=8)
+    whole = xxh3_64()
     parts = []
     for label, value in zip(labels, outputs):
         array = value if isinstance(value, np.ndarray) else None
-        flat = None if array is None else array.reshape(-1)
         shape = [] if array is None else list(array.shape)
-        length = 1 if flat is None else max(1, -(-flat.size // _BLOCKS))
-        pieces = (
-            [repr(value).encode()]
-            if flat is None
-            else [flat[start : start + length].tobytes() for start in range(0, flat.size, length)]
-        )
-        blocks = [zlib.crc32(piece) for piece in pieces]
-        described = f"{label} {type(value).__name__ if flat is None else flat.dtype} {shape}"
-        whole.update(described.encode())
-        for piece in pieces:
-            whole.update(piece)
+        held = memoryview(repr(value).encode()) if array is None else bytes_of(array).data
+        length = 1 if array is None else max(1, -(-array.size // _BLOCKS))
+        step = len(held) if array is None else length * array.itemsize
+        blocks = [xxh32_intdigest(held[start : start + step]) for start in range(0, len(held), step)]
+        whole.update(f"{label} {type(value).__name__ if array is None else array.dtype} {shape}".encode())
+        whole.update(held)
         parts.append({"label": label, "shape": shape, "length": length, "blocks": blocks})
     return whole.hexdigest(), parts

@@ -121,14 +121,14 @@ class RepeatSuite(Suite):
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Devices compared, and a CSV file."""
-        return RepeatReport(self._context.out, self._devices)
+        return RepeatReport(self._context.out, self._devices, are_elsewhere=self._context.has_other_hosts)
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
         return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
 
     def placement(self) -> Placement:
-        """Workers on devices of this machine."""
+        """Workers on devices, also of other hosts."""
         values = self._context.values
         device = values["device"]
         return Placement(
@@ -136,6 +136,8 @@ class RepeatSuite(Suite):
             device_index=device.index,
             devices=values["devices"],
             workers_per_device=values["workers_per_device"],
+            remote_root=values["remote_root"],
+            open_engine=device.engine if device.target is None else "",
         )
 
     def close(self) -> None:
@@ -189,7 +191,8 @@ def make(context: Context) -> RepeatSuite:
         raise SuiteError("--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run")
     if context.values["device"].engine == "recorded":
         raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
-    missing = Engines(EngineChoice(context.values["device"], "auto", None)).missing_device()
-    if context.is_writer and missing:
-        raise SuiteError(missing)
+    if context.is_writer and not context.has_other_hosts:
+        missing = Engines(EngineChoice(context.values["device"], "auto", None)).missing_device()
+        if missing:
+            raise SuiteError(missing)
     return RepeatSuite(context)

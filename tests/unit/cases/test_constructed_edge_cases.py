@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,17 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.cases import edge_cases
 from pytest_msprobe.cases.case import Case, read_case
-from pytest_msprobe.cases.edge_cases import EDGE_CASES, edge_case, edge_cases_of
+from pytest_msprobe.cases.edge_cases import (
+    EDGE_CASES,
+    WITH_GRADIENTS,
+    constructed_incoming,
+    edge_case,
+    edge_cases_of,
+    refuse_lack_of_memory,
+)
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.cases.not_judged import NotJudged
+from pytest_msprobe.engines.protocol import Output
 
 NO_LIMIT = 1 << 60
 X = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
@@ -83,6 +92,27 @@ def test_recorded_arrays_stay_and_the_case_says_what_it_is(tmp_path: Path) -> No
     assert edge_case(case, "strided", NO_LIMIT).call.is_strided
 
 
+@pytest.mark.parametrize("name", [name for name in EDGE_CASES if name != "large"])
+def test_gradients_are_wanted_where_the_recorded_call_has_them(tmp_path: Path, name: str) -> None:
+    case = recorded(tmp_path, X, Y)
+    found = edge_case(case, name, NO_LIMIT)
+    assert case.wanted
+    assert found.wanted == (case.wanted if name in WITH_GRADIENTS else ())
+
+
+def test_incoming_gradients_fit_the_outputs_and_are_the_same_in_every_run(tmp_path: Path) -> None:
+    case = edge_case(recorded(tmp_path, X, Y), "strided", NO_LIMIT)
+    values = (X, np.arange(3), 2.5, X.astype(ml_dtypes.bfloat16)[:2])
+    outputs = [Output((index,), value) for index, value in enumerate(values)]
+    first, again = (constructed_incoming(case, outputs, 7) for _ in range(2))
+    kinds = [None if gradient is None else (gradient.shape, gradient.dtype) for gradient in first]
+    assert kinds == [((4, 3), np.float32), None, ((2, 3), ml_dtypes.bfloat16)]
+    assert all(one is other is None or (one == other).all() for one, other in zip(first, again))  # type: ignore[union-attr]
+    assert (first[0] != constructed_incoming(case, outputs, 8)[0]).any()  # type: ignore[union-attr]
+    with pytest.raises(NotJudged, match="carries a gradient"):
+        constructed_incoming(case, outputs[1:3], 7)
+
+
 def test_large_tensors_when_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edge_cases, "_LARGE", 100)
     found = edge_case(recorded(tmp_path, X, np.ones(1, np.float32)), "large", NO_LIMIT).call.arguments
@@ -90,6 +120,26 @@ def test_large_tensors_when_memory_allows(tmp_path: Path, monkeypatch: pytest.Mo
     assert (found[0][4:8] == X).all()  # type: ignore[index,union-attr]
     with pytest.raises(NotJudged, match=r"2\^31 elements need up to .*--msprobe-max-memory"):
         edge_case(recorded(tmp_path / "b", X), "large", 100)
+
+
+def test_large_integers_take_no_float64(tmp_path: Path) -> None:
+    x = np.ones((4, 4), np.int8)
+    builder = DumpBuilder(tmp_path).call("Mint.neg.0", [x], [-x])
+    dump = Dump(builder.write())
+    case = read_case(
+        dump, "Mint.neg.0", InputSource("", dump.tensors, 0), with_backward=False, max_memory_bytes=NO_LIMIT
+    )
+    with pytest.raises(NotJudged, match=r"need up to 10\.7GB"):
+        edge_case(case, "large", 10 * 10**9)
+
+
+@pytest.mark.parametrize("text", ["MemoryError: Unable to allocate 16 GiB", "RuntimeError: CUDA out of memory."])
+def test_memory_that_other_processes_hold_is_no_fault_of_the_device(tmp_path: Path, text: str) -> None:
+    case = recorded(tmp_path, X, Y)
+    refuse_lack_of_memory(edge_case(case, "nan", NO_LIMIT), text)
+    refuse_lack_of_memory(replace(case, constructed="large"), "ValueError: shape")
+    with pytest.raises(NotJudged, match="not enough memory for more than"):
+        refuse_lack_of_memory(replace(case, constructed="large"), text)
 
 
 def test_only_applicable_cases_are_made(tmp_path: Path) -> None:

@@ -108,3 +108,20 @@ def test_constructor_attributes_and_further_gradients_are_read_where_the_dump_ho
     assert decode_backward({}, file="dump.json", record="Mint.cat.0.backward").others == {}
     with pytest.raises(DumpError, match=r"attributes: expected an object of constructor attributes"):
         decode_forward({"attributes": []}, file="dump.json", record="Primitive.c.Conv2D.0.forward")
+
+
+def test_the_autocast_of_a_call_is_a_dtype() -> None:
+    entry = {
+        "device_type": {"type": "str", "value": "cpu"},
+        "dtype": {"type": "torch.dtype", "value": "torch.bfloat16"},
+    }
+    found = decode_forward({"autocast": entry}, file="dump.json", record="Torch.mm.0.forward").autocast
+    assert found is not None
+    assert found.name == "BFloat16"
+    assert decode_forward({}, file="dump.json", record="Torch.mm.0.forward").autocast is None
+
+
+@pytest.mark.parametrize("entry", [[], {}, {"dtype": INT}, {"dtype": {"type": "torch.dtype", "value": "os.system"}}])
+def test_another_autocast_is_one_line(entry: Any) -> None:
+    with pytest.raises(DumpError, match=r"dump.json: Torch.mm.0.forward: autocast"):
+        decode_forward({"autocast": entry}, file="dump.json", record="Torch.mm.0.forward")

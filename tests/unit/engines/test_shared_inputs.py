@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from fakes.checking import Bench
 from fakes.engine import FakeEngine, FakeEngines
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import Dump, parse_api_name
 from pytest_msprobe.cases.case import read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import Call, Engine, Unsupported
@@ -70,8 +72,11 @@ def test_an_engine_that_writes_to_its_inputs_fails_by_itself(
     assert found.message == f"{side}: ValueError: assignment destination is read-only"
 
 
-@pytest.mark.parametrize("name", ["torch", "torch float64", "mindspore", "child"])
-def test_operators_that_write_in_place_get_copies(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["torch", "torch float64", "mindspore", "mindspore, large", "child"])
+def test_operators_that_write_in_place_get_copies(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "mindspore, large":
+        name = "mindspore"
+        monkeypatch.setattr("pytest_msprobe.engines.mindspore_engine._LENT_BYTES", 0)
     engine = engine_called(name)
     ran = 0
     try:
@@ -94,6 +99,33 @@ def test_operators_that_write_in_place_get_copies(tmp_path: Path, name: str) -> 
     finally:
         engine.close()
     assert ran >= 4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_mindspore_uses_the_memory_of_one_copy_of_a_large_array(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_called("mindspore")
+    lent = []
+    mindspore = engine._mindspore  # type: ignore[attr-defined]
+    monkeypatch.setattr(mindspore.Tensor, "from_numpy", recording(mindspore.Tensor.from_numpy, lent))
+    large, small = (np.ones(shape, dtype) for shape in ((1 << 10, 1 << 10), (2, 3)))
+    for array in (large, small):
+        array.flags.writeable = False
+        outputs = engine.forward(
+            Call(parse_api_name("Mint.add.0"), "mindspore", (array, array), {}), differentiate=()
+        ).outputs
+        assert outputs[0].value.dtype == dtype  # type: ignore[union-attr]  # an array
+        assert np.array_equal(outputs[0].value, array + array)  # type: ignore[arg-type]
+    # from_numpy knows no bfloat16
+    assert [array.shape for array in lent] == ([] if dtype is ml_dtypes.bfloat16 else [large.shape] * 2)
+    assert not any(np.shares_memory(array, large) for array in lent)
+
+
+def recording(function: Callable[[Any], Any], seen: list[Any]) -> Callable[[Any], Any]:
+    def record(value: Any) -> Any:
+        seen.append(value)
+        return function(value)
+
+    return record
 
 
 def engine_called(name: str) -> Engine:

@@ -78,6 +78,21 @@ def test_a_sum_is_off_by_what_adding_one_by_one_leaves() -> None:
     assert 10 * UNIT < run(torch.sum, terms).abs() < 1e6 * UNIT
 
 
+def test_rows_of_an_embedding_that_meet_are_a_sum() -> None:
+    """Each of 10,000 terms is off by 30 roundings where all meet in one place, and by one where each has its own."""
+
+    def error(indices: Any) -> float:
+        table = torch.zeros(10_000, 1, dtype=torch.float64, requires_grad=True)
+        found = torch.nn.functional.embedding(indices, table)
+        with RoundedArithmetic(UNIT, 1):
+            (gradient,) = torch.autograd.grad(found.sum(), table)
+        places = torch.bincount(indices, minlength=10_000)[:, None]
+        return float((gradient - places).norm())
+
+    together, apart = error(torch.zeros(10_000, dtype=torch.int64)), error(torch.arange(10_000))
+    assert together > 5 * apart > 0
+
+
 def test_gradients_are_computed_in_the_mode_too(x: Any) -> None:
     x = x.requires_grad_()
     mode = RoundedArithmetic(UNIT, 1)

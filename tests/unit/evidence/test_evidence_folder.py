@@ -90,3 +90,10 @@ def test_each_of_several_dumps_has_its_folder() -> None:
     assert dump_folder(one, [one]) == Path()
     assert [dump_folder(path, [one, two]) for path in (one, two)] == [Path("step0"), Path("step1")]
     assert dump_folder(other, [one, two, other]) == Path("step1/other")
+
+
+def test_error_data_of_edge_cases_has_a_folder_that_no_dump_has() -> None:
+    one, two = Path("/e/dump.json"), Path("/e/edge_nan/dump.json")
+    assert dump_folder(one, [one], "nan") == Path("edge_nan")
+    assert dump_folder(one, [one, two], "nan") == Path("edge_nan_2")
+    assert dump_folder(two, [one, two], "nan") == Path("edge_nan/edge_nan")

@@ -34,6 +34,8 @@ def evidence(api: ApiName, *arguments: Any, framework: str = "mindspore", **keyw
         bench_name="torch CPU float64",
         verdicts={"forward": "wrong"},
         inputs="recorded in the training run",
+        edge_case="",
+        is_strided=False,
         is_in_place=False,
         rounded=lambda bench, tested: bench,
         torch_text=lambda arguments, keywords: None,
@@ -94,6 +96,14 @@ def test_the_script_is_python_and_says_where_the_call_was_made() -> None:
     assert "/t/net.py:3, in construct: y = f(x)" in docstring
     assert "return mint.exp(x0)" in made.text
     assert set(made.arrays) == {"x0", "recorded0", "benchmark0"}
+
+
+def test_an_edge_case_is_made_as_it_was_tested() -> None:
+    call = evidence(ApiName("Mint", "exp", 4), X.reshape(1, 3))
+    text = write_reproducer(replace(call, edge_case="strided", is_strided=True), "Mint.exp.4-strided").text
+    assert "wrong results in the edge case strided" in text
+    assert "x0 = x0.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)" in text
+    ast.parse(text)
 
 
 def test_a_primitive_is_made_with_its_attributes() -> None:

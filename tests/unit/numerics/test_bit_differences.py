@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.bits import describe_bits, is_reordering, same_bytes
+from pytest_msprobe.numerics.bits import content_of, describe_bits, is_reordering
 
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(3, 4)
 
@@ -21,9 +21,14 @@ def flipped(array: np.ndarray, bit: int, *places: int) -> np.ndarray:
     return found
 
 
+def same_bytes(one: object, other: object) -> bool:
+    return content_of(one) == content_of(other)
+
+
+@pytest.mark.parametrize("size", [13, 10_001])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int8, np.bool_, ml_dtypes.bfloat16])
-def test_equal_bytes(dtype: type) -> None:
-    array = np.arange(13).astype(dtype)
+def test_equal_bytes(dtype: type, size: int) -> None:
+    array = np.arange(size).astype(dtype)
     assert same_bytes(array, array.copy())
     assert not same_bytes(array, flipped(array, 0, 12))
 
@@ -37,6 +42,9 @@ def test_equal_values_are_not_equal_bytes() -> None:
     assert same_bytes(np.zeros((0, 3)), np.zeros((0, 3)))
     assert same_bytes(math.nan, math.nan)
     assert same_bytes(X.T, X.T.copy())
+    large = np.arange(5000.0).reshape(50, 100)
+    assert same_bytes(large.T, large.T.copy())
+    assert not same_bytes(large, large.T.reshape(50, 100))
 
 
 @pytest.mark.parametrize(

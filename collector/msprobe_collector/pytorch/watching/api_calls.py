@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from msprobe_collector.dump_format import is_communication
+from msprobe_collector.dump_format.fields import AUTOCAST
 from msprobe_collector.pytorch.watching.api_names import ApiNames, changes_first_argument
+from msprobe_collector.pytorch.watching.autocast import autocast_of
 from msprobe_collector.pytorch.watching.call_form import as_called
 from msprobe_collector.pytorch.watching.communication import Waits, handles_of, outputs_of
 from msprobe_collector.pytorch.watching.gradients import GradientTap, Sources, sequence_number
@@ -177,6 +179,8 @@ class ApiCalls:
         try:
             record = self.recorder.begin(name, "forward", self.activity.cell)
             self.recorder.inputs(record, args, kwargs)
+            if autocast := autocast_of(args, kwargs):
+                self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
         except Exception as error:  # the border between the collector and the user's training
             self._fault(record, name, error)
         return record

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
+from msprobe_collector.pytorch.watching.autocast import is_any_on
 from msprobe_collector.pytorch.watching.edges import Edge, Part, edge_of, edge_of_base, of_view
 from msprobe_collector.recording.activity import Activity
 from msprobe_collector.recording.backward_call import BackwardCall, Completed
@@ -33,12 +34,14 @@ class Sources(NamedTuple):
             when none of them is floating.
         paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
         floor: sequence number of the first node that the call may make.
+        has_casts: whether autocast may have cast parameters inside the call.
     """
 
     edges: list[Edge | None]
     listed: int
     paths: tuple[str, ...]
     floor: int
+    has_casts: bool = False
 
     def parted_by(self) -> Callable[[list[Any]], tuple[list[Any], dict[str, Any]]]:
         """What gives (gradients by position, those of tensors in lists and keywords that came, by path).
@@ -75,6 +78,7 @@ class GradientTap:
         # Type of the nodes that hold leaves.
         leaf = torch.zeros((), requires_grad=True)
         self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+        self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
     def sources(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], floor: int, *, is_in_place: bool = False
@@ -91,7 +95,7 @@ class GradientTap:
             edges[0] = edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
         listed = len(tensors) if has_floating else 0
-        return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor)
+        return Sources(edges if has_floating else edges[len(tensors) :], listed, tuple(inner), floor, is_any_on())
 
     def attach(
         self,
@@ -160,9 +164,10 @@ class GradientTap:
         waiting, seen = list(outputs), {id(node): node for node in outputs}
         while waiting:
             node = waiting.pop()
-            for number, (following, index) in enumerate(node.next_functions):
-                if following is None:
+            for number, (next_node, index) in enumerate(node.next_functions):
+                if next_node is None:
                     continue
+                following = self._behind_cast(next_node) if sources.has_casts else next_node
                 is_leaf = isinstance(following, self._leaf_node)
                 key = (id(following.variable), -1) if is_leaf else (id(following), index)
                 known = targets.get(key)
@@ -177,6 +182,14 @@ class GradientTap:
         if len(seen) > len(outputs):
             _leave_out_shared(found, targets)
         return found
+
+    def _behind_cast(self, node: Any) -> Any:
+        """The leaf behind a cast of it, else `node`.
+
+        Autocast casts a parameter once for all calls, so that only what enters the cast belongs to one of them.
+        """
+        behind = node.next_functions[0][0] if isinstance(node, self._cast_node) else None
+        return behind if isinstance(behind, self._leaf_node) else node
 
     def _safely(self, hook: Callable[..., None], in_first_pass: Callable[[], bool]) -> Callable[..., None]:
         activity, faults = self._activity, self._faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,11 @@ class Accountant:
         given = [key for key in keys if not key.is_output]
         inputs = max((key.distance or 0.0 for key in given), default=0.0)
         outputs = tuple(with_growth(output, inputs) for output in outputs)
-        if direction == "forward" and not any(key.differs or not (key.target and key.golden) for key in given):
+        if (
+            direction == "forward"
+            and not dtype
+            and not any(key.differs or not (key.target and key.golden) for key in given)
+        ):
             outputs = tuple(map(of_equal_inputs, outputs))
         if direction == "forward":
             outputs += tuple(of_other_shapes(pair.definition, given, pairs))
@@ -227,7 +231,8 @@ class Accountant:
         """f_t of the golden run's inputs; None where both sides define the operation alike."""
         if not pair.definition:
             return None
-        tensors = placed(pair.target.tensor_arguments(), pair.golden.tensor_arguments())
+        calls = pair.target.case.call, pair.golden.case.call
+        tensors = placed(calls, pair.target.tensor_arguments(), pair.golden.tensor_arguments())
         if tensors is None:
             return None
         call = pair.target.with_tensors(tensors)
@@ -243,7 +248,7 @@ class Accountant:
             if terms.weight(part) < SHARE or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
-            if _is_wrong(judgement) and not _takes_rounded_inputs(call, direction, output):
+            if _is_wrong(judgement):
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))
@@ -268,22 +273,6 @@ def _call_class(side: Side, name: str) -> type[RecordedCall]:
 
 def _is_wrong(judgement: Judgement) -> bool:
     return judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS)
-
-
-def _takes_rounded_inputs(call: RecordedCall, direction: Direction, output: RecordedOutput) -> bool:
-    """Whether a forward is right when its inputs are first rounded to the coarser dtype of its output.
-
-    So do layers in mixed precision whose casts are inside the call: the dump has the inputs from before.
-    """
-    dtype, tensors = output.recorded.dtype, call.tensor_arguments()
-    wide = {path: array for path, array in tensors.items() if _roundoff(array) and _roundoff(array) < _roundoff(dtype)}
-    if direction != "forward" or not wide:
-        return False
-    rounded = {path: array.astype(dtype).astype(array.dtype) for path, array in wide.items()}
-    reference = call.references(direction, call.with_tensors({**tensors, **rounded}), (), "rounded inputs")
-    if output.path not in reference:
-        return False
-    return not _is_wrong(call.judge(direction, replace(output, reference=reference[output.path])))
 
 
 def _roundoff(array: Array | np.dtype[Any]) -> float:

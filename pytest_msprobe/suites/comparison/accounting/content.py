@@ -32,6 +32,8 @@ def content_key(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
     if leaf is None or leaf.tensor is None:
         return ""
     if array is not None:
+        if array.dtype.kind in "iu":
+            array = array.astype(np.int64)  # a number is the same in any width
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return f"v{hashlib.blake2b(content.data, digest_size=_BYTES).hexdigest()}"
     if leaf.md5:

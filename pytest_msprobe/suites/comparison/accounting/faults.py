@@ -8,7 +8,7 @@ from typing import Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
-from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_partner, is_cast
+from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_other_type, has_partner, is_cast
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
 from pytest_msprobe.suites.comparison.cells import Origin
@@ -83,6 +83,7 @@ class Causes:
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
         self._lones = LoneCalls(flow)
+        self._blames_agreeing = True
         self.unlinked = 0
         self.passed_on: set[tuple[str, str]] = set()
 
@@ -93,6 +94,8 @@ class Causes:
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
+        # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
+        self._blames_agreeing = not any(has_other_type(step) for step in steps)
         for step in steps:
             self._visit(step)
         self.unlinked = len(self._candidates)
@@ -108,7 +111,7 @@ class Causes:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
         although nothing could compute it again.
         """
-        for fault in self._by_node.values():
+        for fault in (fault for fault in self._by_node.values() if fault.step.account.basis == "tensors"):
             key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
             content = (key.target, key.golden) if key is not None and not key.is_output else None
             for record in fault.records or [fault.step.record]:
@@ -159,7 +162,7 @@ class Causes:
             self.passed_on.add((mine.step.record, mine.path))
             return
         lone = next((maker for maker in (theirs, mine) if maker is not None and not has_partner(maker)), None)
-        if lone is not None and (key.is_beyond or self._tells_dtypes):
+        if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
             self._trace_lone(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":

@@ -71,3 +71,9 @@ def is_cast(step: Step) -> bool:
 def has_partner(maker: Maker) -> bool:
     """Whether both sides have the record."""
     return bool(maker.step.account.partner)
+
+
+def has_other_type(step: Step) -> bool:
+    """Whether the partner's API is of another type: `Torch` for `Mint`."""
+    partner = step.account.partner
+    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]

@@ -37,6 +37,7 @@ class Run:
         kind: Kind = "inherited",
         blamed: tuple[OutputAccount, ...] = (),
         side: str = "both",
+        partner: str = "",
     ) -> Run:
         place = len(self.steps)
         given = [key if isinstance(key, ValueKey) else value(f"input.{i}", key) for i, key in enumerate(inputs)]
@@ -45,7 +46,7 @@ class Run:
             kind,
             outputs=blamed,
             keys=(*given, *made),
-            partner=record if side == "both" else "",
+            partner=(partner or record) if side == "both" else "",
             place=-1 if side == "golden" else place,
             partner_place=-1 if side == "target" else place,
         )
@@ -166,3 +167,17 @@ def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -
     causes = Causes(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
     assert causes.find() == []
     assert causes.unlinked == 1
+
+
+@pytest.mark.parametrize(("partner", "blamed"), [("Mint.exp.0.forward", ["Mint.mul.0"]), ("Torch.exp.0.forward", [])])
+def test_a_call_of_one_framework_is_not_to_blame_while_the_values_agree(partner: str, blamed: list[str]) -> None:
+    near = ValueKey("input.0", False, "b", "B", 1e-7, (4,))
+    run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
+    run.call("Mint.exp.0.forward", [near], "c|C", kind="rounding", partner=partner)
+    assert [fault.step.operation.call for fault in run.faults()] == blamed
+
+
+def test_a_call_of_one_framework_that_makes_another_value_is_to_blame() -> None:
+    run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
+    run.call("Mint.exp.0.forward", ["b|B"], "c|C", partner="Torch.exp.0.forward")
+    assert [fault.kind for fault in run.faults()] == ["only_one_side"]

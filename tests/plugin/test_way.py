@@ -1,0 +1,30 @@
+"""How far one record travels: counts of tests/benchmarks/way.py, which only a change of the code can move."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WAY = re.compile(r"::(\w+): (\d+) files, (\d+) moves between files, deepest call (\d+), (\d+) calls")
+
+
+@pytest.mark.parametrize(
+    ("direction", "files", "moves", "deepest", "calls"),
+    [("forward", 66, 198, 20, 540), ("backward", 68, 285, 18, 900)],
+)
+def test_the_way_of_a_precheck_record(direction: str, files: int, moves: int, deepest: int, calls: int) -> None:
+    pytest.importorskip("torch")
+    dump = ROOT / "tests" / "dumps" / "gpt_tiny_tensor" / "step0" / "proc0"
+    command = [sys.executable, str(ROOT / "tests" / "benchmarks" / "way.py"), str(dump), "-k", direction]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = WAY.search(printed)
+    assert found is not None, printed
+    assert found[1] == direction
+    assert all(
+        int(count) <= most for count, most in zip(found.groups()[1:], (files, moves, deepest, calls), strict=True)
+    )

@@ -1,0 +1,38 @@
+"""Moved inputs: how far, and which way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from msprobe_collector.dump_format import parse_api_name
+from pytest_msprobe.cases.perturbation import Perturbation, float_elements
+from pytest_msprobe.engines.protocol import Call
+
+ONES = np.ones(1000, np.float32)
+CALL = Call(parse_api_name("Mint.mul.0"), "mindspore", (ONES, ONES), {})
+
+
+@pytest.mark.parametrize("number", [3, 18])
+def test_a_probe_moves_every_element_by_exactly_one_rounding(number: int) -> None:
+    left, right = Perturbation(number).call(CALL).arguments
+    assert isinstance(left, np.ndarray)
+    assert isinstance(right, np.ndarray)
+    assert set(np.abs(np.concatenate([left, right]) - 1)) == {2.0**-24}
+    # Independent signs: about half of the elements of both tensors move together.
+    assert 400 < np.count_nonzero((left > 1) == (right > 1)) < 600
+
+
+def test_probes_differ() -> None:
+    third, fourth = (Perturbation(number).call(CALL).arguments[0] for number in (3, 4))
+    assert not np.array_equal(np.asarray(third), np.asarray(fourth))
+
+
+def test_arithmetic_inside_moves_with_and_without_what_is_saved() -> None:
+    assert Perturbation(1).inside(CALL).saved_roundoff == 2.0**-24
+    exact = Perturbation(1).inside(CALL, saves_exactly=True)
+    assert (exact.saved_roundoff, exact.arithmetic_roundoff) == (0.0, 2.0**-24)
+
+
+def test_elements_of_all_tensors_of_floats_count() -> None:
+    assert float_elements(CALL) == 2000

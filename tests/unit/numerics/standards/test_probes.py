@@ -1,0 +1,139 @@
+"""Errors near their tolerance are judged by many more runs, and those far from it by none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pytest_msprobe.numerics import BackwardError, Fused, OutputPair, Perturbed, measure
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+U = 2.0**-8
+Values = np.ndarray[Any, Any]
+
+
+def nothing(count: int) -> tuple[Values, ...]:
+    return ()
+
+
+class Asked:
+    """An output of two factors with an error in one element: each run moves both factors, and is counted."""
+
+    def __init__(self, error: float, *, spread: float = U) -> None:
+        self.exact = np.random.default_rng(1).uniform(1, 1.9, 400)
+        self.tested = np.where(np.arange(400) == 7, self.exact * (1 + error), self.exact).astype(BFLOAT16)
+        self.spread = spread
+        self.probes = 0
+        self.arithmetic = 0
+
+    def pair(self, **given: Any) -> OutputPair:
+        metrics = measure(self.tested, self.exact, off_bound=1.0)
+        return OutputPair(
+            self.tested,
+            self.exact,
+            metrics,
+            **{"perturbed": self.two_runs, "probes": self.many_runs, "rounded_arithmetic": self.no_runs, **given},
+        )
+
+    def two_runs(self) -> tuple[Perturbed, ...]:
+        """As they are made: by different distances, together and against each other, the second far smaller."""
+        rng = np.random.default_rng(2)
+        signs, first, second = (rng.choice([-1, 1], 400), *rng.uniform(0.5, 1.5, (2, 400)))
+        moves = first + signs * second, 2.0**-12 * (first - signs * second)
+        sizes = 1.0, 2.0**-12
+        return tuple(Perturbed(self.exact * (1 + self.spread * move), size) for move, size in zip(moves, sizes))
+
+    def many_runs(self, count: int) -> tuple[Values, ...]:
+        """Both factors move by exactly one rounding."""
+        self.probes = max(self.probes, count)
+        rng = np.random.default_rng(3)
+        return tuple(self.exact * (1 + self.spread * rng.choice([-1, 1], (2, 400)).sum(axis=0)) for _ in range(count))
+
+    def no_runs(self) -> tuple[Perturbed, ...]:
+        """Nothing is rounded inside."""
+        self.arithmetic += 1
+        return tuple(Perturbed(self.exact, size) for size in (1.0, 2.0**-12))
+
+
+def test_an_error_that_only_two_runs_forgive_fails() -> None:
+    """Ten roundings of a product of two factors, whose rounding explains two, and twice that is forgiven."""
+    asked = Asked(10 * U)
+    assert BackwardError().judge_pair(asked.pair(probes=nothing)).is_pass
+    found = BackwardError().judge_pair(asked.pair())
+    assert not found.is_pass
+    assert found.ratio is not None
+    assert 1 < found.ratio < 3
+
+
+def test_an_error_within_twice_what_the_probes_show_passes() -> None:
+    rng = np.random.default_rng(4)
+    asked = Asked(0.0)
+    asked.tested = (asked.exact * (1 + 3.5 * U * rng.uniform(-1, 1, 400))).astype(BFLOAT16)
+    assert BackwardError().judge_pair(asked.pair()).is_pass
+
+
+def test_a_pass_after_four_probes_asks_for_no_more() -> None:
+    """Two runs saw nothing of the one element that is off; four do."""
+    asked = Asked(3.5 * U)
+    two = asked.two_runs()
+    two[0].result[7], two[1].result[7] = asked.exact[7], asked.exact[7] * (1 + 2.0**-30)
+    assert BackwardError().judge_pair(asked.pair(perturbed=lambda: two)).is_pass
+    assert asked.probes == 4
+
+
+@pytest.mark.parametrize("error", [0.5 * U, 60 * U])
+def test_no_probe_runs_for_what_is_clear(error: float) -> None:
+    asked = Asked(error)
+    BackwardError().judge_pair(asked.pair())
+    assert asked.probes == 0
+
+
+def test_what_a_forward_saves_is_not_forgiven_twice() -> None:
+    """The probes have moved it, so that of the runs inside only the arithmetic counts then."""
+    asked = Asked(10 * U)
+
+    def inside() -> tuple[Perturbed, ...]:
+        moves = np.random.default_rng(5).standard_normal((2, 400))
+        return tuple(Perturbed(asked.exact * (1 + 2 * U * size * m), size) for m, size in zip(moves, (1.0, 2.0**-12)))
+
+    assert BackwardError().judge_pair(asked.pair(rounded_inside=inside, probes=nothing)).is_pass
+    assert not BackwardError().judge_pair(asked.pair(rounded_inside=inside)).is_pass
+    assert asked.arithmetic == 1
+
+
+@pytest.mark.parametrize(("error", "is_pass"), [(10 * U, False), (3 * U, True)])
+def test_fused_asks_for_more_runs_with_moved_arithmetic(error: float, is_pass: bool) -> None:
+    asked = Asked(error, spread=U / 2)
+    pair = asked.pair(rounded_inside=asked.two_runs, inside_probes=asked.many_runs, perturbed=tuple)
+    assert Fused().judge_pair(pair).is_pass == is_pass
+
+
+def test_fused_forgives_an_element_whose_two_answers_are_small_by_chance() -> None:
+    """In the last rows all effects are 100 times as large as in the others, but in one element two runs saw nothing."""
+    scale = np.where(np.arange(400) < 200, 1e-2, 1.0)
+    exact = np.random.default_rng(1).uniform(1, 1.9, 400)
+    rng = np.random.default_rng(6)
+    moves = rng.standard_normal((2, 400)) * scale
+    moves[:, 300] = 1e-4
+    error = np.zeros(400)
+    error[300] = 1.5
+    tested = (exact * (1 + 8 * U * error)).astype(BFLOAT16)
+    runs = tuple(Perturbed(exact * (1 + 8 * U * s * m), s) for m, s in zip(moves, (1.0, 2.0**-12)))
+    probes = tuple(exact * (1 + 8 * U * rng.standard_normal(400) * scale) for _ in range(16))
+    metrics = measure(tested, exact, off_bound=1.0)
+    assert not Fused().judge_pair(OutputPair(tested, exact, metrics, rounded_inside=lambda: runs)).is_pass
+    pair = OutputPair(tested, exact, metrics, rounded_inside=lambda: runs, inside_probes=lambda count: probes[:count])
+    assert Fused().judge_pair(pair).is_pass
+
+
+def test_one_element_that_answers_alike_by_chance_does_not_hang_on_one_input() -> None:
+    """A variance of 32,768 elements: its rounding is that of a long sum, whatever two runs have in common."""
+    exact = np.array(16.19754854327349)
+    tested = np.float32(16.19748878479004)
+    runs = tuple(Perturbed(exact + size * 6.83e-9, size) for size in (1.0, 2.0**-12))
+    metrics = measure(np.asarray(tested), exact, off_bound=1.0)
+    pair = OutputPair(np.asarray(tested), exact, metrics, accumulated=32_768, perturbed=lambda: runs)
+    assert BackwardError().judge_pair(pair).is_pass
