@@ -88,7 +88,7 @@ def _rows(folder: Path, title: str, pairs: Sequence[Pair]) -> list[Row]:
     for place, pair, (target, golden) in zip(places, pairs, dumps):
         started = time.monotonic()
         diagnosis = diagnose(target, golden)
-        key = f"{title}: {pair.name}, {pair.network}"
+        key = f"{title}: {pair.name}, {_network(pair)}"
         answer = msprobe_answers.read(place, _right_names(getattr(pair, "expected", ()), diagnosis))
         if answer is not None:
             found_now[key] = answer

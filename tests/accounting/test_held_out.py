@@ -43,4 +43,4 @@ def test_nothing_is_blamed_where_nothing_is_wrong(pair: HeldOut, tmp_path: Path)
 def test_the_catalogue_is_as_large_as_the_page_says() -> None:
     assert len(CAUSES) == 32
     assert len(CLEAN) == 13
-    assert len({(pair.name, pair.network) for pair in (*CAUSES, *CLEAN)}) == 45
+    assert len({(pair.name, pair.framework, pair.network) for pair in (*CAUSES, *CLEAN)}) == 45
