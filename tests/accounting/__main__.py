@@ -1,8 +1,10 @@
 """How often the accounting names the planted cause, and what it blames where nothing is wrong.
 
-    python -m tests.accounting
+    python -m tests.accounting [--folder FOLDER] [--only measured|held-out]
 
-Run it in the repository: it takes some minutes and writes the tables of docs/accounting.md.
+Run it in the repository: it takes some minutes and writes the tables of docs/accounting.md. Where the environment
+variable MSPROBE_REFERENCE_PYTHON names a Python that has msProbe, its comparison is asked as well and its answers are
+kept in msprobe_answers.json.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -100,6 +101,7 @@ def _texts(frames: object) -> tuple[str, ...]:
     return tuple(frame for frame in frames if isinstance(frame, str)) if isinstance(frames, list) else ()
 
 
+@lru_cache(maxsize=1024)  # calls share lines
 def _parse_frame(text: str) -> Frame:
     match = _FRAME.fullmatch(text.strip())
     if match is None:

@@ -63,24 +63,31 @@ class ComparisonSummary(RowSummary):
 
     def _fault_lines(self, dump: str, steps: list[Step]) -> Iterator[str]:
         """What the rows alone tell of faults: sums of gradients cannot be made again without the tensors."""
+        from pytest_msprobe.suites.comparison.accounting import observed_text
         from pytest_msprobe.suites.comparison.accounting.diagnosis import is_suspect
         from pytest_msprobe.suites.comparison.accounting.faults import Causes
         from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
         steps.sort(key=lambda step: step.operation.index)
         self._causes[dump] = causes = Causes(DataFlow(steps), lambda *_: False)
-        faults = causes.find()
+        faults = [fault for fault in causes.find() if not fault.after]
+        basis = observed_text.basis_of(steps)
+        leads = ("at fault", "also at fault")
+        if basis != "tensors" and faults:
+            leads = observed_text.lead(basis), "also"
         for number, fault in enumerate(faults[:_MOST_NAMED]):
             record = next(iter(fault.records), fault.step.record)
             source = self._sources.get((dump, record), "").partition(", in ")[0]
             where = f", called from {source}" if source else ""
             inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
-            reach = f"; {len(fault.reached)} operations inherit it" if fault.reached else ""
-            what = f"{record}{inside}: {fault.sentence.rstrip('.')}"
-            yield f"{'also at' if number else 'at'} fault: {what}{where}{reach}."
+            inherit = observed_text.REACHED.get(basis, "operations inherit it")
+            reach = f"; {len(fault.reached)} {inherit}" if fault.reached else ""
+            yield f"{leads[number > 0]}: {record}{inside}: {fault.sentence.rstrip('.')}{where}{reach}."
         if len(faults) > _MOST_NAMED:
             yield f"and {len(faults) - _MOST_NAMED} more"
-        if not faults and (causes.unlinked or any(map(is_suspect, steps))):
+        if not faults and basis != "tensors":
+            yield observed_text.without_fault(steps, basis)
+        elif not faults and (causes.unlinked or any(map(is_suspect, steps))):
             yield "no operation is found to be wrong, but not every difference is accounted for"
         elif not faults and any(key.differs for step in steps for key in step.account.keys):
             yield "no operation is found to be wrong on either side: all that was accounted for is rounding"

@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.cases.cost import estimate_cost
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.engines.specification import parse_device
-from pytest_msprobe.installing import how_to_install, is_installed
+from pytest_msprobe.installing import is_installed
 from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
 from pytest_msprobe.suites.comparison.divergence import RecordSummary
 from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
@@ -74,8 +74,8 @@ class ComparisonSuite(Suite):
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant] = {}
-        values = context.values
-        self._engines = Engines(EngineChoice(parse_device("recorded"), values["bench"], values["bench_python"]))
+        bench, python = context.values["bench"], context.values["bench_python"]
+        self._engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -129,24 +129,25 @@ class ComparisonSuite(Suite):
     def _judged(self, comparison: DumpComparison, found: OperationComparison, record: Record) -> Verdict:
         verdict = self._by_distance(comparison, found)
         if not self.accounts(comparison):
-            return with_cell(verdict, cell_facts(found))
+            return with_cell(self._observed(comparison, found, verdict), cell_facts(found))
         from pytest_msprobe.suites.comparison.accounting.verdict import accounted
 
-        account = self._accountant(record.file).account(found)
-        passes = self.settings.inherited == "pass"
+        account, passes = self._accountant(record.file).account(found), self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
-        verdict = replace(verdict, attachment={**(verdict.attachment or {}), "account": account.to_wire()})
+        verdict = _with_account(verdict, account.to_wire())
         beyond = {key.path: key.is_beyond for key in account.keys}
         return with_cell(verdict, cell_facts(found, beyond, is_accounted=account.kind == "contained"))
 
+    def _observed(self, comparison: DumpComparison, found: OperationComparison, verdict: Verdict) -> Verdict:
+        from pytest_msprobe.suites.comparison.accounting.observed import observed
+
+        is_wanted = self.settings.accounting == "auto" or self.settings.diagnosis is not None
+        return _with_account(verdict, observed(found, comparison.limits).to_wire()) if is_wanted else verdict
+
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
-        return self.settings.accounting == "auto" and comparison.mode == "real" and not self._missing_benchmark
-
-    @property
-    def _missing_benchmark(self) -> str:
-        has_one = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
-        return "" if has_one else how_to_install("torch")
+        has_bench = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
+        return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
 
     def _accountant(self, target: Path) -> Accountant:
         if target not in self._accountants:
@@ -218,8 +219,7 @@ class ComparisonSuite(Suite):
             place = replace(place, cells=comparison.cells_in_target(place.cells), partner_cells=place.cells)
             return replace(place, rank=target.rank, step=target.step, side="golden", partner=operation.record)
         place = place_in(comparison.target, operation.record, forward)
-        partner = comparison.matching.partners.get(operation.record)
-        if partner is None:
+        if (partner := comparison.matching.partners.get(operation.record)) is None:
             return replace(place, side="target")
         cells = cells_of(comparison.golden, partner.record, f"{partner.call}.forward")
         return replace(place, partner=partner.record, partner_cells=cells)
@@ -269,6 +269,10 @@ def make(context: Context) -> ComparisonSuite:
         why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
         raise SuiteError(f"--msprobe-golden={golden}: {why}")
     return ComparisonSuite(context, golden)
+
+
+def _with_account(verdict: Verdict, account: dict[str, Any]) -> Verdict:
+    return replace(verdict, attachment={**(verdict.attachment or {}), "account": account})
 
 
 def _payload(record: Record) -> Operations:

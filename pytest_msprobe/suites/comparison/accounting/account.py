@@ -10,7 +10,13 @@ import msgspec
 #: `equal`: the same bits. `rounding`: differs, and nothing but rounding and inputs made it so. `inherited`: the same,
 #: and the inputs made most of it. `fault`: born or defined here. `contained`: of a Cell, whose calls are accounted for.
 #: `unmatched`: only one side has it. `unaccounted`: no benchmark can compute it.
-Kind = Literal["equal", "rounding", "inherited", "fault", "contained", "unmatched", "unaccounted"]
+#: Without tensors, beside `equal`, `contained` and `unmatched`: `within`: no output is beyond its tolerance. `first`:
+#: one is, and the inputs are not. `carried`: one is, and the inputs are, too.
+Kind = Literal[
+    "equal", "rounding", "inherited", "fault", "contained", "unmatched", "unaccounted", "within", "first", "carried"
+]
+#: What the content of values is known by; `none`: the record has no tensor.
+Basis = Literal["tensors", "fingerprints", "checksums", "statistics", "none"]
 
 
 class ValueKey(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +91,8 @@ class Account(msgspec.Struct, frozen=True):
         place, partner_place: in the order of execution of its own dump; -1 for none.
         dtype: how the dtypes of its outputs differ: `BFloat16 against Float32`.
         is_cast: whether those of its inputs do not.
+        basis: what its values are known by.
+        is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
     """
 
     kind: Kind
@@ -97,6 +105,8 @@ class Account(msgspec.Struct, frozen=True):
     partner: str = ""
     place: int = -1
     partner_place: int = -1
+    basis: Basis = "tensors"
+    is_noise: bool = False
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:

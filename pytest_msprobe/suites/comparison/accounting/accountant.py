@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -22,31 +22,28 @@ from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
 from pytest_msprobe.engines.protocol import Array, Unsupported
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import kind_of, unit_roundoff
-from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
+from pytest_msprobe.numerics import Judgement, kind_of, unit_roundoff
+from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.accounting.content import content_key, load
 from pytest_msprobe.suites.comparison.accounting.definition import definition, dtype_change, placed
-from pytest_msprobe.suites.comparison.accounting.terms import (
-    BORN_GOLDEN,
-    BORN_TARGET,
-    DEFINED,
-    INHERITED,
-    Terms,
-    split,
+from pytest_msprobe.suites.comparison.accounting.output_accounts import (
+    SHARE,
+    kind_of_outputs,
+    of_equal_inputs,
+    of_other_shapes,
+    with_growth,
 )
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.accounting.terms import Terms, split
 from pytest_msprobe.suites.comparison.agreement import DistanceLimits
 from pytest_msprobe.suites.comparison.figures import measure_pair
 from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
 from pytest_msprobe.suites.comparison.side import Side
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
-#: A part is to blame only when it is this share of the difference: rounding alarms of later operations are far less.
-_SHARE = 0.05
 #: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
 #: slightly beyond.
 _EXCESS = 2.0
-#: A difference is called inherited when the inputs made this share of it.
-_MOSTLY = 0.5
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
 
 
@@ -117,9 +114,18 @@ class Accountant:
             outputs = self._outputs(pair, direction, pairs, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return structs.replace(known, reason=_one_line(error))
-        inputs = max((key.distance or 0.0 for key in keys if not key.is_output), default=0.0)
-        outputs = tuple(_with_growth(output, inputs) for output in outputs)
-        kind, left = _kind(outputs), changed - {output.path for output in outputs}
+        given = [key for key in keys if not key.is_output]
+        inputs = max((key.distance or 0.0 for key in given), default=0.0)
+        outputs = tuple(with_growth(output, inputs) for output in outputs)
+        if (
+            direction == "forward"
+            and not dtype
+            and not any(key.differs or not (key.target and key.golden) for key in given)
+        ):
+            outputs = tuple(map(of_equal_inputs, outputs))
+        if direction == "forward":
+            outputs += tuple(of_other_shapes(pair.definition, given, pairs))
+        kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
         return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
@@ -153,13 +159,14 @@ class Accountant:
         )
 
     def _distance(self, value: ValueComparison, left: Array | None, right: Array | None) -> tuple[float | None, bool]:
-        """How far two arrays are apart, and whether that is beyond the limit of the coarser dtype."""
+        """How far two arrays are apart, and whether that is beyond their tolerance, else the limit of the dtype."""
         if left is None or right is None or value.target is None or value.golden is None or left.size != right.size:
             return None, True
         figures = measure_pair(left.reshape(-1), right.reshape(-1))
         if figures.metrics.structural:
             return None, True
-        limit = self._limits.limit(value.target.dtype, value.golden.dtype)
+        own = value.tolerance
+        limit = own.limit if own is not None else self._limits.limit(value.target.dtype, value.golden.dtype)
         far = self._limits.element_limit(limit, figures.peak)
         is_beyond = not figures.distance <= limit or (figures.metrics.max_abs or 0.0) > far
         return figures.distance, is_beyond or bool(figures.metrics.nonfinite_mismatches)
@@ -238,14 +245,14 @@ class Accountant:
         blamed: dict[str, str] = {}
         ratio: float | None = None
         for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
-            if terms.weight(part) < _SHARE:
+            if terms.weight(part) < SHARE or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
-            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
+            if _is_wrong(judgement):
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))
-        if terms.weight(DEFINED) >= _SHARE and terms.parts[DEFINED].size > coarsest:
+        if terms.weight(DEFINED) >= SHARE and terms.parts[DEFINED].size > coarsest:
             blamed[DEFINED] = f"defined differently: {pair.definition}"
         first = next(iter(blamed), None)
         return OutputAccount(
@@ -264,20 +271,13 @@ def _call_class(side: Side, name: str) -> type[RecordedCall]:
     return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
 
 
-def _kind(outputs: Sequence[OutputAccount]) -> Kind:
-    if any(output.blamed for output in outputs):
-        return "fault"
-    is_inherited = any(abs(output.shares[INHERITED]) >= _MOSTLY for output in outputs)
-    return "inherited" if is_inherited else "rounding"
+def _is_wrong(judgement: Judgement) -> bool:
+    return judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS)
 
 
-def _with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
-    """With the relative size of its inherited part over that of the largest difference among the `inputs`."""
-    return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
-
-
-def _roundoff(array: Array) -> float:
-    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0
+def _roundoff(array: Array | np.dtype[Any]) -> float:
+    dtype = array if isinstance(array, np.dtype) else array.dtype
+    return unit_roundoff(dtype) if dtype.kind not in "iub" else 0.0
 
 
 def _direction(operation: Operation) -> Direction:

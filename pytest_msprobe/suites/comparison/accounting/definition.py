@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msprobe_collector.dump_format import find_dtype
 from msprobe_collector.dump_format.leaves import canonical_dtype
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_attributes, map_leaves
 from pytest_msprobe.suites.comparison.naming import tensor_order
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
@@ -37,7 +37,7 @@ def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 
 def _plain(call: Call) -> dict[str, str]:
-    """Arguments that are not tensors, as text, by their place; tensors by their number of dimensions."""
+    """Arguments and attributes that are not tensors, as text, by their place."""
     found: dict[str, str] = {}
 
     def note(path: LeafPath, value: object) -> None:
@@ -45,6 +45,7 @@ def _plain(call: Call) -> dict[str, str]:
         found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
 
     map_leaves(call, note)
+    map_attributes(call, note)
     return found
 
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pytest_msprobe.suites.comparison.accounting import observed_text
+from pytest_msprobe.suites.comparison.accounting.account import Basis, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
-from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.side import Side
 
@@ -30,7 +31,7 @@ class Diagnosis:
     Attributes:
         target, golden: the dumps.
         steps: all records that were judged, in order.
-        faults: that with the largest effect first.
+        faults: that with the largest effect first; without tensors, where differences begin, which need be no faults.
         unlinked: inputs that differ and whose maker is not known.
         passed_on: (record, place) of the outputs that differ and that another record uses.
         missing: how many records of the target were not judged in this run.
@@ -50,7 +51,17 @@ class Diagnosis:
     def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts."""
         missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
-        causes = Causes(DataFlow(steps), lambda *found: is_wrong_sum((target, golden), *found), is_whole=missing == 0)
+        holds_tensors = observed_text.basis_of(steps) == "tensors"
+
+        def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
+            if not holds_tensors:
+                return False
+            # Without tensors the comparison needs no NumPy.
+            from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
+
+            return is_wrong_sum((target, golden), step, key, sources)
+
+        causes = Causes(DataFlow(steps), is_wrong, is_whole=missing == 0)
         faults = causes.find()
         return cls(
             target,
@@ -64,8 +75,17 @@ class Diagnosis:
         )
 
     @property
+    def basis(self) -> Basis:
+        """What the values are known by."""
+        return observed_text.basis_of(self.steps)
+
+    @property
     def outcome(self) -> Outcome:
         """See docs/accounting.md."""
+        if self.basis != "tensors":
+            if not observed_text.differs(self.steps):
+                return "equal"
+            return "rounding" if not self.faults and observed_text.explains(self.steps) else "unaccounted"
         if self.faults:
             return "fault"
         if any(is_suspect(step) for step in self.steps) or self.unlinked:
@@ -76,7 +96,7 @@ class Diagnosis:
     @property
     def has_fault_without_item(self) -> bool:
         """Whether something is at fault that fails no item, such as a parameter."""
-        return any(fault.kind not in ("born", "defined") for fault in self.faults)
+        return self.basis == "tensors" and any(fault.kind not in ("born", "defined") for fault in self.faults)
 
     @property
     def counts(self) -> Counter[str]:
@@ -120,21 +140,21 @@ class Diagnosis:
 
     def _sentences(self) -> Iterator[str]:
         inheriting = sum(kind in ("inherited", "rounding") for kind in (step.account.kind for step in self.steps))
-        if self.outcome == "equal":
+        if self.basis != "tensors":
+            yield from self._observations()
+        elif self.outcome == "equal":
             yield "Every tensor that was compared is equal, bit by bit."
         elif self.outcome == "fault":
-            state, others = self._initial_state()
-            shown = [*state, *(self._sentence(fault) for fault in others[:_MOST_SHOWN])]
-            more = len(others) - len(others[:_MOST_SHOWN])
-            yield f"At fault: {'; '.join(shown)}{f'; and {more} more' if more else ''}."
+            yield f"At fault: {self._listed(self.faults)}."
         elif self.outcome == "rounding":
             yield f"No operation is wrong on either side: {inheriting} operations differ, all of it rounding."
         else:
             yield "No operation is found to be wrong, but not every difference is accounted for."
         if self.outcome != "equal" and self.last is not None:
             step, path, distance = self.last
-            yield f"The last forward output, {step.record}.{path}, differs by {distance:.3g}."
-        if self.outcome == "rounding" and (largest := self.growths()):
+            far = f"differs by {distance:.3g}" if math.isfinite(distance) else "differs"
+            yield f"The last forward output, {step.record}.{path}, {far}."
+        if self.outcome != "equal" and not self.faults and (largest := self.growths()):
             yield f"It grows most in {largest[0][0]} (x {largest[0][1]:.3g})."
         if uncomputed := self.unaccounted:
             suspects = [step.record for step in uncomputed if is_suspect(step)]
@@ -145,17 +165,38 @@ class Diagnosis:
         if self.missing:
             yield f"{self.missing} records of the target were not part of this run."
 
-    def _initial_state(self) -> tuple[list[str], list[Fault]]:
+    def _observations(self) -> Iterator[str]:
+        """What dumps without tensors tell."""
+        if not self.faults:
+            yield observed_text.without_fault(self.steps, self.basis)
+        else:
+            lead = observed_text.lead(self.basis)
+            yield f"{lead}: {self._listed([fault for fault in self.faults if not fault.after])}."
+            if names := [fault.step.record for fault in self.faults if fault.after]:
+                more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+                yield f"The same of what they reach: {', '.join(names[:_MOST_SHOWN])}{more}."
+            if any(fault.kind == "first" for fault in self.faults):
+                yield f"{observed_text.HOW_TO_TELL}."
+        if (bits := observed_text.first_bits(self.steps)) is not None and self.basis != "checksums":
+            yield f"Bits differ first in {bits[0].record}.{bits[1]}."
+
+    def _listed(self, faults: Sequence[Fault]) -> str:
+        state, others = self._initial_state(faults)
+        shown = [*state, *(self._sentence(fault) for fault in others[:_MOST_SHOWN])]
+        more = len(others) - len(others[:_MOST_SHOWN])
+        return f"{'; '.join(shown)}{f'; and {more} more' if more else ''}"
+
+    def _initial_state(self, faults: Sequence[Fault]) -> tuple[list[str], list[Fault]]:
         """(a sentence on all values when several parameters differ before any operation, the other faults)."""
-        values = [fault for fault in self.faults if fault.kind in ("parameter", "constant", "batch")]
+        values = [fault for fault in faults if fault.kind in ("parameter", "constant", "batch")]
         parameters = [fault for fault in values if fault.kind == "parameter"]
         if len(parameters) < _SEVERAL:
-            return [], list(self.faults)
+            return [], list(faults)
         names = ", ".join(fault.name or f"{fault.step.record}.{fault.value}" for fault in parameters[:_SEVERAL])
         return [
             f"{len(values)} values differ before any operation, {len(parameters)} of them parameters ({names}, ...): "
             "another initial state, checkpoint or number of optimizer steps"
-        ], [fault for fault in self.faults if fault not in values]
+        ], [fault for fault in faults if fault not in values]
 
     def _sentence(self, fault: Fault) -> str:
         name, *more = fault.records or [fault.step.record]
@@ -165,7 +206,10 @@ class Diagnosis:
         growth = self.growths(fault.reached)[:1]
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
         count = len(fault.reached)
-        reach = f"; {count} {'operation inherits' if count == 1 else 'operations inherit'} it{grows}" if count else ""
+        inherit = observed_text.REACHED.get(
+            self.basis, "operation inherits it" if count == 1 else "operations inherit it"
+        )
+        reach = f"; {count} {inherit}{grows}" if count else ""
         inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
         return f"{name}{others}{inside}: {fault.sentence.rstrip('.')}{where}{reach}"
 

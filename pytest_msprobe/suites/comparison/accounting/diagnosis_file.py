@@ -13,6 +13,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.accounting.diagnosis import OUTCOMES, Diagnosis, is_suspect
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from pytest_msprobe.suites.comparison.accounting.next_steps import next_steps
+from pytest_msprobe.suites.comparison.accounting.observed_text import first_bits
 from pytest_msprobe.suites.comparison.cells import CellDifference
 
 _VERSION = 1
@@ -35,18 +36,28 @@ def content(found: Sequence[tuple[Diagnosis, Cells]]) -> dict[str, Any]:
         "version": _VERSION,
         "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
         "text": "\n".join(diagnosis.text for diagnosis in diagnoses),
-        "at_fault": [_fault(diagnosis, fault) for diagnosis in diagnoses for fault in diagnosis.faults],
+        "at_fault": [
+            _fault(diagnosis, fault)
+            for diagnosis in diagnoses
+            if diagnosis.basis == "tensors"
+            for fault in diagnosis.faults
+        ],
         "dumps": [_dump(diagnosis, cells) for diagnosis, cells in found],
     }
 
 
 def _dump(diagnosis: Diagnosis, cells: Cells) -> dict[str, Any]:
     last = diagnosis.last
+    is_known = diagnosis.basis == "tensors"
+    bits = first_bits(diagnosis.steps)
     return {
         "target": str(diagnosis.target.path),
         "golden": str(diagnosis.golden.path),
         "outcome": diagnosis.outcome,
         "text": diagnosis.text,
+        "basis": diagnosis.basis,
+        "origins": [] if is_known else [_fault(diagnosis, fault) for fault in diagnosis.faults],
+        "first_bits": None if bits is None else {"record": bits[0].record, "value": bits[1]},
         "counts": dict(diagnosis.counts),
         "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
         "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
@@ -92,6 +103,7 @@ def _fault(diagnosis: Diagnosis, fault: Fault) -> dict[str, Any]:
         "source": None
         if frame is None
         else {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.source},
+        "after": fault.after or None,
         "inheriting": len(fault.reached),
         "last": fault.reached[-1].record if fault.reached else None,
         "growth": None if growth is None else {"record": growth[0], "growth": growth[1]},

@@ -8,15 +8,19 @@ from typing import Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
-from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED
+from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_other_type, has_partner, is_cast
+from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
 from pytest_msprobe.suites.comparison.cells import Origin
 
-FaultKind = Literal[
-    "born", "defined", "dtype", "only_one_side", "parameter", "batch", "constant", "gradient", "unrecorded"
-]
-_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden", DEFINED: "both"}
-#: Calls that only one side has, one after the other.
-_LONGEST_CHAIN = 100
+_ValueKind = Literal["parameter", "batch", "constant", "gradient", "unrecorded"]
+FaultKind = Literal["born", "defined", "dtype", "only_one_side", "first", "arguments", _ValueKind]
+_SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
+_KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
+#: Without tensors the first operation that differs may be right.
+_OBSERVED = (FIRST, ARGUMENTS)
+#: Kinds of faults of operations, where others are of values.
+_OPERATIONS = ("born", "defined", "dtype", "only_one_side", *_OBSERVED)
 #: Where an operation has its weights, among its inputs.
 _WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul", "mul", "add", "bias")
 
@@ -37,10 +41,11 @@ class Fault:
         name: of a parameter.
         sentence: what is wrong.
         size: relative size of the difference there; None when unknown.
-        share: of the difference that is at fault.
+        share: of the difference that is at fault; None when unknown.
         worst: place of the largest element.
         records: all records of the call at fault.
-        reached: records that inherit it, in order.
+        reached: records that inherit it, in order; without tensors those that differ by more than they may.
+        after: without tensors, the first record of another cause that reaches this one; else "".
     """
 
     step: Step
@@ -50,10 +55,11 @@ class Fault:
     sentence: str
     name: str = ""
     size: float | None = None
-    share: float = 1.0
+    share: float | None = 1.0
     worst: tuple[int, ...] | None = None
     records: list[str] = field(default_factory=list)
     reached: list[Step] = field(default_factory=list)
+    after: str = ""
 
 
 class Causes:
@@ -76,6 +82,7 @@ class Causes:
         self._parents: dict[str, dict[str, None]] = {}
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
+        self._lones = LoneCalls(flow)
         self._blames_agreeing = True
         self.unlinked = 0
         self.passed_on: set[tuple[str, str]] = set()
@@ -85,9 +92,10 @@ class Causes:
         steps = self._flow.steps.values()
         with_floats = [step for step in steps if step.account.partner and _has_float_outputs(step)]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
+        casts = sum(bool(step.account.dtype) for step in with_floats)
+        self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        self._blames_agreeing = not any(_has_other_type(step) for step in steps)
-        self._tells_dtypes = 2 * sum(bool(step.account.dtype) for step in with_floats) < len(with_floats)
+        self._blames_agreeing = not any(has_other_type(step) for step in steps)
         for step in steps:
             self._visit(step)
         self.unlinked = len(self._candidates)
@@ -97,13 +105,13 @@ class Causes:
             self._by_node[node] = first
             self._link(first.step, node)
         self._reach()
-        return sorted(self._by_node.values(), key=lambda fault: (-len(fault.reached), fault.step.account.place))
+        return sorted(self._by_node.values(), key=_rank)
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
         although nothing could compute it again.
         """
-        for fault in self._by_node.values():
+        for fault in (fault for fault in self._by_node.values() if fault.step.account.basis == "tensors"):
             key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
             content = (key.target, key.golden) if key is not None and not key.is_output else None
             for record in fault.records or [fault.step.record]:
@@ -121,13 +129,11 @@ class Causes:
     def _visit(self, step: Step) -> None:
         account = step.account
         for output, part, sentence in account.blamed:
-            kind: FaultKind = "defined" if part == DEFINED else "born"
-            self._blame(
-                step,
-                Fault(
-                    step, kind, _SIDES[part], output.path, sentence, "", output.size, output.shares[part], output.worst
-                ),
-            )
+            if part in _OBSERVED and self._takes_from_forward(step):
+                continue
+            kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
+            share, size = output.shares.get(part), output.size
+            self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
         for key in step.inputs:
@@ -137,6 +143,11 @@ class Causes:
         if forward is not None:
             self._parents.setdefault(step.record, {}).update(self._parents.get(forward.record, {}))
             self._link(step, forward.operation.call)
+
+    def _takes_from_forward(self, step: Step) -> bool:
+        """Whether a backward may have its difference from what its forward kept."""
+        forward = self._flow.forward_of(step)
+        return forward is not None and any(key.is_beyond for key in forward.account.keys)
 
     def _blame(self, step: Step, fault: Fault) -> None:
         """Add a fault of an operation; forward and backward of one call are one fault."""
@@ -150,9 +161,9 @@ class Causes:
             self._link(step, mine.step.record)
             self.passed_on.add((mine.step.record, mine.path))
             return
-        lone = next((maker for maker in (theirs, mine) if maker is not None and not _has_partner(maker)), None)
+        lone = next((maker for maker in (theirs, mine) if maker is not None and not has_partner(maker)), None)
         if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
-            self._blame_lone(step, lone, "golden" if lone is theirs else "target")
+            self._trace_lone(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":
             self._trace_gradient(step, key, mine)
@@ -191,26 +202,20 @@ class Causes:
             return
         self._candidates.append(_unrecorded(step, key, maker))
 
-    def _blame_lone(self, step: Step, maker: Maker, side: str) -> None:
-        lone, is_golden = self._first_lone(maker.step, side), side == "golden"
-        call = lone.operation.call
-        has, lacks = ("golden run", "target") if is_golden else ("target", "golden run")
-        fault = Fault(lone, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
+    def _trace_lone(self, step: Step, maker: Maker, side: str) -> None:
+        """Blame the first call that only one side has; not a cast where the two runs have other dtypes anyway."""
+        first, before = self._lones.first(maker, side)
+        if not self._tells_dtypes and is_cast(first):
+            if before is not None:
+                self._link(step, before.record)
+            return
+        has, lacks = ("golden run", "target") if side == "golden" else ("target", "golden run")
+        call = self._lones.leader(first, side).operation.call
+        fault = Fault(first, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
         known = self._by_node.setdefault(call, fault)
-        if lone.record not in known.records:
-            known.records.append(lone.record)
+        if first.record not in known.records:
+            known.records.append(first.record)
         self._link(step, call)
-
-    def _first_lone(self, step: Step, side: str) -> Step:
-        """The first of the calls of one side that follow each other up to `step`; of a backward, by its forward."""
-        for _ in range(_LONGEST_CHAIN):
-            step = self._flow.forward_of(step) or step
-            makers = (self._flow.makers(step, key)[side == "golden"] for key in step.inputs)
-            before = next((maker.step for maker in makers if maker is not None and not _has_partner(maker)), None)
-            if before is None or before.operation.phase != "forward":
-                break
-            step = before
-        return step
 
     def _blame_value(self, step: Step, key: ValueKey) -> None:
         node = f"value {key.target} {key.golden}"
@@ -229,6 +234,8 @@ class Causes:
         else:
             far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
             sentence = f"{what} differs {far}before any operation"
+            if step.account.basis != "tensors":
+                sentence = f"{key.path} differs {far}".rstrip() + f", and no record before it made it: {what}, it seems"
         self._by_node[node] = Fault(step, kind, "both", key.path, sentence, name, key.distance, records=[step.record])
 
     def _kind_of_value(self, step: Step, key: ValueKey, name: str) -> FaultKind:
@@ -240,7 +247,7 @@ class Causes:
             return "constant" if step.account.place else "batch"
         place = [value.path for value in step.inputs].index(key.path)
         is_weight = place > 0 and any(word in step.operation.bare.lower() for word in _WEIGHTED)
-        return "parameter" if is_weight else "batch"
+        return "parameter" if is_weight and self._flow.may_train(step, key) else "batch"
 
     def _link(self, step: Step, node: str) -> None:
         if node != step.operation.call or step.operation.phase == "backward":
@@ -252,28 +259,31 @@ class Causes:
         for record, parents in self._parents.items():
             for parent in parents:
                 children.setdefault(parent, []).append(record)
-        for node, fault in self._by_node.items():
+        first_at: dict[str, str] = {}
+        for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
             waiting, seen = [node, *fault.records], {node, *fault.records}
             while waiting:
                 for record in children.get(waiting.pop(), ()):
                     if record not in seen and any(key.differs for key in self._flow.steps[record].account.keys):
                         seen.add(record)
                         waiting.append(record)
-            found = [self._flow.steps[record] for record in seen - {node} if record in self._flow.steps]
-            own = set(fault.records) if fault.kind in ("born", "defined", "dtype", "only_one_side") else set()
-            fault.reached = sorted(
-                (step for step in found if step.record not in own), key=lambda step: step.account.place
-            )
+            own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
+            found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
+            fault.reached = sorted(filter(_is_reached, found), key=lambda step: step.account.place)
+            if fault.kind in _OBSERVED:
+                fault.after = first_at.get(fault.step.record, "")
+            for record in seen:
+                first_at.setdefault(record, fault.step.record)
 
 
-def _has_partner(maker: Maker) -> bool:
-    return bool(maker.step.account.partner)
+def _rank(fault: Fault) -> tuple[bool, int, int]:
+    return bool(fault.after), -len(fault.reached), fault.step.account.place
 
 
-def _has_other_type(step: Step) -> bool:
-    """Whether the partner's API is of another type: `Torch` for `Mint`."""
-    partner = step.account.partner
-    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]
+def _is_reached(step: Step) -> bool:
+    """Whether a record differs; without tensors, beyond its tolerances."""
+    is_known = step.account.basis == "tensors"
+    return any(key.differs if is_known else key.is_beyond for key in step.account.keys)
 
 
 def _has_float_outputs(step: Step) -> bool:

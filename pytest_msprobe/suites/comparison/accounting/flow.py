@@ -114,6 +114,18 @@ class DataFlow:
             return shared, shared
         return (mine[0] if mine else None, theirs[0] if theirs else None)
 
+    def may_train(self, step: Step, key: ValueKey) -> bool:
+        """Whether the backward of a call may hold a gradient of one of its inputs that no record made.
+
+        False when the inputs that records made are as many as its gradients of that shape.
+        """
+        backward = self.steps.get(f"{step.operation.call}.backward")
+        if backward is None:
+            return True
+        gradients = sum(gradient.shape == key.shape for gradient in backward.outputs)
+        alike = (value for value in step.inputs if value.shape == key.shape and not value.is_integer)
+        return gradients > sum(any(self.makers(step, value)) for value in alike)
+
     def forward_of(self, step: Step) -> Step | None:
         """The forward of a backward."""
         if step.operation.phase != "backward":

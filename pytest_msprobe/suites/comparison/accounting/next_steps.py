@@ -14,6 +14,12 @@ def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
     wrong = diagnosis.golden if fault.side == "golden" else diagnosis.target
     dump = shlex.quote(str(wrong.path))
     check = f"pytest --msprobe-dump={dump} -k {shlex.quote(call)}"
+    if fault.kind == "first":
+        return [
+            f'dump both runs again with "task": "tensor", "scope": ["{call}", "{call}"], and compare those dumps',
+            f"pytest --msprobe-dump={dump} --msprobe-device=DEVICE -k {shlex.quote(call)}",
+            *([] if fault.step.account.is_noise else ["dump the golden run with debugger.perturb: --msprobe-noise"]),
+        ]
     if fault.kind == "born":
         return [
             check,
@@ -25,7 +31,7 @@ def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
     if fault.kind in ("batch", "constant"):
         return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
     if fault.kind == "gradient":
-        return ["look for hooks, retained graphs and second backwards on this value; gradients are added there"]
+        return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
     if fault.kind == "unrecorded":
         return [
             "look for changes in place before this call; dump with level mix and no scope to see what makes the value"

@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.metrics import unravelled
+from pytest_msprobe.suites.comparison.accounting.parts import PARTS
 
 Array = npt.NDArray[Any]
-
-BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,17 @@ class Terms:
     Attributes:
         size: 2-norm of target - golden over that of golden.
         parts: by the names of `PARTS`.
+        born: size of both born parts together: an error that both sides make alike is no part of the difference.
     """
 
     size: float
     parts: Mapping[str, Part]
+    born: float
+
+    def is_own(self, name: str) -> bool:
+        """Whether a born part is not mostly what the other side makes as well."""
+        part = self.parts[name]
+        return bool(part.nonfinite) or self.born >= part.size / 2
 
     def weight(self, name: str) -> float:
         """Size of a part over that of the whole; inf for one of NaN or infinity, 0 for one of no size."""
@@ -90,7 +96,7 @@ class _Sums:
     """Running sums over chunks."""
 
     def __init__(self) -> None:
-        self.golden = self.whole = 0.0
+        self.golden = self.whole = self.born = 0.0
         self.squares = [0.0] * len(PARTS)
         self.projections = [0.0] * len(PARTS)
         self.worst: list[tuple[float, int, float]] = [(0.0, -1, 0.0)] * len(PARTS)
@@ -109,6 +115,8 @@ class _Sums:
             whole = chain[0] - chain[-1]
             self.whole += _dot(whole, whole)
             self.golden += _dot(chain[-1], chain[-1])
+            born = (chain[0] - chain[1]) + (chain[3] - chain[4])
+            self.born += _dot(born, born)
             for place, (left, right) in enumerate(pairwise(chain)):
                 part = left - right
                 self.squares[place] += _dot(part, part)
@@ -130,7 +138,7 @@ class _Sums:
             )
             for place, name in enumerate(PARTS)
         }
-        return Terms(_over(math.sqrt(self.whole), norm), parts)
+        return Terms(_over(math.sqrt(self.whole), norm), parts, _over(math.sqrt(self.born), norm))
 
 
 def _over(size: float, norm: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount
-from pytest_msprobe.suites.comparison.accounting.terms import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
 from pytest_msprobe.suites.comparison.verdict_row import SHARES
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -23,7 +23,7 @@ def accounted(verdict: Verdict, account: Account, *, inherited_passes: bool, is_
     verdict = replace(verdict, outputs=_with_shares(verdict.outputs, account))
     if account.kind == "fault":
         sentences = [f"{output.path}: {text}" for output, _, text in account.blamed]
-        lines = [*sentences, *(shown(output) for output in account.outputs)]
+        lines = [*sentences, *(shown(output) for output in account.outputs if output.shares)]
         explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
     if verdict.status != "error" or not is_excusable:

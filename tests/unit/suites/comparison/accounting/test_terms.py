@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
-from pytest_msprobe.suites.comparison.accounting.terms import (
-    BORN_GOLDEN,
-    BORN_TARGET,
-    DEFINED,
-    INHERITED,
-    PARTS,
-    split,
-)
+from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
+from pytest_msprobe.suites.comparison.accounting.terms import split
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64)
 
@@ -98,3 +92,17 @@ def test_an_empty_output_and_one_of_zeros() -> None:
     assert split(empty, empty, empty, empty, empty).size == 0
     zero = np.zeros(3)
     assert split(zero + 1, zero, zero, zero, zero).size == math.inf
+
+
+def test_an_error_that_both_sides_make_alike_is_no_part_of_their_difference() -> None:
+    exact, error = np.ones(50), np.zeros(50)
+    error[3] = 1e-5
+    target, golden = exact + error, exact + error + 1e-9
+    alike = split(target, exact, exact, exact, golden)
+    assert alike.weight(BORN_TARGET) > 1
+    assert not alike.is_own(BORN_TARGET)
+    assert not alike.is_own(BORN_GOLDEN)
+    assert split(target, exact, exact, exact, exact).is_own(BORN_TARGET)
+    spoilt = target.copy()
+    spoilt[0] = math.inf
+    assert split(spoilt, exact, exact, exact, golden).is_own(BORN_TARGET)

@@ -1,0 +1,154 @@
+"""What can be said of an operation whose tensors the dumps do not hold: which of its values differ, and by how much.
+
+Nothing is computed again, so nothing can be called wrong: an operation whose inputs agree and whose output does not is
+the first that differs, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Kind, OutputAccount, ValueKey
+from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.growth import growth_of
+from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+
+#: An output counts as differing by itself when it is this many times farther off than the farthest input.
+_GROWTH = 10
+#: The part of a difference that is the first one, beside those of `terms.PARTS`.
+FIRST = "first"
+#: The same where the arguments show why.
+ARGUMENTS = "arguments"
+_KEY_BYTES = 8
+_BASES: dict[str, Basis] = {"f": "fingerprints", "m": "checksums", "s": "statistics"}
+
+
+def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
+    """The account of an operation by its fingerprints, checksums and statistics."""
+    tensors = [value for value in found.values if value.is_tensor]
+    keys = tuple(_key(value, is_beyond(value, limits)) for value in tensors)
+    operation, partner = found.operation, found.partner
+    if partner is None:
+        is_golden = found.held_by == "golden"
+        places = (-1, operation.index) if is_golden else (operation.index, -1)
+        return Account("unmatched", keys=keys, place=places[0], partner_place=places[1], basis=_basis(keys))
+    kind = "contained" if operation.is_cell else _kind(keys)
+    differing = [value for value, key in zip(tensors, keys) if key.differs]
+    return Account(
+        kind,
+        outputs=_outputs(found, tensors, keys, kind),
+        keys=keys,
+        partner=partner.record,
+        place=operation.index,
+        partner_place=partner.index,
+        basis=_basis(keys),
+        is_noise=all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing),
+    )
+
+
+def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
+    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype.
+
+    Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
+    integers.
+    """
+    target, golden = value.target, value.golden
+    if target is None or golden is None or value.status not in ("pass", "warning", "error"):
+        return False
+    if target.data_name and golden.data_name:
+        return value.status == "error"
+    if value.distance is None:
+        return (
+            golden.tensor is not None
+            and golden.tensor.dtype is not None
+            and golden.tensor.dtype.kind in ("int", "bool")
+        )
+    limit = value.tolerance.limit if value.tolerance is not None else limits.limit(target.dtype, golden.dtype)
+    return not value.distance <= limit
+
+
+def _kind(keys: Sequence[ValueKey]) -> Kind:
+    if not any(key.differs for key in keys if key.is_output):
+        return "equal"
+    if not any(key.is_beyond for key in keys if key.is_output):
+        return "within"
+    inputs = [key for key in keys if not key.is_output]
+    farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
+    nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
+    is_first = all(key.target and key.golden and not key.is_beyond for key in inputs) and nearest > _GROWTH * farthest
+    return "first" if is_first else "carried"
+
+
+def _outputs(
+    found: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
+) -> tuple[OutputAccount, ...]:
+    """That which is farthest off, with the growth of the distance."""
+    after, growth = growth_of(found.values)
+    pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
+    if not pairs:
+        return ()
+    value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
+    blamed = _first(found, value, keys) if kind == "first" else {}
+    return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
+
+
+def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
+    """Why this is the first that differs, as far as that is known."""
+    inputs = [key for key in keys if not key.is_output]
+    exact = not any(key.target.startswith("s") for key in inputs)
+    if not inputs:
+        state = "it has no tensor among its inputs"
+    elif any(key.differs for key in inputs):
+        state = "its inputs agree within their tolerances"
+    else:
+        state = "its inputs are equal" if exact else "its inputs have equal statistics"
+    plain = [other for other in found.values if not other.is_tensor and not other.is_output and other.status == "error"]
+    message = value.reasons[0].rstrip(".") if value.reasons else "see the table"
+    if value.tolerance is not None:
+        message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
+    if plain:
+        called = "; ".join(f"{other.path}: {other.message.rstrip('.')}" for other in plain)
+        return {
+            ARGUMENTS: f"it is called with other arguments ({called}), {state}, and {value.path} differs: {message}"
+        }
+    return {FIRST: f"{state}, and {value.path} differs: {message}"}
+
+
+def _key(value: ValueComparison, beyond: bool) -> ValueKey:
+    leaf = value.target or value.golden
+    assert leaf is not None
+    target, golden = _contents(value.target, value.golden)
+    dtype = leaf.tensor.dtype if leaf.tensor is not None else None
+    trains = (value.target.requires_grad if value.target else "", value.golden.requires_grad if value.golden else "")
+    is_integer = dtype is not None and dtype.kind in ("int", "bool")
+    distance = 0.0 if target == golden else value.distance
+    return ValueKey(value.path, value.is_output, target, golden, distance, leaf.shape, beyond, is_integer, trains)
+
+
+def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
+    """Keys of the content of both sides, of the best kind that both have."""
+    sides = [leaf for leaf in (target, golden) if leaf is not None and leaf.tensor is not None]
+    has = {"f": [leaf.fingerprint for leaf in sides], "m": [leaf.md5 for leaf in sides], "s": []}
+    kind = next(kind for kind, found in has.items() if all(found))
+    return _content(target, kind), _content(golden, kind)
+
+
+def _content(leaf: Leaf | None, kind: str) -> str:
+    if leaf is None or leaf.tensor is None:
+        return ""
+    if kind != "s":
+        return f"{kind}{leaf.fingerprint or leaf.md5}"
+    if all(number is None for number in leaf.statistics):
+        return ""
+    text = f"{leaf.shape}{leaf.statistics}".encode()
+    return f"s{hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()}"
+
+
+def _basis(keys: Sequence[ValueKey]) -> Basis:
+    """The weakest kind of key: what all of them prove."""
+    kinds = {key[0] for value in keys for key in (value.target, value.golden) if key}
+    return next((_BASES[kind] for kind in ("s", "m", "f") if kind in kinds), "none")

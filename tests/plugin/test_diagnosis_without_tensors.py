@@ -1,0 +1,149 @@
+"""What a comparison says of where differences begin when the dumps hold no tensors, and with a noise run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparison_dumps import make_fingerprints, make_md5, make_statistics
+from dump_builder import DumpBuilder
+
+X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
+W = np.random.default_rng(2).normal(size=(8, 5)).astype(np.float32) * np.float32(0.3)
+MODES = {"statistics": make_statistics, "fingerprints": make_fingerprints, "checksums": make_md5}
+EACH_MODE = pytest.mark.parametrize("mode", MODES)
+ANSWER = "--msprobe-diagnosis=diagnosis.json"
+
+
+def step(
+    folder: Path, mode: str = "real", *, fault: float = 1.0, weight: float = 1.0, moved: float = 0.0, scale: float = 2.0
+) -> None:
+    """x @ w, exp, a product and square; `fault` times exp's output, `weight` times one weight, x `moved` by a share."""
+    x, w = X * np.float32(1 + moved), W.copy()
+    w[1, 2] *= np.float32(weight)
+    product = x @ w
+    grown = np.exp(product) * np.float32(fault)
+    scaled = grown * np.float32(scale)
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    builder.call("Mint.matmul.0", [x, w], [product])
+    builder.call("Mint.exp.0", [product], [grown], incoming=[grown], gradients=[grown * grown])
+    builder.call("Mint.mul.0", [grown, scale], [scaled])
+    path = builder.call("Mint.square.0", [scaled], [np.square(scaled)]).write()
+    if mode != "real":
+        MODES[mode](path)
+
+
+def diagnose(pytester: pytest.Pytester, *options: str) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """The run, and the only object of `dumps` with the outcome of the file."""
+    result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", ANSWER, *options)
+    found = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
+    assert found["version"] == 1
+    return result, {**found["dumps"][0], "at_fault": found["at_fault"]}
+
+
+@EACH_MODE
+def test_the_first_that_differs_is_named_and_not_called_wrong(pytester: pytest.Pytester, mode: str) -> None:
+    step(pytester.path / "target", mode, fault=1.02)
+    step(pytester.path / "golden", mode)
+    result, found = diagnose(pytester)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert (found["outcome"], found["basis"], found["at_fault"]) == ("unaccounted", mode, [])
+    (origin,) = found["origins"]
+    assert (origin["record"], origin["kind"], origin["value"]) == ("Mint.exp.0.forward", "first", "output.0")
+    assert origin["inheriting"] == 3
+    assert origin["source"]["line"] == 7
+    assert any('"task": "tensor"' in line for line in origin["next"])
+    state = "equal statistics" if mode == "statistics" else "are equal"
+    result.stdout.fnmatch_lines([f"First that differs*: Mint.exp.0.forward: its inputs *{state}*Without tensors*"])
+    result.stdout.no_fnmatch_line("*t fault:*")
+    bits = None if mode == "statistics" else {"record": "Mint.exp.0.forward", "value": "output.0"}
+    assert found["first_bits"] == bits
+
+
+@EACH_MODE
+def test_a_value_that_no_record_made_is_where_the_difference_came_in(pytester: pytest.Pytester, mode: str) -> None:
+    step(pytester.path / "target", mode, weight=1.5)
+    step(pytester.path / "golden", mode)
+    _, found = diagnose(pytester)
+    (origin,) = found["origins"]
+    assert (origin["record"], origin["value"], origin["kind"]) == ("Mint.matmul.0.forward", "input.1", "parameter")
+    assert "no record before it made it" in origin["sentence"]
+    assert (found["outcome"], found["at_fault"]) == ("unaccounted", [])
+
+
+@EACH_MODE
+def test_equal_dumps_are_equal_as_far_as_they_tell(pytester: pytest.Pytester, mode: str) -> None:
+    for side in ("target", "golden"):
+        step(pytester.path / side, mode)
+    result, found = diagnose(pytester)
+    assert (result.ret, found["outcome"], found["origins"]) == (pytest.ExitCode.OK, "equal", [])
+    assert ("bit by bit" in found["text"]) == (mode != "statistics")
+
+
+def test_other_arguments_are_named(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target", "statistics", scale=2.5)
+    step(pytester.path / "golden", "statistics")
+    _, found = diagnose(pytester)
+    (origin,) = found["origins"]
+    assert (origin["record"], origin["kind"]) == ("Mint.mul.0.forward", "arguments")
+    assert "The value is '2.5' in the target and '2.0' in the golden dump" in origin["sentence"]
+
+
+def test_small_differences_without_a_noise_run_stay_open(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target", "statistics", moved=1e-6)
+    step(pytester.path / "golden", "statistics")
+    result, found = diagnose(pytester)
+    assert (result.ret, found["outcome"], found["origins"]) == (pytest.ExitCode.OK, "unaccounted", [])
+    assert "--msprobe-noise" in found["text"]
+
+
+@pytest.mark.parametrize("mode", ["statistics", "fingerprints"])
+def test_what_the_noise_run_allows_is_rounding_and_more_is_not(pytester: pytest.Pytester, mode: str) -> None:
+    step(pytester.path / "target", mode, moved=1e-6)
+    step(pytester.path / "golden", mode)
+    step(pytester.path / "noise", mode, moved=5e-7)
+    result, found = diagnose(pytester, "--msprobe-noise=noise")
+    assert (result.ret, found["outcome"], found["origins"]) == (pytest.ExitCode.OK, "rounding", [])
+    step(pytester.path / "target", mode, fault=1.0001)
+    result, found = diagnose(pytester, "--msprobe-noise=noise")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert [origin["record"] for origin in found["origins"]] == ["Mint.exp.0.forward"]
+    assert "noise run" in found["origins"][0]["sentence"]
+    assert not any("perturb" in line for line in found["origins"][0]["next"])
+
+
+@pytest.mark.needs("torch")
+def test_tensors_and_a_noise_run_are_accounted_for_together(pytester: pytest.Pytester) -> None:
+    """The difference is below the limit of float32, above the tolerance from the noise run."""
+    step(pytester.path / "target", fault=1 + 3e-5)
+    step(pytester.path / "golden")
+    step(pytester.path / "noise", moved=2e-7)
+    result, found = diagnose(pytester, "--msprobe-noise=noise")
+    assert [fault["record"] for fault in found["at_fault"]] == ["Mint.exp.0.forward"]
+    assert (found["basis"], found["outcome"], found["origins"]) == ("tensors", "fault", [])
+    result.assert_outcomes(passed=1, failed=2, xfailed=2)
+    step(pytester.path / "target", moved=3e-7)
+    result, found = diagnose(pytester, "--msprobe-noise=noise")
+    result.assert_outcomes(passed=5)
+    assert found["outcome"] == "rounding"
+
+
+def test_without_the_accounting_tensor_dumps_are_diagnosed_by_distances(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target", fault=1.02)
+    step(pytester.path / "golden")
+    result, found = diagnose(pytester, "--msprobe-accounting=off")
+    result.assert_outcomes(passed=1, failed=4)
+    assert [origin["record"] for origin in found["origins"]] == ["Mint.exp.0.forward"]
+    assert found["basis"] == "statistics"
+
+
+def test_workers_come_to_the_same_answer(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target", "fingerprints", fault=1.02)
+    step(pytester.path / "golden", "fingerprints")
+    _, alone = diagnose(pytester)
+    result, found = diagnose(pytester, "-n2", "-p", "xdist", "--msprobe-out=two")
+    result.assert_outcomes(passed=1, failed=4)
+    assert found == alone
