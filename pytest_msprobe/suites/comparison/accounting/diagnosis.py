@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pytest_msprobe.suites.comparison.accounting import observed_text
 from pytest_msprobe.suites.comparison.accounting.account import Basis, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
+from pytest_msprobe.suites.comparison.accounting.fault import Fault, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.faults import Causes
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.side import Side
@@ -221,6 +222,6 @@ class Diagnosis:
 
 def is_suspect(step: Step) -> bool:
     """Whether a record that nothing could compute again has equal inputs and another output."""
-    if step.account.kind != "unaccounted" or step.operation.phase != "forward":
+    if step.account.kind != "unaccounted" or step.operation.phase != "forward" or from_another_rank(step) is not None:
         return False
     return not any(key.differs for key in step.inputs) and any(key.is_beyond for key in step.outputs)

@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.accounting.diagnosis import OUTCOMES, Diagnosis, is_suspect
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
+from pytest_msprobe.suites.comparison.accounting.fault import Fault
 from pytest_msprobe.suites.comparison.accounting.next_steps import next_steps
 from pytest_msprobe.suites.comparison.accounting.observed_text import first_bits
 from pytest_msprobe.suites.comparison.cells import CellDifference

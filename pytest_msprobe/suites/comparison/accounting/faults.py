@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal
 
 from pytest_msprobe.suites.comparison.accounting.account import ValueKey
+from pytest_msprobe.suites.comparison.accounting.fault import Fault, FaultKind, from_another_rank, unrecorded
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Step
 from pytest_msprobe.suites.comparison.accounting.lone_calls import LoneCalls, has_other_type, has_partner, is_cast
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
 from pytest_msprobe.suites.comparison.cells import Origin
 
-_ValueKind = Literal["parameter", "batch", "constant", "gradient", "unrecorded"]
-FaultKind = Literal["born", "defined", "dtype", "only_one_side", "first", "arguments", _ValueKind]
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
 #: Without tensors the first operation that differs may be right.
 _OBSERVED = (FIRST, ARGUMENTS)
 #: Kinds of faults of operations, where others are of values.
-_OPERATIONS = ("born", "defined", "dtype", "only_one_side", *_OBSERVED)
+_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "another_rank", *_OBSERVED)
 #: Where an operation has its weights, among its inputs.
 _WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul", "mul", "add", "bias")
 
 
 #: Of an incoming gradient and of the gradients that it should be the sum of.
 IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
-
-
-@dataclass(slots=True)
-class Fault:
-    """One cause.
-
-    Attributes:
-        step: first record at fault, or first one that uses the value at fault.
-        kind: see docs/accounting.md.
-        side: `target`, `golden` or `both`.
-        value: place in the record.
-        name: of a parameter.
-        sentence: what is wrong.
-        size: relative size of the difference there; None when unknown.
-        share: of the difference that is at fault; None when unknown.
-        worst: place of the largest element.
-        records: all records of the call at fault.
-        reached: records that inherit it, in order; without tensors those that differ by more than they may.
-        after: without tensors, the first record of another cause that reaches this one; else "".
-    """
-
-    step: Step
-    kind: FaultKind
-    side: str
-    value: str
-    sentence: str
-    name: str = ""
-    size: float | None = None
-    share: float | None = 1.0
-    worst: tuple[int, ...] | None = None
-    records: list[str] = field(default_factory=list)
-    reached: list[Step] = field(default_factory=list)
-    after: str = ""
 
 
 class Causes:
@@ -128,7 +92,10 @@ class Causes:
 
     def _visit(self, step: Step) -> None:
         account = step.account
-        for output, part, sentence in account.blamed:
+        received = from_another_rank(step)
+        if received is not None:
+            self._blame(step, received)
+        for output, part, sentence in account.blamed if received is None else ():
             if part in _OBSERVED and self._takes_from_forward(step):
                 continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
@@ -173,13 +140,13 @@ class Causes:
             assert maker is not None
             self._link(step, maker.step.record)
             if key.is_beyond and not any(value.is_beyond for value in maker.step.outputs):
-                self._candidates.append(_unrecorded(step, key, maker))
+                self._candidates.append(unrecorded(step, key, maker))
             return
         if key.is_beyond or key.is_frozen_on_one_side:
             if self._is_whole:
                 self._blame_value(step, key)
             else:
-                self._candidates.append(_unrecorded(step, key, None))
+                self._candidates.append(unrecorded(step, key, None))
 
     def _trace_gradient(self, step: Step, key: ValueKey, maker: Maker | None) -> None:
         sources = self._flow.gradient_sources(step, key)
@@ -200,7 +167,7 @@ class Causes:
             )
             self._link(step, node)
             return
-        self._candidates.append(_unrecorded(step, key, maker))
+        self._candidates.append(unrecorded(step, key, maker))
 
     def _trace_lone(self, step: Step, maker: Maker, side: str) -> None:
         """Blame the first call that only one side has; not a cast where the two runs have other dtypes anyway."""
@@ -288,9 +255,3 @@ def _is_reached(step: Step) -> bool:
 
 def _has_float_outputs(step: Step) -> bool:
     return any(not key.is_integer for key in step.outputs)
-
-
-def _unrecorded(step: Step, key: ValueKey, maker: Maker | None) -> Fault:
-    origin = f"; {maker.step.record}, which made it in one run, agrees" if maker is not None else ""
-    sentence = f"{key.path} differs, and no record made it{origin}: something that the dump does not hold changed it"
-    return Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance, records=[step.record])

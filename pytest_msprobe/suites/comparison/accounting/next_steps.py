@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
+from pytest_msprobe.suites.comparison.accounting.fault import Fault
 
 
 def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
@@ -32,6 +32,8 @@ def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
         return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
     if fault.kind == "gradient":
         return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
+    if fault.kind == "another_rank":
+        return ["compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it"]
     if fault.kind == "unrecorded":
         return [
             "look for changes in place before this call; dump with level mix and no scope to see what makes the value"

@@ -8,7 +8,8 @@ import pytest
 
 from msprobe_collector.dump_format.operation import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
+from pytest_msprobe.suites.comparison.accounting.fault import Fault
+from pytest_msprobe.suites.comparison.accounting.faults import Causes
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
@@ -94,6 +95,19 @@ def test_a_parameter_that_is_frozen_on_one_side_is_named_though_its_values_agree
     (fault,) = Run().call("Mint.linear.0.forward", ["a", weight], "b", kind="equal").faults()
     assert fault.kind == "parameter"
     assert "requires a gradient on one side only" in fault.sentence
+
+
+def test_what_a_communication_call_received_came_from_another_rank_when_this_one_gave_the_same() -> None:
+    run = Run().call("Distributed.all_reduce.0.forward", ["a"], "b|B", kind="unaccounted")
+    (fault,) = run.call("Mint.exp.0.forward", ["b|B"], "c|C").faults()
+    assert (fault.kind, fault.value) == ("another_rank", "output.0")
+    assert [step.record for step in fault.reached] == ["Mint.exp.0.forward"]
+
+
+def test_a_communication_call_passes_on_what_this_rank_gave() -> None:
+    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    (fault,) = run.call("Distributed.all_reduce.0.forward", ["b|B"], "c|C", kind="unaccounted").faults()
+    assert (fault.kind, fault.records) == ("born", ["Mint.exp.0.forward"])
 
 
 def test_integers_that_no_record_made_are_the_batch() -> None:
