@@ -222,4 +222,6 @@ def _problems(code: int, text: str, items: int, rows: int, events: list[str]) ->
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The last row of each item: that of a Cell may follow once more."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return list({row["node_id"]: row for row in map(json.loads, lines)}.values())

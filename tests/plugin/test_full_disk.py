@@ -198,7 +198,7 @@ def test_no_run_on_a_small_file_system_is_a_success_that_lacks_a_row(
 ) -> None:
     options, files, everything = whole(pytester, suite)
     codes = []
-    for pages in (*PAGES, 20):
+    for pages in (*PAGES, 40):
         assert disk.mount(4 * pages)
         out, rows = disk.folder / "out", disk.folder / "rows.jsonl"
         result = pytester.runpytest_inprocess(*options, f"--msprobe-out={out}", f"--msprobe-jsonl={rows}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -431,7 +432,7 @@ def test_every_file_is_opened_once_and_every_forward_runs_once(
     opened: list[str] = []
     forwards: list[int] = []
     plain, matmul = tensors.open_plain, torch.matmul
-    monkeypatch.setattr(tensors, "open_plain", lambda path: opened.append(path.name) or plain(path))
+    monkeypatch.setattr(tensors, "open_plain", lambda path: opened.append(Path(path).name) or plain(path))
     monkeypatch.setattr(torch, "matmul", lambda *given: forwards.append(1) or matmul(*given))
     builder = DumpBuilder(pytester.path)
     builder.call("Mint.matmul.0", [A, B], [EXACT], incoming=[G], gradients=GRADIENTS)
