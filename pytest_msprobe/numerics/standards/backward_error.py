@@ -6,7 +6,7 @@ docs/standards.md derives the model, states its assumptions and says where it fa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -122,14 +122,7 @@ class BackwardError:
         arithmetic = [Answers(pair.rounded_arithmetic(), pair.reference, inputs.format)] if inside else []
         if _Search(pair, self, [NearAnswers(inputs), *arithmetic]).judgement().is_pass:
             return search, found
-        for count in _PROBES:
-            probes = pair.probes(count)
-            if probes:
-                search = _Search(pair, self, [ProbedAnswers(inputs, probes, pair.reference), *arithmetic])
-                found = search.judgement()
-            if found.is_pass:
-                break
-        return search, found
+        return self._probed(pair, (search, found), pair.probes, inputs, lambda probed: [probed, *arithmetic])
 
     def _probed_inside(self, pair: OutputPair, inputs: Answers, inside: Answers) -> tuple[_Search, Judgement]:
         """The search with moved arithmetic, more closely where two runs do not settle it."""
@@ -140,10 +133,22 @@ class BackwardError:
         near = _Search(pair, self, [inputs, NearAnswers(inside)])
         if near.judgement().is_pass:
             return search, found
+        return self._probed(pair, (search, found), pair.inside_probes, inside, lambda probed: [inputs, probed])
+
+    def _probed(
+        self,
+        pair: OutputPair,
+        before: tuple[_Search, Judgement],
+        ask: Callable[[int], tuple[npt.NDArray[Any], ...]],
+        answers: Answers,
+        beside: Callable[[Answers], list[Answers]],
+    ) -> tuple[_Search, Judgement]:
+        """The search with `answers` made closer by the probes that `ask` gives, `beside` the other answers."""
+        search, found = before
         for count in _PROBES:
-            probes = pair.inside_probes(count)
+            probes = ask(count)
             if probes:
-                search = _Search(pair, self, [inputs, ProbedAnswers(inside, probes, pair.reference)])
+                search = _Search(pair, self, beside(ProbedAnswers(answers, probes, pair.reference)))
                 found = search.judgement()
             if found.is_pass:
                 break
