@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from monitored_runs import check_two_steps, configuration, signs, table
 
 #: Parameters and their gradients.
 VALUES = {"a": [1.0, 2.0, 3.0], "b": [[4.0]]}
 GRADIENTS = {"a": [0.5, -2.0, 0.0], "b": [[3.0]]}
-
-
-def configuration(folder: Path, **keys: Any) -> Configuration:
-    file = folder / "config.json"
-    probe = {key: keys.pop(key) for key in ("grad_level", "param_list", "bounds") if key in keys}
-    file.write_text(json.dumps({"task": "grad_probe", "dump_path": str(folder / "out"), "grad_probe": probe, **keys}))
-    return read_configuration(file, overrides=Overrides())
-
-
-def table(folder: Path, step: int, rank: int = 0) -> list[dict[str, str]]:
-    with open(folder / "out" / f"rank{rank}" / f"grad_summary_{step}.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def signs(folder: Path, step: int, name: str) -> Any:
-    return np.load(folder / "out" / "rank0" / f"step{step}" / f"{name}.npy", allow_pickle=False)
 
 
 @pytest.fixture
@@ -52,15 +32,7 @@ def test_each_step_of_an_optimizer_is_a_file(framework, make_monitor, tmp_path):
         update(GRADIENTS)
     monitor.stop()
     update(GRADIENTS)
-    for step in (0, 1):
-        first, second = table(tmp_path, step)
-        assert first["param_name"] == "a"
-        assert (float(first["max"]), float(first["min"]), float(first["norm"])) == (0.5, -2.0, 4.25**0.5)
-        assert (first["shape"], first["nan"], first["inf"]) == ("[3]", "0", "0")
-        assert (second["param_name"], second["shape"], float(second["norm"])) == ("b", "[1, 1]", 3.0)
-        assert signs(tmp_path, step, "a").tolist() == [True, False, False]
-        assert signs(tmp_path, step, "b").dtype == bool
-    assert not (tmp_path / "out" / "rank0" / "grad_summary_2.csv").exists(), "stop() leaves the optimizer alone"
+    check_two_steps(tmp_path)
 
 
 def test_parameters_move_as_without_the_monitor(framework, make_monitor):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +11,10 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
+from monitored_runs import check_two_steps, configuration, table
 
-from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from msprobe_collector.configuration import Overrides, read_configuration
 from msprobe_collector.mindspore import GradientMonitor
-
-
-def configuration(folder: Path, **keys: Any) -> Configuration:
-    file = folder / "config.json"
-    probe = {key: keys.pop(key) for key in ("grad_level", "param_list", "bounds") if key in keys}
-    file.write_text(json.dumps({"task": "grad_probe", "dump_path": str(folder / "out"), "grad_probe": probe, **keys}))
-    return read_configuration(file, overrides=Overrides())
 
 
 def two_parameters() -> list[Parameter]:
@@ -30,15 +22,6 @@ def two_parameters() -> list[Parameter]:
 
 
 GRADIENTS = (Tensor([0.5, -2.0, 0.0], mindspore.float32), Tensor([[3.0]], mindspore.float32))
-
-
-def table(folder: Path, step: int, rank: int = 0) -> list[dict[str, str]]:
-    with open(folder / "out" / f"rank{rank}" / f"grad_summary_{step}.csv", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def signs(folder: Path, step: int, name: str) -> Any:
-    return np.load(folder / "out" / "rank0" / f"step{step}" / f"{name}.npy", allow_pickle=False)
 
 
 OPTIMIZERS = {
@@ -60,15 +43,7 @@ def test_each_call_of_an_optimizer_is_a_step(tmp_path: Path, make: Any) -> None:
         optimizer(GRADIENTS)
     monitor.stop()
     optimizer(GRADIENTS)
-    for step in (0, 1):
-        first, second = table(tmp_path, step)
-        assert first["param_name"] == "a"
-        assert (float(first["max"]), float(first["min"]), float(first["norm"])) == (0.5, -2.0, 4.25**0.5)
-        assert (first["shape"], first["nan"], first["inf"]) == ("[3]", "0", "0")
-        assert (second["param_name"], second["shape"], float(second["norm"])) == ("b", "[1, 1]", 3.0)
-        assert signs(tmp_path, step, "a").tolist() == [True, False, False]
-        assert signs(tmp_path, step, "b").dtype == bool
-    assert not (tmp_path / "out" / "rank0" / "grad_summary_2.csv").exists(), "stop() leaves the optimizer alone"
+    check_two_steps(tmp_path)
 
 
 def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
