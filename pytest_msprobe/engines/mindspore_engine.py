@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
@@ -92,6 +92,10 @@ class MindSporeEngine:
 
         with _Guarded(self._mindspore, self.target), _fitting(call):
             return MindSporeExecution(self._mindspore, run, tuple(leaves[path] for path in differentiate), self.target)
+
+    def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], MindSporeExecution]:
+        """See `DeviceEngine.repeated`; each run gets tensors of its own."""
+        return partial(self.forward, call, differentiate=differentiate)
 
     def close(self) -> None:
         """Nothing is held."""

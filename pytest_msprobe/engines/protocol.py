@@ -135,6 +135,9 @@ class Engine(Protocol):
 class DeviceEngine(Engine, Protocol):
     """An engine that may stand for the device under test."""
 
+    def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], Execution]:
+        """A function that does what `forward` does each time it is called; arguments may be made ready only once."""
+
     def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
         """Leave `value` in the memory that the next tensors will most likely get.
 

@@ -173,8 +173,5 @@ def _make_device(specification: DeviceSpecification) -> DeviceEngine:
         return TorchEngine(f"{target}{index}", is_raised=False)
     from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
 
-    # MindSpore and PyTorch each bring an OpenMP runtime whose idle threads spin: side by side in one process they take
-    # the cores from each other (MindSpore 2.5 times slower). Read when the runtimes load; a user's own value stays.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     target = "Ascend" if specification.target == "ascend" else "CPU"
     return MindSporeEngine(target, number, is_raised=False)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -229,6 +230,10 @@ class FakeEngine:
 
         outputs = tuple(Output((place,), value) for place, value in enumerate(values))
         return FakeExecution(outputs, gradients)
+
+    def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], FakeExecution]:
+        """Each run with arguments of its own."""
+        return partial(self.forward, call, differentiate=differentiate)
 
     def fill_memory(self, sizes: Sequence[int], value: float) -> Callable[[], bool]:
         """Let new tensors hold `value`."""

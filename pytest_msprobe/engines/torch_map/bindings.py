@@ -15,7 +15,7 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 from pytest_msprobe.apis import Fact, Topic, facts
@@ -134,12 +134,24 @@ class Binding:
         roots: Mapping[str, object],
         attributes: Mapping[str, object] | None = None,
     ) -> object:
-        """Run it. `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values.
+        """Run it once: see `bound`."""
+        return self.bound(args, kwargs, roots, attributes)()
+
+    def bound(
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        roots: Mapping[str, object],
+        attributes: Mapping[str, object] | None = None,
+    ) -> Callable[[], object]:
+        """The PyTorch call with its arguments, which may run many times.
+
+        `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values.
 
         Raises TypeError, MissingAttributes or MissingInTorch when arguments, attributes or PyTorch do not fit.
         """
         if not self.forms:
-            return cast("Callable[..., object]", attribute_at(self.target, roots))(*args, **kwargs)
+            return partial(cast("Callable[..., object]", attribute_at(self.target, roots)), *args, **kwargs)
         if self.api.startswith("Primitive.") and all(form.missing(attributes) for form in self.forms):
             raise MissingAttributes(self.forms[0].missing(attributes))
         problems = []
@@ -149,7 +161,7 @@ class Binding:
             except TypeError as error:
                 problems.append(f"{form.text.partition(' -> ')[0]}: {error}")
             else:
-                return evaluate(form.expression, values, roots)
+                return partial(evaluate, form.expression, values, roots)
         raise TypeError(f"{self.api}: the recorded arguments do not fit its signature ({'; or '.join(problems)})")
 
 

@@ -1,10 +1,11 @@
-"""The right-hand sides of torch_calls: expressions of a few kinds, run by a small interpreter."""
+"""The right-hand sides of torch_calls: expressions of a few kinds, as functions that a small interpreter makes."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import cast
 
 from pytest_msprobe.engines import references
@@ -22,6 +23,9 @@ ALLOWED_NODES = (
     ast.UnaryOp,
     ast.USub,
 )
+
+
+_ROOTED = re.compile(r"(torch|adapters|references)(\.\w+)+")
 
 
 class MissingInTorch(LookupError):
@@ -68,7 +72,7 @@ def dotted_names(expression: ast.expr) -> list[str]:
     found: list[str] = []
     if isinstance(expression, ast.Attribute):
         dotted = ast.unparse(expression)
-        if re.fullmatch(r"(torch|adapters|references)(\.\w+)+", dotted):
+        if _ROOTED.fullmatch(dotted):
             return [dotted]
     for child in ast.iter_child_nodes(expression):
         node = child.value if isinstance(child, ast.keyword) else child
@@ -77,39 +81,83 @@ def dotted_names(expression: ast.expr) -> list[str]:
     return found
 
 
-def evaluate(node: object, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+def evaluate(node: ast.expr, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
     """Value of an expression of the allowed nodes."""
+    return _evaluation(node)(values, roots)
+
+
+_Evaluation = Callable[[Mapping[str, object], Mapping[str, object]], object]
+
+
+@cache
+def _evaluation(node: ast.expr) -> _Evaluation:
+    """The expression as a function of parameters and roots: a table line is read once, for thousands of calls."""
     match node:
         case ast.Constant(value=value):
-            return cast("object", value)
+            return lambda values, roots: value
         case ast.Name(id=name):
-            return values[name] if name in values else roots[name]
+            return lambda values, roots: values[name] if name in values else roots[name]
         case ast.Attribute(value=owner, attr=name):
-            if (dotted := ast.unparse(node)).startswith("references."):
-                return references.function(dotted)
-            target = evaluate(owner, values, roots)
-            try:
-                return cast("object", getattr(target, name))
-            except AttributeError:
-                raise MissingInTorch(ast.unparse(node)) from None
+            dotted = ast.unparse(node)
+            if _ROOTED.fullmatch(dotted):
+                return lambda values, roots: attribute_at(dotted, roots)
+            return _attribute(_evaluation(owner), name, dotted)
         case ast.Call(func=function, args=arguments, keywords=keywords):
-            callee = cast("Callable[..., object]", evaluate(function, values, roots))
-            named = {str(keyword.arg): evaluate(keyword.value, values, roots) for keyword in keywords}
-            return callee(*_sequence(arguments, values, roots), **named)
+            named = [(str(keyword.arg), _evaluation(keyword.value)) for keyword in keywords]
+            return _call(_evaluation(function), _sequence(arguments), named)
         case ast.Tuple(elts=elements):
-            return tuple(_sequence(elements, values, roots))
+            several = _sequence(elements)
+            return lambda values, roots: tuple(several(values, roots))
         case ast.List(elts=elements):
-            return _sequence(elements, values, roots)
+            return _sequence(elements)
         case ast.UnaryOp(operand=operand):
-            return -cast("float", evaluate(operand, values, roots))
+            positive = _evaluation(operand)
+            return lambda values, roots: -cast("float", positive(values, roots))
     raise ValueError(f"not an expression of a table: {node!r}")
 
 
-def _sequence(nodes: Sequence[ast.expr], values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
-    items: list[object] = []
-    for node in nodes:
-        if isinstance(node, ast.Starred):
-            items += cast("Sequence[object]", evaluate(node.value, values, roots))
-        else:
-            items.append(evaluate(node, values, roots))
-    return items
+def _attribute(owner: _Evaluation, name: str, dotted: str) -> _Evaluation:
+    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+        target = owner(values, roots)
+        try:
+            return cast("object", getattr(target, name))
+        except AttributeError:
+            raise MissingInTorch(dotted) from None
+
+    return value
+
+
+def _call(
+    function: _Evaluation,
+    arguments: Callable[[Mapping[str, object], Mapping[str, object]], list[object]],
+    named: Sequence[tuple[str, _Evaluation]],
+) -> _Evaluation:
+    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+        callee = cast("Callable[..., object]", function(values, roots))
+        keywords = {name: keyword(values, roots) for name, keyword in named}
+        return callee(*arguments(values, roots), **keywords)
+
+    return value
+
+
+def _sequence(
+    nodes: Sequence[ast.expr],
+) -> Callable[[Mapping[str, object], Mapping[str, object]], list[object]]:
+    if not any(isinstance(node, ast.Starred) for node in nodes):
+        plain = [_evaluation(node) for node in nodes]
+        return lambda values, roots: [item(values, roots) for item in plain]
+    items = [
+        (isinstance(node, ast.Starred), _evaluation(node.value if isinstance(node, ast.Starred) else node))
+        for node in nodes
+    ]
+
+    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
+        found: list[object] = []
+        for is_starred, item in items:
+            if is_starred:
+                found += cast("Sequence[object]", item(values, roots))
+            else:
+                found.append(item(values, roots))
+        return found
+
+    return value

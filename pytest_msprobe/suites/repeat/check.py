@@ -108,7 +108,7 @@ class RepeatCheck:
     ) -> dict[Direction, Runs]:
         forwards, backwards = Runs(), Runs()
         sizes = _sizes_of_inputs(case)
-        start = partial(self._engine.forward, case.call, differentiate=wanted)
+        start = self._engine.repeated(case.call, differentiate=wanted)
         for run in range(1, self._settings.runs + 1):
             is_intact = self._fill(run, sizes) if run in _FILLED or run % _FILLED_EVERY == 0 else _untouched
             execution = attempt(start)
