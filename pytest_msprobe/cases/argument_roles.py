@@ -29,6 +29,14 @@ def _positive_definite(array: Array, record: ForwardRecord, generator: np.random
     return np.asarray(product, array.dtype)
 
 
+def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """A matrix with triangles far from singular: its diagonal outweighs the rest of each row and column."""
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
+        return array
+    size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
+    return np.where(np.eye(array.shape[-1], dtype=np.bool_), array.shape[-1] * size, array).astype(array.dtype)
+
+
 def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
     return np.sort(array, axis=-1) if array.ndim else array
 
@@ -90,6 +98,10 @@ def _role(role: Role, *places: int | str) -> dict[int | str, Role]:
 #: By short name of the API: roles by position, or by keyword.
 _ROLES: Mapping[str, Mapping[int | str, Role]] = {
     **dict.fromkeys(("cholesky", "cholesky_ex"), _role(_positive_definite, 0, "input", "A")),
+    "cholesky_solve": _role(_factor, 1, "input2", "L"),
+    "cholesky_inverse": _role(_factor, 0, "input", "input_x", "L"),
+    "solve_triangular": _role(_factor, 0, "a", "A"),
+    "triangular_solve": _role(_factor, 1, "A"),
     "searchsorted": _role(_sorted, 0, "sorted_sequence"),
     "bucketize": _role(_sorted, 1, "boundaries"),
     "binary_cross_entropy": _role(_strictly_inside, 0, "input", "logits"),

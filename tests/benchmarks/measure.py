@@ -30,6 +30,7 @@ _HERE = Path(__file__).resolve().parent
 #: What pytest itself may cost per item in the target for the loop.
 _ITEM_SECONDS = 1e-3
 _MOST_TIMES_BARE = 1.3
+_MOST_TIMES_FLOOR = 2
 _MEGABYTE = 1e6
 #: Plugins of this project's own test environment that a user of pytest-msprobe does not have.
 NOT_OURS = ("-p", "no:hypothesispytest", "-p", "no:pytest_cov")
@@ -111,6 +112,13 @@ def measure_process(dump: Path, options: Sequence[str]) -> ProcessCost:
         return run_process(command, Path(folder), allowed=(0, 1))
 
 
+def measure_imports(device: str) -> ProcessCost:
+    """A process that imports the frameworks of a run and ends."""
+    frameworks = ("mindspore", "torch") if device.startswith("mindspore") else ("torch",)
+    with empty_folder() as folder:
+        return run_process([sys.executable, "-c", f"import {', '.join(frameworks)}"], Path(folder))
+
+
 def measure_in_process(dump: Path, device: str, bench: str, profile: Path | None) -> InProcess:
     """One loop and two bare passes in a fresh process; with `profile`, cProfile writes there and slows the loop."""
     with empty_folder() as folder:
@@ -144,6 +152,16 @@ def report_processes(costs: Sequence[ProcessCost]) -> None:
     print(f"  CPU  {_spread([cost.cpu_seconds for cost in costs])}")
     print(f"  peak RSS {max(cost.peak_bytes for cost in costs) / _MEGABYTE:.0f} MB (largest)")
     print(f"  {costs[-1].last_line}")
+
+
+def report_floor(whole: Sequence[ProcessCost], imports: Sequence[ProcessCost], runs: Sequence[InProcess]) -> None:
+    """Print the whole process beside what no tool avoids: Python, imports of the frameworks, the bare calls."""
+    bare = min(run.bare for run in runs)
+    print(f"whole process / (Python with imports + bare calls); target <= {_MOST_TIMES_FLOOR}")
+    for name in ("wall_seconds", "cpu_seconds"):
+        taken, imported = (min(getattr(cost, name) for cost in costs) for costs in (whole, imports))
+        kind = name.partition("_")[0]
+        print(f"  {kind} {taken:.2f} s / ({imported:.2f} s + {bare:.2f} s): {taken / (imported + bare):.2f}")
 
 
 def report_in_process(runs: Sequence[InProcess]) -> None:
@@ -195,13 +213,22 @@ def _spread(values: Sequence[float]) -> str:
 
 def _check(dump: Path, arguments: argparse.Namespace) -> None:
     options = [f"--msprobe-device={arguments.device}", f"--msprobe-bench={arguments.bench}"]
-    if not arguments.profile:
-        print(f"whole process: pytest --msprobe-dump=DUMP -q {' '.join(options)}")
-        measure_process(dump, options)  # fills the caches of compiled modules and of the disk
-        report_processes([measure_process(dump, options) for _ in range(arguments.runs)])
-    profile = arguments.profile.absolute() if arguments.profile else None
-    runs = [measure_in_process(dump, arguments.device, arguments.bench, profile) for _ in range(arguments.runs)]
+    if arguments.profile:
+        profile = arguments.profile.absolute()
+        report_in_process([measure_in_process(dump, arguments.device, arguments.bench, profile)])
+        return
+    print(f"whole process: pytest --msprobe-dump=DUMP -q {' '.join(options)}")
+    measure_process(dump, options)  # fills the caches of compiled modules and of the disk
+    whole: list[ProcessCost] = []
+    imports: list[ProcessCost] = []
+    runs: list[InProcess] = []
+    for _ in range(arguments.runs):  # in turn, so that other work on the machine reaches all of them alike
+        whole.append(measure_process(dump, options))
+        imports.append(measure_imports(arguments.device))
+        runs.append(measure_in_process(dump, arguments.device, arguments.bench, None))
+    report_processes(whole)
     report_in_process(runs)
+    report_floor(whole, imports, runs)
 
 
 def _collect(dump: Path, runs: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, find_dtype
 from pytest_msprobe.cases.argument_roles import fitted
@@ -27,6 +28,15 @@ RNG = np.random.default_rng(2)
 def test_a_matrix_for_cholesky_is_positive_definite() -> None:
     matrix = RNG.standard_normal((3, 8, 8)).astype(np.float32)
     assert np.isfinite(np.linalg.cholesky(fit("cholesky", 0, "Float32", matrix))).all()
+
+
+@pytest.mark.parametrize(("api", "place"), [("cholesky_solve", 1), ("cholesky_inverse", 0), ("triangular_solve", "A")])
+def test_either_triangle_of_a_factor_can_be_inverted(api: str, place: int | str) -> None:
+    drawn = RNG.uniform(-1e-3, 1, (3, 8, 8)).astype(np.float32)
+    factor = fit(api, place, "Float32", drawn)
+    assert factor.dtype == np.float32
+    for triangle in (np.tril(factor), np.triu(factor)):
+        assert np.linalg.cond(triangle).max() < 10
 
 
 def test_boundaries_are_sorted() -> None:
