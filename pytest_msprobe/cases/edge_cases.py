@@ -29,6 +29,8 @@ EDGE_CASES = {
 #: Those whose gradients are judged as well, where the recorded call has a backward: not those of NaN and Inf, which
 #: frameworks define differently, nor those of 2^31 elements, whose gradients would take as much memory again.
 WITH_GRADIENTS = frozenset({"empty", "scalar", "broadcast", "strided", "extreme"})
+#: APIs that share memory with their input, and so refuse most transposed ones.
+_VIEWS = frozenset({"view", "view_as"})
 _LARGE = 2**31
 #: How Python, PyTorch and CANN say that memory is used up.
 _OUT_OF_MEMORY = ("memoryerror", "can't allocate memory", "out of memory")
@@ -66,8 +68,10 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     Its gradients are those of the arguments that the recorded call has gradients of, where they are judged at all.
 
     Raises:
-        NotJudged: it needs more than `max_memory_bytes`.
+        NotJudged: it needs more than `max_memory_bytes`, or the API takes contiguous tensors only.
     """
+    if name == "strided" and case.api.short in _VIEWS:
+        raise NotJudged("skip", "a view of a tensor that is not contiguous does not exist in general")
     tensors: list[Array] = []
     map_leaves(case.call, lambda path, value: tensors.append(value) if _is_tensor(value) else None)
     if name == "large":

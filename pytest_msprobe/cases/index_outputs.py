@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -87,4 +88,5 @@ def _output_at(outputs: Sequence[Output], position: int | None) -> Array | None:
 def _flattened(array: Any, axes: int) -> Array:
     if axes == 0 or array.ndim < axes:
         return cast("Array", array)
-    return cast("Array", array.reshape(*array.shape[: array.ndim - axes], -1))
+    kept, flat = array.shape[: array.ndim - axes], array.shape[array.ndim - axes :]
+    return cast("Array", array.reshape(*kept, math.prod(flat)))  # not -1, which an empty array does not know

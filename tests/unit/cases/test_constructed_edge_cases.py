@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import ApiName, Dump
 from pytest_msprobe.cases import edge_cases
 from pytest_msprobe.cases.case import Case, read_case
 from pytest_msprobe.cases.edge_cases import (
@@ -147,3 +147,10 @@ def test_only_applicable_cases_are_made(tmp_path: Path) -> None:
     assert edge_cases_of(recorded(tmp_path / "b", np.arange(3)).forward) == ("empty", "scalar", "large")
     assert edge_cases_of(recorded(tmp_path / "c", 3.0).forward) == ()
     assert "broadcast" not in edge_cases_of(recorded(tmp_path / "d", X, X[:1]).forward)
+
+
+@pytest.mark.parametrize("api", ["view", "view_as"])
+def test_views_are_not_asked_for_what_cannot_be_one(tmp_path: Path, api: str) -> None:
+    case = recorded(tmp_path, X)
+    with pytest.raises(NotJudged, match="not contiguous"):
+        edge_case(replace(case, api=ApiName("Tensor", api, 0)), "strided", NO_LIMIT)

@@ -148,3 +148,12 @@ def test_the_source_may_be_given_by_name() -> None:
     assert found is not None
     assert found[0] is SOURCE
     assert found[1] == 0
+
+
+def test_a_pool_of_an_empty_batch_selects_from_nothing() -> None:
+    described = index_output(ApiName("MintFunctional", "adaptive_max_pool2d", 0))
+    assert described is not None
+    empty = np.zeros((0, 3, 4, 5), np.float32)
+    found = source_and_axis(call("MintFunctional", "adaptive_max_pool2d", (empty, 2), {}), described)
+    assert found is not None
+    assert found[0].shape == (0, 3, 20)
