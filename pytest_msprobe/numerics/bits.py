@@ -42,17 +42,19 @@ class BitDifference:
 
 
 def content_of(value: object) -> tuple[object, ...]:
-    """What two outputs have in common only if they are equal to the bit.
+    """What two outputs have in common only if they are equal to the bit, and stand in memory in the same order.
 
-    dtype, shape and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads each
-    result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what is no
-    array.
+    dtype, shape, order and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads
+    each result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what
+    is no array. An array in column-major order, as gradients of weights often are, is read as it stands.
     """
     if type(value) is not np.ndarray:
         return type(value), repr(value)
+    is_transposed = value.flags.f_contiguous and not value.flags.c_contiguous
+    rows = value.T if is_transposed else value
     if value.nbytes <= _SMALL_BYTES:
-        return value.dtype, value.shape, value.tobytes()
-    return value.dtype, value.shape, xxh3_128_digest(bytes_of(value).data)
+        return value.dtype, value.shape, is_transposed, rows.tobytes()
+    return value.dtype, value.shape, is_transposed, xxh3_128_digest(bytes_of(rows).data)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

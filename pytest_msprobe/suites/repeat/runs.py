@@ -60,6 +60,10 @@ class Runs:
             if result.content == content:
                 result.runs.append(run)
                 return
+        for result in self.results:
+            if _content(_in_order(outcome)) == _content(_in_order(result.outcome)):
+                result.runs.append(run)
+                return
         if len(self.results) < _KEPT:
             self.results.append(Result(outcome, content, [run]))
         else:
@@ -80,6 +84,13 @@ def _content(outcome: Outcome) -> tuple[object, ...]:
     if isinstance(outcome, tuple):
         return tuple([content_of(value) for value in outcome])
     return type(outcome), failure_text(outcome)
+
+
+def _in_order(outcome: Outcome) -> Outcome:
+    """The outcome with every array in row-major order: one that stands in memory otherwise is no other result."""
+    if not isinstance(outcome, tuple):
+        return outcome
+    return tuple([np.asarray(value, order="C") if isinstance(value, np.ndarray) else value for value in outcome])
 
 
 def failure_text(outcome: Outcome) -> str:
