@@ -22,9 +22,9 @@ from pytest_msprobe.engines.protocol import (
     map_attributes,
     map_leaves,
 )
-from pytest_msprobe.engines.torch_execution import TorchExecution, first_line, to_array, to_tensor
+from pytest_msprobe.engines.repetition import Repetition
+from pytest_msprobe.engines.torch_execution import ReadyCall, TorchExecution, first_line, to_array, to_tensor
 from pytest_msprobe.engines.torch_map import MissingAttributes, MissingInTorch, Refusal, lookup
-from pytest_msprobe.engines.torch_repetition import ReadyCall, Repetition
 from pytest_msprobe.engines.torch_saving import perturbed_saving
 from pytest_msprobe.installing import how_to_install, is_installed
 
@@ -59,7 +59,7 @@ class TorchEngine:
 
     def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], TorchExecution]:
         """See `DeviceEngine.repeated`."""
-        return Repetition(self._torch, partial(self._made_ready, call, differentiate), partial(self._run, call))
+        return Repetition(partial(self._made_ready, call, differentiate), partial(self._run, call))
 
     def _made_ready(self, call: Call, differentiate: tuple[LeafPath, ...]) -> ReadyCall:
         binding = lookup(call.api.type, call.api.table_name, call.framework)
@@ -81,7 +81,7 @@ class TorchEngine:
                 function: Callable[[], object] = partial(npu_function(call.api.api), *arguments, **keywords)
             else:
                 function = binding.bound(arguments, keywords, self._roots, attributes)
-        return ReadyCall(function, binding.target, tensors, [leaves[path] for path in differentiate])
+        return ReadyCall(self._torch, function, binding.target, tensors, [leaves[path] for path in differentiate])
 
     def _run(self, call: Call, ready: ReadyCall) -> TorchExecution:
         torch = self._torch
@@ -90,7 +90,7 @@ class TorchEngine:
         refusing = _Refusing(torch, ready.target, is_benchmark=self._is_raised)
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:
             returned = ready.function()
-        return TorchExecution(torch, returned, ready, arithmetic)
+        return TorchExecution(ready, returned, arithmetic)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from pytest_msprobe.engines.precision import copy_of
 from pytest_msprobe.engines.protocol import Array, Output, Unsupported, flatten_outputs, padded_incoming
+from pytest_msprobe.engines.repetition import Seeds
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from pytest_msprobe.engines.torch_repetition import ReadyCall
 
 #: How PyTorch says that a gradient is not implemented, in a RuntimeError.
 _NO_DERIVATIVE = ("derivative for", "not differentiable")
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyCall:
+    """A call with its arguments converted and bound, before it runs.
+
+    Attributes:
+        torch: the framework.
+        function: its function, bound to the arguments.
+        target: its name.
+        tensors: those among the arguments.
+        leaves: the tensors to differentiate; a call that writes in place gets clones of them as arguments.
+        seeds: the tensors of its incoming gradients.
+    """
+
+    torch: Any
+    function: Callable[[], object]
+    target: str
+    tensors: Sequence[Tensor]
+    leaves: Sequence[Tensor]
+    seeds: Seeds = field(default_factory=Seeds)
+
+    def watch(self) -> Callable[[], bool]:
+        """See `Ready.watch`. PyTorch counts what is written into a tensor, but not every kernel takes part in that."""
+        before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in self.tensors]
+        return lambda: all(
+            tensor._version == version and self.torch.equal(tensor.detach(), copy) for tensor, version, copy in before
+        )
+
+
 class TorchExecution:
     """A forward that PyTorch has run, with its graph."""
 
-    def __init__(
-        self, torch: Any, returned: object, call: ReadyCall, arithmetic: AbstractContextManager[object]
-    ) -> None:
-        """What `torch` has `returned` of `call`; `arithmetic` is the context in which its gradients are computed."""
-        self._torch = torch
+    def __init__(self, call: ReadyCall, returned: object, arithmetic: AbstractContextManager[object]) -> None:
+        """What `call` has `returned`; `arithmetic` is the context in which its gradients are computed."""
+        torch = self._torch = call.torch
         self._arithmetic = arithmetic
         self._leaves = call.leaves
         self._seeds = call.seeds
