@@ -33,8 +33,10 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
     """A matrix with triangles far from singular: its diagonal outweighs the rest of each row and column."""
     if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
         return array
+    found = array.copy()
     size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
-    return np.where(np.eye(array.shape[-1], dtype=np.bool_), array.shape[-1] * size, array).astype(array.dtype)
+    found[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
+    return found
 
 
 def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:

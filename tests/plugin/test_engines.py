@@ -145,6 +145,14 @@ def test_a_gradient_of_the_wrong_shape_is_refused(engine: Engine) -> None:
         execution.gradients((np.ones(3, np.float32),))
 
 
+def test_a_kernel_that_only_the_gradient_lacks_is_unsupported() -> None:
+    empty = np.zeros((0, 3, 3), np.float16)
+    call = Call(ApiName("Tensor", "cholesky", 0), "mindspore", (empty,), {})
+    execution = TorchEngine(is_raised=False).forward(call, differentiate=(("input", 0),))
+    with pytest.raises(Unsupported, match="no gradient: .*not implemented for 'Half'"):
+        execution.gradients((empty,))
+
+
 def test_a_missing_mindspore_kernel_is_named() -> None:
     with pytest.raises(Unsupported, match=r"MindSpore CPU has no kernel \w+"):
         MindSporeEngine(is_raised=True).forward(call("Mint.stack", (X, Y)), differentiate=())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -31,11 +32,12 @@ def test_a_matrix_for_cholesky_is_positive_definite() -> None:
 
 
 @pytest.mark.parametrize(("api", "place"), [("cholesky_solve", 1), ("cholesky_inverse", 0), ("triangular_solve", "A")])
-def test_either_triangle_of_a_factor_can_be_inverted(api: str, place: int | str) -> None:
-    drawn = RNG.uniform(-1e-3, 1, (3, 8, 8)).astype(np.float32)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_either_triangle_of_a_factor_can_be_inverted(api: str, place: int | str, dtype: type) -> None:
+    drawn = RNG.uniform(-1e-3, 1, (3, 8, 8)).astype(dtype)
     factor = fit(api, place, "Float32", drawn)
-    assert factor.dtype == np.float32
-    for triangle in (np.tril(factor), np.triu(factor)):
+    assert factor.dtype == dtype
+    for triangle in (np.tril(factor.astype(np.float64)), np.triu(factor.astype(np.float64))):
         assert np.linalg.cond(triangle).max() < 10
 
 
