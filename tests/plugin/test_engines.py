@@ -149,7 +149,7 @@ def test_a_kernel_that_only_the_gradient_lacks_is_unsupported() -> None:
     empty = np.zeros((0, 3, 3), np.float16)
     call = Call(ApiName("Tensor", "cholesky", 0), "mindspore", (empty,), {})
     execution = TorchEngine(is_raised=False).forward(call, differentiate=(("input", 0),))
-    with pytest.raises(Unsupported, match="no gradient: .*not implemented for 'Half'"):
+    with pytest.raises(Unsupported, match=r"no gradient: .*not implemented for 'Half'"):
         execution.gradients((empty,))
 
 
