@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector.dump_format import Dtype, array_dtype
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 
@@ -82,7 +83,8 @@ class Perturbation:
 
         So is what its gradients use again, as its own dtype rounds it, unless it `saves_exactly`.
         """
-        largest = max((unit_roundoff(array.dtype) for array in _inexact(call)), default=0.0)
+        dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
+        largest = max((unit_roundoff(dtype) for dtype in dtypes), default=_FLOAT32)
         arithmetic = min(largest, _FLOAT32)
         if largest > _FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
@@ -170,6 +172,19 @@ def _inexact(call: Call) -> list[Array]:
     def note(path: LeafPath, value: Any) -> None:
         if _is_inexact(value):
             found.append(value)
+
+    map_leaves(call, note)
+    return found
+
+
+def _asked_dtypes(call: Call) -> list[np.dtype[Any]]:
+    """The float dtypes among the arguments, as of `linspace(-2, 1, 50, dtype=float32)`."""
+    found: list[np.dtype[Any]] = []
+
+    def note(path: LeafPath, value: Any) -> None:
+        dtype = array_dtype(value) if isinstance(value, Dtype) else None
+        if dtype is not None and kind_of(dtype) in ("float", "complex"):
+            found.append(dtype)
 
     map_leaves(call, note)
     return found

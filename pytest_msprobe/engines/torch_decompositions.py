@@ -54,6 +54,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
         aten.nll_loss_forward.default: _nll_loss,
+        aten.linspace.default: _linspace,
+        aten.linspace.Tensor_Tensor: _linspace,
+        aten.linspace.Tensor_Scalar: _linspace,
+        aten.linspace.Scalar_Tensor: _linspace,
         aten.linalg_vector_norm.default: _vector_norm,
         aten.var.correction: _var,
         aten.std.correction: lambda x, *axes, **options: _var(x, *axes, **options).sqrt(),
@@ -194,6 +198,14 @@ def _nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, 
         return terms, x.new_zeros(())
     total = weights.sum()
     return (terms.sum() / total if reduction == 1 else terms.sum()), total
+
+
+def _linspace(start: float | Tensor, end: float | Tensor, steps: int, **options: Any) -> Tensor:
+    """Counted from the nearer end, as kernels do: in between, where the numbers are small, both terms cancel."""
+    first, last = float(start), float(end)
+    step = (last - first) / max(1, steps - 1)
+    places = torch.arange(steps, **options)
+    return torch.where(2 * places < steps, first + step * places, last - step * (steps - 1 - places))
 
 
 def _vector_norm(x: Tensor, order: float = 2, axes: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:

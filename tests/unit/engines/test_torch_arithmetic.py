@@ -166,6 +166,16 @@ def test_a_decomposed_kernel_computes_what_the_kernel_computes(function: Callabl
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 7, 50])
+def test_linspace_is_a_sum_of_two_products(steps: int) -> None:
+    exact = torch.linspace(-2.0, 1.0, steps, dtype=torch.float64)
+    with RoundedArithmetic(0.0, 1):
+        torch.testing.assert_close(torch.linspace(-2.0, 1.0, steps, dtype=torch.float64), exact, rtol=0, atol=1e-15)
+    with RoundedArithmetic(2.0**-24, 1):
+        moved = (torch.linspace(-2.0, 1.0, steps, dtype=torch.float64) - exact).abs() * 2**24
+    assert steps < 7 or 0.1 < moved.median() < 2  # of what the terms are as large as, not of the smaller result
+
+
 def test_no_compiler_is_imported() -> None:
     """PyTorch's compiler and SymPy are 800 modules, 2 to 5 s in a process that needs one moved run."""
     script = """
