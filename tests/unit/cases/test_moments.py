@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import Place, TensorValue, find_dtype
+from pytest_msprobe.cases import moments
 from pytest_msprobe.cases.random_data import generator_for, random_array
 
 PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[0]")
@@ -77,6 +79,46 @@ def test_large_tensors_hold_few_equal_values() -> None:
     value = recorded(np.random.default_rng(3).standard_normal(200_000), "Float32")
     drawn = random_array(value, generator_for(0, PLACE), PLACE)
     assert np.unique(drawn).size > 0.9 * drawn.size
+
+
+class CountedStream:
+    """A bit generator that counts the numbers it gives."""
+
+    drawn: list[int] = []
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def random_raw(self, size: int) -> Any:
+        self.drawn.append(size)
+        return self._stream.random_raw(size)
+
+
+@pytest.mark.parametrize("dtype", ["Float32", "BFloat16", "Int64"])
+def test_values_do_not_depend_on_the_number_of_threads(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = replace(recorded(np.random.default_rng(3).normal(50, 9, 5000), dtype), shape=(3, 1_000_001))
+    drawn = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        drawn.append(random_array(value, generator_for(0, PLACE), PLACE).tobytes())
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_spans_of_a_large_tensor_differ() -> None:
+    value = replace(recorded(np.random.default_rng(3).standard_normal(5000), "Float32"), shape=(4, 1 << 20))
+    drawn = random_array(value, generator_for(0, PLACE), PLACE)
+    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.01
+
+
+def test_an_element_takes_sixteen_random_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = moments._Interpolation.fill
+    counted = CountedStream.drawn = []
+    monkeypatch.setattr(
+        moments._Interpolation, "fill", lambda self, out, stream: fill(self, out, CountedStream(stream))
+    )
+    value = replace(recorded(np.random.default_rng(3).standard_normal(5000), "Float32"), shape=(1 << 20,))
+    random_array(value, generator_for(0, PLACE), PLACE)
+    assert sum(counted) * 4 <= 1.001 * value.size
 
 
 @pytest.mark.parametrize("figures", [(1.0, -1.0, 5.0, 0.1), (1.0, -1.0, 0.0, 1e30), (1.0, 1.0, 1.0, 4.0), (0.0,) * 4])
