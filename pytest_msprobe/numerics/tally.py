@@ -16,9 +16,13 @@ _ZERO_REFERENCE = 1e-8
 
 
 class RunningMetrics:
-    """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine."""
+    """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine.
+
+    Chunks that are the same on both sides are only noted, in `equal_at`: most cosines are 1 without their sums.
+    """
 
     __slots__ = (
+        "equal_at",
         "format",
         "integer_tolerance",
         "max_abs",
@@ -40,6 +44,7 @@ class RunningMetrics:
         self.integer_tolerance = integer_tolerance
         self.format = format_
         self.sums = CosineSums()
+        self.equal_at: list[int] = []
         #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
         self.max_abs: int | float = 0
         self.max_rel = 0.0
@@ -89,6 +94,21 @@ class RunningMetrics:
         at = int(difference.argmax())
         self._raise_max_abs(int(difference.item(at)), start + at)
         self._add_relative(start, difference.astype(np.float64), np.abs(wide_reference))
+
+    def add_later(self, later: RunningMetrics) -> None:
+        """Adds the figures of chunks behind those that are here."""
+        self.sums.add_sums(later.sums)
+        self.equal_at += later.equal_at
+        if later.worst_at is not None:
+            self._raise_max_abs(later.max_abs, later.worst_at)
+        if later.max_rel > self.max_rel:
+            self.max_rel, self.worst_relative_at = later.max_rel, later.worst_relative_at
+        self.max_ulp = max(self.max_ulp, later.max_ulp)
+        self.off_count += later.off_count
+        self.nonfinite_mismatches += later.nonfinite_mismatches
+        self.nonfinite_at = later.nonfinite_at if self.nonfinite_at is None else self.nonfinite_at
+        self.unequal_count += later.unequal_count
+        self.unequal_at = later.unequal_at if self.unequal_at is None else self.unequal_at
 
     def _raise_max_abs(self, largest: float, at: int) -> None:
         if largest > self.max_abs:
