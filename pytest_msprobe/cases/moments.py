@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from pytest_msprobe.numerics.threads import in_threads
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,8 +21,6 @@ _TABLE = 4096
 _TWO_POINTS = 0.98
 #: A block and what it is made of stay in the cache of one core.
 _BLOCK = 1 << 15
-#: Elements that one thread draws at a time, from a stream of numbers that belongs to their place.
-_SPAN = 1 << 20
 #: Of 16 random bits the upper ones choose a value of the table.
 _SHIFT = 4
 assert _TABLE == 1 << 16 - _SHIFT
@@ -93,52 +88,25 @@ def _draw_between(
     table.sort()
     # In the dtype of the tensor where it is short: float64 would be drawn and moved through memory only to be rounded.
     table = table.astype(np.float32 if out.dtype.itemsize <= 4 and out.dtype.kind != "i" else np.float64)
-    interpolation = _Interpolation(
-        table,
-        np.append(np.diff(table), 0).astype(table.dtype),
-        generator.random(min(out.size, 2 * _BLOCK), dtype=table.dtype.type),
-    )
-    stream: Any = generator.bit_generator
-    starts = range(0, out.size, _SPAN)
-    spans = [
-        (out[start : start + _SPAN], stream.jumped(number) if start else stream) for number, start in enumerate(starts)
-    ]
-    in_threads(lambda span: interpolation.fill(*span), spans)
-
-
-@dataclass(frozen=True, slots=True)
-class _Interpolation:
-    """Values between neighbours of a sorted table.
-
-    Attributes:
-        table: the values.
-        steps: from each to the next.
-        shares: of a step, at random: of every block from another place on, which costs less than to draw new ones.
-    """
-
-    table: npt.NDArray[Any]
-    steps: npt.NDArray[Any]
-    shares: npt.NDArray[Any]
-
-    def fill(self, out: npt.NDArray[Any], stream: Any) -> None:
-        """Fill `out` with numbers from the bit generator `stream`."""
-        length = min(out.size, _BLOCK)
-        chosen, step, rounded = np.empty(length, np.intp), *np.empty((2, length), self.table.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, out.size, length):
-                block = out[start : start + length]
-                count = block.size
-                drawn = stream.random_raw(count // 4 + 2)
-                np.right_shift(drawn.view(np.uint16)[:count], _SHIFT, out=chosen[:count])
-                found = block if out.dtype == self.table.dtype else rounded[:count]
-                # "clip", as "raise" would go through a copy; no place is beyond the table.
-                self.table.take(chosen[:count], out=found, mode="clip")
-                self.steps.take(chosen[:count], out=step[:count], mode="clip")
-                first = int(drawn[-1]) % (self.shares.size - count + 1)
-                step[:count] *= self.shares[first : first + count]
-                found += step[:count]
-                if found is not block:
-                    block[:] = found
+    steps = np.append(np.diff(table), 0).astype(table.dtype)
+    # Shares of a step: each block takes them from another place on, which costs less than to draw new ones.
+    shares = generator.random(min(out.size, 2 * _BLOCK), dtype=table.dtype.type)
+    length = min(out.size, _BLOCK)
+    chosen, step, rounded = np.empty(length, np.intp), *np.empty((2, length), table.dtype)
+    for start in range(0, out.size, length):
+        block = out[start : start + length]
+        count = block.size
+        drawn = generator.bit_generator.random_raw(count // 4 + 2)
+        np.right_shift(drawn.view(np.uint16)[:count], _SHIFT, out=chosen[:count])
+        found = block if out.dtype == table.dtype else rounded[:count]
+        # "clip", as "raise" would go through a copy; no place is beyond the table.
+        table.take(chosen[:count], out=found, mode="clip")
+        steps.take(chosen[:count], out=step[:count], mode="clip")
+        first = int(drawn[-1]) % (shares.size - count + 1)
+        step[:count] *= shares[first : first + count]
+        found += step[:count]
+        if found is not block:
+            block[:] = found
 
 
 def _adjusted(values: Floats, moments: Moments) -> Floats:

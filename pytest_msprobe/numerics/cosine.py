@@ -46,12 +46,6 @@ class CosineSums:
         self.reference += square
         self.shared += square
 
-    def add_sums(self, other: CosineSums) -> None:
-        """Adds what another one has collected."""
-        self.tested += other.tested
-        self.reference += other.reference
-        self.shared += other.shared
-
     @property
     def is_reliable(self) -> bool:
         """False when squares overflowed, vanished or met a NaN or Inf, or a side is zero: take `scaled_cosine`."""

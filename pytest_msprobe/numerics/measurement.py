@@ -15,13 +15,10 @@ from pytest_msprobe.numerics.kinds import Kind, kind_of
 from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
 from pytest_msprobe.numerics.rounding import round_unguarded
 from pytest_msprobe.numerics.tally import RunningMetrics, settle_nonfinite
-from pytest_msprobe.numerics.threads import in_threads
 from pytest_msprobe.numerics.ulp import float_format
 
 #: A quarter of a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
 CHUNK_ELEMENTS = 1 << 15
-#: Chunks that one thread measures at a time. Their figures are put together in order, whatever thread had them.
-_SPAN_CHUNKS = 32
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
@@ -83,13 +80,10 @@ class _Pair:
     kind: Kind
     chunk_elements: int
 
-    def chunks(
-        self, first: int = 0, count: int | None = None
-    ) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Flat start, tested values, and reference values rounded to the tested dtype: of `count` chunks, or of all."""
+    def chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Flat start, tested values, and reference values rounded to the tested dtype."""
         tested, reference = self.tested.reshape(-1), self.reference.reshape(-1)
-        end = tested.size if count is None else min(tested.size, first + count * self.chunk_elements)
-        for start in range(first, end, self.chunk_elements):
+        for start in range(0, tested.size, self.chunk_elements):
             stop = start + self.chunk_elements
             yield start, tested[start:stop], round_unguarded(reference[start:stop], tested.dtype)
 
@@ -112,25 +106,16 @@ class _Pair:
 
 
 def _tally(pair: _Pair, off_bound: float, integer_tolerance: int) -> RunningMetrics:
-    format_ = float_format(pair.tested.dtype) if pair.kind == "float" else None
-    starts = range(0, pair.tested.size, pair.chunk_elements * _SPAN_CHUNKS)
-    spans = in_threads(
-        lambda start: _span_tally(pair, start, RunningMetrics(off_bound, format_, integer_tolerance)), starts
+    tally = RunningMetrics(
+        off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None, integer_tolerance
     )
-    for span in spans[1:]:
-        spans[0].add_later(span)
-    return spans[0]
-
-
-def _span_tally(pair: _Pair, first: int, tally: RunningMetrics) -> RunningMetrics:
-    with np.errstate(all="ignore"):  # of this thread
-        for start, tested, reference in pair.chunks(first, _SPAN_CHUNKS):
-            if _is_same_bits(tested, reference):
-                tally.equal_at.append(start)
-            elif pair.kind in ("float", "complex"):
-                tally.add_inexact(start, pair.widened(tested), pair.widened(reference))
-            else:
-                tally.add_exact(start, tested, reference)
+    for start, tested, reference in pair.chunks():
+        if _is_same_bits(tested, reference):
+            tally.equal_at.append(start)
+        elif pair.kind in ("float", "complex"):
+            tally.add_inexact(start, pair.widened(tested), pair.widened(reference))
+        else:
+            tally.add_exact(start, tested, reference)
     return tally
 
 

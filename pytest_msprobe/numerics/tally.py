@@ -95,21 +95,6 @@ class RunningMetrics:
         self._raise_max_abs(int(difference.item(at)), start + at)
         self._add_relative(start, difference.astype(np.float64), np.abs(wide_reference))
 
-    def add_later(self, later: RunningMetrics) -> None:
-        """Adds the figures of chunks behind those that are here."""
-        self.sums.add_sums(later.sums)
-        self.equal_at += later.equal_at
-        if later.worst_at is not None:
-            self._raise_max_abs(later.max_abs, later.worst_at)
-        if later.max_rel > self.max_rel:
-            self.max_rel, self.worst_relative_at = later.max_rel, later.worst_relative_at
-        self.max_ulp = max(self.max_ulp, later.max_ulp)
-        self.off_count += later.off_count
-        self.nonfinite_mismatches += later.nonfinite_mismatches
-        self.nonfinite_at = later.nonfinite_at if self.nonfinite_at is None else self.nonfinite_at
-        self.unequal_count += later.unequal_count
-        self.unequal_at = later.unequal_at if self.unequal_at is None else self.unequal_at
-
     def _raise_max_abs(self, largest: float, at: int) -> None:
         if largest > self.max_abs:
             self.max_abs, self.worst_at = largest, at
