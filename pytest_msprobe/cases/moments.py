@@ -19,11 +19,11 @@ Floats = npt.NDArray[np.float64]
 _TABLE = 4096
 #: From this share of the largest possible variance on, all values are at the ends.
 _TWO_POINTS = 0.98
-_BLOCK = 1 << 16
-#: Of 32 random bits the upper ones choose a value of the table, the lower ones a place between it and the next.
-_SHIFT = 20
-_BETWEEN = (1 << _SHIFT) - 1
-assert _TABLE == 1 << 32 - _SHIFT
+#: A block and what it is made of stay in the cache of one core.
+_BLOCK = 1 << 15
+#: Of 16 random bits the upper ones choose a value of the table.
+_SHIFT = 4
+assert _TABLE == 1 << 16 - _SHIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,25 @@ def _draw_between(
     table.sort()
     # In the dtype of the tensor where it is short: float64 would be drawn and moved through memory only to be rounded.
     table = table.astype(np.float32 if out.dtype.itemsize <= 4 and out.dtype.kind != "i" else np.float64)
-    steps = np.append(np.diff(table), 0).astype(table.dtype) * table.dtype.type(1 / (_BETWEEN + 1))
-    for start in range(0, out.size, _BLOCK):
-        block = out[start : start + _BLOCK]
-        # One number gives both: which value of the table, and how far on to the next.
-        drawn = generator.integers(0, 1 << 32, size=block.size, dtype=np.uint32)
-        left = (drawn >> _SHIFT).astype(np.intp)
-        found = (drawn & _BETWEEN).astype(table.dtype)
-        found *= steps.take(left)
-        found += table.take(left)
-        block[:] = found
+    steps = np.append(np.diff(table), 0).astype(table.dtype)
+    # Shares of a step: each block takes them from another place on, which costs less than to draw new ones.
+    shares = generator.random(min(out.size, 2 * _BLOCK), dtype=table.dtype.type)
+    length = min(out.size, _BLOCK)
+    chosen, step, rounded = np.empty(length, np.intp), *np.empty((2, length), table.dtype)
+    for start in range(0, out.size, length):
+        block = out[start : start + length]
+        count = block.size
+        drawn = generator.bit_generator.random_raw(count // 4 + 2)
+        np.right_shift(drawn.view(np.uint16)[:count], _SHIFT, out=chosen[:count])
+        found = block if out.dtype == table.dtype else rounded[:count]
+        # "clip", as "raise" would go through a copy; no place is beyond the table.
+        table.take(chosen[:count], out=found, mode="clip")
+        steps.take(chosen[:count], out=step[:count], mode="clip")
+        first = int(drawn[-1]) % (shares.size - count + 1)
+        step[:count] *= shares[first : first + count]
+        found += step[:count]
+        if found is not block:
+            block[:] = found
 
 
 def _adjusted(values: Floats, moments: Moments) -> Floats:

@@ -27,7 +27,7 @@ _EXACT_IN_FLOAT64 = 2**53
 def generator_for(seed: int, place: Place) -> np.random.Generator:
     """The random generator of one tensor, a function of `seed`, record name and field only."""
     digest = hashlib.blake2b(f"{seed}|{place.record}|{place.field}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    return np.random.Generator(np.random.PCG64DXSM(int.from_bytes(digest, "little")))
 
 
 def has_known_range(value: TensorValue) -> bool:

@@ -14,8 +14,10 @@ from pytest_msprobe.engines.time_limit import not_counted
 def load_framework(name: str) -> Any:
     """The module `name`, imported without garbage collection, with all present objects excluded from it afterwards.
 
-    Nothing that an import makes is garbage: collecting takes a tenth of the import of PyTorch, and each later full
-    collection would walk over PyTorch's and MindSpore's modules again, 0.1 s a time. No time limit counts.
+    Hardly anything that an import makes is garbage: collecting takes a tenth of the import of PyTorch, and each later
+    full collection would walk over PyTorch's and MindSpore's modules again, 0.1 s a time. One collection of what is new
+    must be, though: among the garbage are tracebacks, whose frames lead to the frames that call this function, and
+    would keep what is in them, all tensors of the first API call, to the end. No time limit counts.
 
     Raises:
         ImportError: it is not installed, or not usable here.
@@ -34,5 +36,6 @@ def load_framework(name: str) -> Any:
     finally:
         if is_collecting:
             gc.enable()
+    gc.collect(0)
     gc.freeze()
     return module

@@ -55,11 +55,11 @@ class MindSporeExecution:
     def __init__(self, call: ReadyCall) -> None:
         """Runs `call`, whose Cell keeps the graph of the last such run only."""
         self._mindspore = call.mindspore
-        self._leaves = call.leaves
         self._target = call.target
         self._seeds = call.seeds
-        self._cell = call.cell if call.leaves else None
-        self._take(call.run() if self._cell is None else self._cell.run_keeping_all(*call.leaves))
+        self._has_gradients = bool(call.leaves)
+        self._graph = (call.cell, call.leaves) if call.leaves else None
+        self._take(call.cell.run_keeping_all(*call.leaves) if call.leaves else call.run())
 
     def _take(self, returned: Any) -> None:
         tensor_type = self._mindspore.Tensor
@@ -68,9 +68,12 @@ class MindSporeExecution:
         self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`."""
-        if self._cell is None:
+        """See `Execution.gradients`. Lets go of the graph, which keeps the inputs: it can be asked once."""
+        if not self._has_gradients:
             return ()
+        if self._graph is None:
+            raise RuntimeError("the gradients of a forward can be computed once")
+        cell, leaves = self._graph
         padded = padded_incoming(incoming, len(self._tensors))
         # The graph returns only outputs that can carry a gradient; theirs are passed in the same order.
         pairs = [(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)]
@@ -79,10 +82,11 @@ class MindSporeExecution:
             raise Unsupported("no output of the API can carry a gradient")
         operation = _graph_tools(self._mindspore)[1]
         with Guarded(self._mindspore, self._target):
-            found = operation(self._cell)(*self._leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            found = operation(cell)(*leaves, sens[0] if len(sens) == 1 else tuple(sens))
             # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
-            if (returned := self._cell.take_returned()) is not None:
+            if (returned := cell.take_returned()) is not None:
                 self._take(returned)
+            self._graph = None
             return tuple(to_array(gradient) for gradient in found)
 
     def _like(self, gradient: Array | None, output: Any) -> Any:

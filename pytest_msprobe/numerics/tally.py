@@ -16,9 +16,13 @@ _ZERO_REFERENCE = 1e-8
 
 
 class RunningMetrics:
-    """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine."""
+    """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine.
+
+    Chunks that are the same on both sides are only noted, in `equal_at`: most cosines are 1 without their sums.
+    """
 
     __slots__ = (
+        "equal_at",
         "format",
         "integer_tolerance",
         "max_abs",
@@ -40,6 +44,7 @@ class RunningMetrics:
         self.integer_tolerance = integer_tolerance
         self.format = format_
         self.sums = CosineSums()
+        self.equal_at: list[int] = []
         #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
         self.max_abs: int | float = 0
         self.max_rel = 0.0

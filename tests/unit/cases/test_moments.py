@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,41 @@ def test_large_tensors_hold_few_equal_values() -> None:
     value = recorded(np.random.default_rng(3).standard_normal(200_000), "Float32")
     drawn = random_array(value, generator_for(0, PLACE), PLACE)
     assert np.unique(drawn).size > 0.9 * drawn.size
+
+
+class Counted:
+    """A generator that counts the random bytes that it gives."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self.bit_generator = self
+        self.drawn = 0
+
+    def random_raw(self, size: int) -> Any:
+        self.drawn += 8 * size
+        return self._generator.bit_generator.random_raw(size)
+
+    def __getattr__(self, name: str) -> Any:
+        def draw(*arguments: Any, **keywords: Any) -> Any:
+            found = getattr(self._generator, name)(*arguments, **keywords)
+            self.drawn += np.asarray(found).nbytes
+            return found
+
+        return draw
+
+
+@pytest.mark.parametrize("dtype", ["Float32", "BFloat16"])
+def test_an_element_of_a_large_tensor_takes_sixteen_random_bits(dtype: str) -> None:
+    value = replace(recorded(np.random.default_rng(3).standard_normal(5000), dtype), shape=(1 << 12, 1 << 10))
+    counted: Any = Counted(generator_for(0, PLACE))
+    random_array(value, counted, PLACE)
+    assert 2 * value.size <= counted.drawn <= 2.1 * value.size
+
+
+def test_parts_of_a_large_tensor_are_not_correlated() -> None:
+    value = replace(recorded(np.random.default_rng(3).standard_normal(5000), "Float32"), shape=(64, 1 << 15))
+    drawn = random_array(value, generator_for(0, PLACE), PLACE)
+    assert np.abs(np.corrcoef(drawn) - np.eye(64)).max() < 0.04  # seven standard deviations
 
 
 @pytest.mark.parametrize("figures", [(1.0, -1.0, 5.0, 0.1), (1.0, -1.0, 0.0, 1e30), (1.0, 1.0, 1.0, 4.0), (0.0,) * 4])

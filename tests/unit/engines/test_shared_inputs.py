@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +121,37 @@ def test_mindspore_uses_the_memory_of_one_copy_of_a_large_array(dtype: Any, monk
     # from_numpy knows no bfloat16
     assert [array.shape for array in lent] == ([] if dtype is ml_dtypes.bfloat16 else [large.shape] * 2)
     assert not any(np.shares_memory(array, large) for array in lent)
+
+
+#: In a process of its own: after a call whose gradients it refuses, MindSpore itself keeps more than it needs.
+_GRADIENTS = """
+import gc, weakref
+import numpy as np
+from msprobe_collector.dump_format import parse_api_name
+from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
+from pytest_msprobe.engines.protocol import Call
+
+gc.disable()
+engine = MindSporeEngine(is_raised=False)
+tensors, lent = engine._mindspore.Tensor, []
+from_numpy = tensors.from_numpy
+tensors.from_numpy = lambda array: lent.append(weakref.ref(array)) or from_numpy(array)
+array = np.ones((1 << 10, 1 << 10), np.float32)
+call = Call(parse_api_name("MintFunctional.silu.0"), "mindspore", (array,), {})
+execution = engine.forward(call, differentiate=(("input", 0),))
+gradients = execution.gradients((array,))
+assert [copy() is None for copy in lent] == [True, True], lent
+try:
+    execution.gradients((array,))
+except RuntimeError as error:
+    assert "computed once" in str(error)
+"""
+
+
+def test_mindspore_has_let_go_of_its_copies_when_the_benchmark_computes_gradients() -> None:
+    if find_spec("mindspore") is None:
+        pytest.skip("needs mindspore")
+    subprocess.run([sys.executable, "-c", _GRADIENTS], check=True)
 
 
 def recording(function: Callable[[Any], Any], seen: list[Any]) -> Callable[[Any], Any]:

@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import Element, Metrics, measure
+from pytest_msprobe.numerics import Element, Metrics, cosine, measure
 
 INT64, UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
 DIGITS = Context(prec=80)
@@ -480,6 +480,12 @@ def test_chunks_change_nothing(dtype: np.dtype, data: st.DataObject) -> None:
 def test_cosine_counts_equal_chunks_too() -> None:
     tested, reference = [3.0, 4.0, 0.0, 1.0], [3.0, 4.0, 1.0, 0.0]
     assert metrics_of(tested, reference, chunk_elements=2).cosine == pytest.approx(25 / 26, abs=1e-15)
+
+
+def test_nothing_is_summed_where_both_sides_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = np.random.default_rng(5).standard_normal(1000)
+    monkeypatch.delattr(cosine, "_inner")
+    assert measure(reference.astype(np.float32), reference, off_bound=1e-4, chunk_elements=64).cosine == 1
 
 
 def test_the_first_of_equal_errors_is_named_across_chunks() -> None:
