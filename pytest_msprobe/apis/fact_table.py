@@ -38,6 +38,7 @@ Topic = Literal[
     "benchmark_levels",
     "communication",
     "elementary",
+    "elementwise",
     "index_outputs",
     "mindspore_cpu",
     "mixed_precision",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, cast
+from functools import cached_property, partial
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -44,6 +44,8 @@ FLOAT32_ERROR = 2.0**-18
 Incoming = tuple["Array | None", ...]
 #: What of an execution is compared, for these incoming gradients.
 Results = Callable[[Execution, Incoming], Sequence[Any]]
+#: Results for perturbations.
+Runs = list[tuple[Perturbation, Sequence[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ class Opinions:
         self._bench = bench
         self._results = results
         self._incoming = incoming
-        self._probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
-        self._inside_probes: list[list[tuple[Perturbation, Sequence[Any]]]] = []
+        self._probes: list[Runs] = []
+        self._arithmetic_probes: list[Runs] = []
+        self._inside_probes: list[Runs] = []
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """What a standard gets for the output at `position`."""
@@ -84,24 +87,35 @@ class Opinions:
             value = found[position] if found is not None and position < len(found) else None
             return value if getattr(value, "shape", None) == reference.shape else None
 
-        def moved(runs: list[tuple[Perturbation, Sequence[Any]]]) -> tuple[Perturbed, ...]:
+        def moved(runs: Runs) -> tuple[Perturbed, ...]:
             arrays = ((perturbation, fitting(run)) for perturbation, run in runs)
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
+
+        def results(runs: Runs) -> tuple[Array, ...]:
+            return tuple(run.result for run in moved(runs))
 
         return OutputPair(
             tested,
             reference,
             metrics,
-            accumulated_terms(self._case.call, self._incoming, [reference.size, *self._recorded_sizes]),
-            FLOAT32_ERROR if facts("elementary").of(self._case.api, self._case.call.framework) else 0.0,
+            accumulated_terms(
+                self._case.call,
+                self._incoming,
+                [reference.size, *self._recorded_sizes],
+                is_elementwise=self._is_known_as("elementwise"),
+            ),
+            FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
             lambda: moved(self._perturbed),
             lambda: moved(self._inside),
             lambda: fitting(self._second),
             self._bench.operand_roundoff,
-            lambda count: tuple(found.result for found in moved(self._probed(count))),
-            lambda: moved(self._arithmetic),
-            lambda count: tuple(found.result for found in moved(self._probed_inside(count))),
+            lambda count: results(self._probed(count)),
+            lambda count: results(self._probed_arithmetic(count)),
+            lambda count: results(self._probed_inside(count)),
         )
+
+    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
+        return facts(topic).of(self._case.api, self._case.call.framework) is not None
 
     def confusable(self, position: int) -> dict[str, Array]:
         """What the output at `position` may be by mistake, by the phrase that says so.
@@ -136,26 +150,34 @@ class Opinions:
         return [tensor.size for tensor in tensors_in(self._case.forward.outputs or ()) if tensor.size]
 
     @cached_property
-    def _perturbed(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+    def _perturbed(self) -> Runs:
         return self._with_moved_inputs(_PERTURBATIONS)
 
-    def _probed(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
+    def _probed(self, count: int) -> Runs:
         """The first `count` probes; those that were made are kept."""
-        for number in _PROBES[len(self._probes) : count] if self._is_probed else ():
-            self._probes.append(self._with_moved_inputs((number,)))
-        return [run for runs in self._probes[:count] for run in runs]
+        return self._more(self._probes, count, self._with_moved_inputs)
 
-    def _probed_inside(self, count: int) -> list[tuple[Perturbation, Sequence[Any]]]:
-        """The same with moved arithmetic."""
-        for number in _PROBES[len(self._inside_probes) : count] if self._is_probed else ():
-            self._inside_probes.append(self._with_moved_arithmetic((number,), saves_exactly=False))
-        return [run for runs in self._inside_probes[:count] for run in runs]
+    def _probed_arithmetic(self, count: int) -> Runs:
+        """The same with inputs, and what is saved for gradients, as they are, and moved arithmetic."""
+        if not self._incoming:
+            return self._probed_inside(count)  # of a forward nothing that is saved matters
+        return self._more(self._arithmetic_probes, count, partial(self._with_moved_arithmetic, saves_exactly=True))
+
+    def _probed_inside(self, count: int) -> Runs:
+        """The same with inputs as they are, and moved arithmetic."""
+        return self._more(self._inside_probes, count, self._with_moved_arithmetic)
+
+    def _more(self, made: list[Runs], count: int, make: Callable[[Sequence[int]], Runs]) -> Runs:
+        """The first `count` of the probes that `make` makes, of which some are `made`."""
+        numbers = _PROBES[len(made) : count] if self._is_probed else ()
+        made.extend(make((number,)) for number in numbers)
+        return [run for runs in made[:count] for run in runs]
 
     @property
     def _is_probed(self) -> bool:
         return max(float_elements(self._case.call), *self._recorded_sizes, 0) <= _MOST_PROBED
 
-    def _with_moved_inputs(self, numbers: Sequence[int]) -> list[tuple[Perturbation, Sequence[Any]]]:
+    def _with_moved_inputs(self, numbers: Sequence[int]) -> Runs:
         found = []
         held, operands = self._held, self._bench.operand_roundoff
         for number in numbers:
@@ -194,20 +216,11 @@ class Opinions:
         return self._ask(self._bench.engine, call, incoming, str(perturbation))
 
     @cached_property
-    def _inside(self) -> list[tuple[Perturbation, Sequence[Any]]]:
+    def _inside(self) -> Runs:
         """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
-        return self._with_moved_arithmetic(_PERTURBATIONS, saves_exactly=False)
+        return self._with_moved_arithmetic(_PERTURBATIONS)
 
-    @cached_property
-    def _arithmetic(self) -> list[tuple[Perturbation, Sequence[Any]]]:
-        """The same with what is saved for gradients as it is, which the probes have moved."""
-        if not self._incoming:
-            return self._inside  # of a forward nothing that is saved matters
-        return self._with_moved_arithmetic(_PERTURBATIONS, saves_exactly=True)
-
-    def _with_moved_arithmetic(
-        self, numbers: Sequence[int], *, saves_exactly: bool
-    ) -> list[tuple[Perturbation, Sequence[Any]]]:
+    def _with_moved_arithmetic(self, numbers: Sequence[int], *, saves_exactly: bool = False) -> Runs:
         found = []
         for number in numbers:
             perturbation = Perturbation(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Any
 
 import numpy as np
@@ -118,19 +118,30 @@ class Perturbation:
         return ~(_random_bits(2, 0, shape) ^ same_before)
 
 
-def accumulated_terms(call: Call, incoming: Sequence[Array | None], output_sizes: Sequence[int]) -> int:
+def accumulated_terms(
+    call: Call, incoming: Sequence[Array | None], output_sizes: Sequence[int], *, is_elementwise: bool = False
+) -> int:
     """How many terms one element of the outputs, or of the gradients for `incoming`, may sum up; at least 1.
 
-    A reduction sums input size / output size terms, a product of matrices, (m, k) by (k, n), k = sqrt(mk * kn / mn),
-    and a normalisation as many as a dimension is long. The largest of all such figures.
+    A reduction sums input size / output size terms, and so does the gradient of what was broadcast. What is not
+    elementwise may be a product of matrices as well, (m, k) by (k, n), k = sqrt(mk * kn / mn), or a normalisation,
+    which sums as many as a dimension is long. The largest of all such figures.
     """
     arrays = [*_inexact(call), *(array for array in incoming if array is not None and _is_inexact(array))]
-    sizes = [array.size for array in arrays]
-    longest = max((length for array in arrays for length in array.shape), default=1)
     smallest = max(1, min(output_sizes, default=1))
-    reduced = max(sizes, default=1) / smallest
-    contracted = max((math.sqrt(a * b / smallest) for a, b in combinations(sizes, 2)), default=1.0)
+    reduced = max((array.size for array in arrays), default=1) / smallest
+    if is_elementwise:
+        return max(1, math.ceil(reduced))
+    longest = max((length for array in arrays for length in array.shape), default=1)
+    contracted = max((_contracted(*pair, smallest) for pair in combinations(arrays, 2)), default=1.0)
     return max(1, longest, math.ceil(reduced), math.ceil(contracted))
+
+
+def _contracted(left: Array, right: Array, size: int) -> float:
+    """How many terms an element of a product of (batches of) matrices sums up, given the size of the product."""
+    leading = zip(left.shape[:-2], right.shape[:-2])
+    batch = math.prod(a for a, _ in takewhile(lambda lengths: lengths[0] == lengths[1], leading))
+    return math.sqrt(left.size * right.size / (size * max(1, batch)))
 
 
 def float_elements(call: Call) -> int:

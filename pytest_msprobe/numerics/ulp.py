@@ -73,9 +73,19 @@ def in_spacings(
     return binades
 
 
+def spacings(magnitude: npt.NDArray[np.float64], format_: FloatFormat) -> npt.NDArray[np.float64]:
+    """The distance of each value to the next larger one."""
+    return _binades(magnitude, format_) * 2.0**-format_.mantissa_bits
+
+
 def _in_binades(
     difference: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64], format_: FloatFormat
 ) -> npt.NDArray[np.float64]:
-    binade = (magnitude.view(np.int64) & _EXPONENT_BITS).view(np.float64)
-    np.maximum(binade, format_.smallest_normal, out=binade)
+    binade = _binades(magnitude, format_)
     return np.divide(difference, binade, out=binade)
+
+
+def _binades(magnitude: npt.NDArray[np.float64], format_: FloatFormat) -> npt.NDArray[np.float64]:
+    """The largest power of 2 that each is not below, and that of no subnormal."""
+    binade = (magnitude.view(np.int64) & _EXPONENT_BITS).view(np.float64)
+    return np.maximum(binade, format_.smallest_normal, out=binade)

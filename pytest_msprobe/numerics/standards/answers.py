@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 from pytest_msprobe.numerics.standards.output_pair import Perturbed
-from pytest_msprobe.numerics.standards.sensitivity import Scatter, Sensitivity, without_jumps
+from pytest_msprobe.numerics.standards.sensitivity import Scatter, Sensitivity, Typical, Typicals, without_jumps
 from pytest_msprobe.numerics.ulp import FloatFormat
 
 Floats = npt.NDArray[np.float64]
@@ -19,6 +19,10 @@ Floats = npt.NDArray[np.float64]
 #: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
 #: inputs twice, and a quarter for what the probes did not meet.
 _PROBED = 2.25
+
+
+#: So many more results, for inputs or arithmetic that are off.
+Probes = Callable[[int], tuple[npt.NDArray[Any], ...]]
 
 
 class Factors(NamedTuple):
@@ -37,13 +41,38 @@ class Answers:
         sensitivity: what they say of the output as a whole.
     """
 
-    def __init__(self, runs: Sequence[Perturbed], reference: npt.NDArray[Any], format_: FloatFormat) -> None:
-        """Of `runs` to the benchmark's `reference`, all in reach of a format."""
+    def __init__(
+        self,
+        runs: Sequence[Perturbed],
+        probes: Probes,
+        reference: npt.NDArray[Any],
+        format_: FloatFormat,
+        *,
+        is_for_all: bool = False,
+    ) -> None:
+        """Of `runs`, and of `probes` where it comes to that, to the benchmark's `reference`, in reach of a format.
+
+        What they move `is_for_all` where every device rounds it, and not only one that is less exact than most.
+        """
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
+        self._ask = probes
+        self._reference = reference.reshape(-1)
         self.format = format_
+        self._is_for_all = is_for_all
         self.is_known = bool(runs)
-        self.sensitivity = self._settled(reference.reshape(-1))
+        self.sensitivity = self._settled(self._reference)
+
+    def near(self) -> Answers:
+        """With nothing forgiven beyond what the runs themselves have shown."""
+        return NearAnswers(self)
+
+    def probed(self, count: int) -> Answers:
+        """With so many probes, where there are any."""
+        probes = self._ask(count) if self.is_known else ()
+        if not probes:
+            return self
+        return ProbedAnswers(self, probes, self._reference, is_for_all=self._is_for_all)
 
     def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
         """Per element of a chunk how far one rounding error of everything that was moved takes it."""
@@ -110,20 +139,44 @@ class ProbedAnswers(NearAnswers):
     allowance for that is too much for all others. The largest move of many probes is neither.
     """
 
-    def __init__(self, answers: Answers, probes: Sequence[npt.NDArray[Any]], reference: npt.NDArray[Any]) -> None:
-        """Of `probes` to the benchmark's `reference`; `answers` has those to the two runs."""
+    def __init__(
+        self,
+        answers: Answers,
+        probes: Sequence[npt.NDArray[Any]],
+        reference: npt.NDArray[Any],
+        *,
+        is_for_all: bool,
+    ) -> None:
+        """Of `probes` to the benchmark's flat `reference`; `answers` has those to the two runs.
+
+        Of what `is_for_all` an element whose probes are all small by chance is forgiven what is typical: among many
+        elements there are some.
+        """
         super().__init__(answers)
         self._probes = [probe.reshape(-1) for probe in probes]
-        self._slope = self._largest_slope(reference.reshape(-1))
+        self._slope = self._largest_slope(reference)
+        self._typical = self._typical_move(reference) if is_for_all else Typical()
 
     def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
         """`_PROBED` times the largest move of a probe."""
+        largest = self._largest_move(start, reference)
+        wide = self.answers.forgiven(start, reference, response, factors)
+        forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
+        # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
+        return np.where((wide == 0) | np.isinf(largest), wide, forgiven)
+
+    def _largest_move(self, start: int, reference: npt.NDArray[Any]) -> Floats:
         largest = np.full(reference.shape, -np.inf)
         for probe in self._probes:
             np.fmax(largest, np.abs(self._probe_move(probe, start, reference)), out=largest)
-        wide = self.answers.forgiven(start, reference, response, factors)
-        # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
-        return np.where((wide == 0) | np.isinf(largest), wide, _PROBED * largest)
+        return largest
+
+    def _typical_move(self, reference: npt.NDArray[Any]) -> Typical:
+        typicals = Typicals()
+        for start in range(0, reference.size, CHUNK_ELEMENTS):
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            typicals.add(magnitude_of(chunk), self._largest_move(start, chunk))
+        return typicals.settled()
 
     def scaling(self, factors: Factors) -> float:
         """`_PROBED` times the largest scaling by a probe."""

@@ -6,7 +6,7 @@ docs/standards.md derives the model, states its assumptions and says where it fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,8 +20,7 @@ from pytest_msprobe.numerics.one_sidedness import NEARLY_ALL, OneSided, find_one
 from pytest_msprobe.numerics.standards.answers import (
     Answers,
     Factors,
-    NearAnswers,
-    ProbedAnswers,
+    Probes,
     in_reach,
     magnitude_of,
     widened,
@@ -29,13 +28,15 @@ from pytest_msprobe.numerics.standards.answers import (
 from pytest_msprobe.numerics.standards.elements import judge_plain, settled
 from pytest_msprobe.numerics.standards.excess import Excess
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
-from pytest_msprobe.numerics.ulp import FloatFormat, float_format, part_dtype, unit_roundoff
+from pytest_msprobe.numerics.ulp import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.wording import count_of, number, position, values
 
 Floats = npt.NDArray[np.float64]
 _FLOAT32_ROUNDOFF = 2.0**-24
-#: Five standard deviations of the error of summing n terms one by one are 5 * 0.3 * sqrt(n) * u times their norm.
-_SUMMATION = 1.5
+#: Adding n terms one by one rounds n - 1 partial sums, each by 0.41 u of itself in the root mean square. They are part
+#: of the result and a random walk, hypot(result / sqrt(3), norm of the terms / sqrt(6)) in the mean: five times that.
+_SUMMATION = 1.2
+_ROOT_HALF = math.sqrt(0.5)
 #: An error so many times its tolerance is none that more probes explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -100,59 +101,41 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        format_ = float_format(part_dtype(pair.tested.dtype))
-        inputs = Answers(() if self.has_exact_inputs else pair.perturbed(), pair.reference, format_)
-        if not self.has_exact_inputs:
-            search, found = self._probed_inputs(pair, [inputs])
-            if found.is_pass:
-                return search, found
-        inside = Answers(pair.rounded_inside(), pair.reference, format_)
         if self.has_exact_inputs:
-            return self._probed_inside(pair, inputs, inside)
-        return self._probed_inputs(pair, [inputs, inside] if inside.is_known else [inputs])
+            return self._probed(pair, [self._inside(pair, pair.inside_probes)])
+        inputs = Answers(pair.perturbed(), pair.probes, pair.reference, self._format(pair))
+        search, found = self._probed(pair, [inputs])
+        if found.is_pass:
+            return search, found
+        # What is saved for gradients is moved with the inputs: it is not forgiven twice.
+        inside = self._inside(pair, pair.arithmetic_probes)
+        return self._probed(pair, [inputs, inside]) if inside.is_known else (search, found)
 
-    def _probed_inputs(self, pair: OutputPair, answers: list[Answers]) -> tuple[_Search, Judgement]:
-        """The search with these answers, more closely where only moved inputs explain the error."""
+    def _inside(self, pair: OutputPair, probes: Probes) -> Answers:
+        return Answers(pair.rounded_inside(), probes, pair.reference, self._format(pair), is_for_all=True)
+
+    def _format(self, pair: OutputPair) -> FloatFormat:
+        return float_format(part_dtype(pair.tested.dtype))
+
+    def _probed(self, pair: OutputPair, answers: list[Answers]) -> tuple[_Search, Judgement]:
+        """The search with two runs of each kind, and with more of them where these do not settle it."""
         search = _Search(pair, self, answers)
         found = search.judgement()
-        inputs, *inside = answers
-        if not found.is_pass or not inputs.is_known:
+        if not self._is_near(found) or _Search(pair, self, [one.near() for one in answers]).judgement().is_pass:
             return search, found
-        # What is saved for gradients was moved with the inputs: it is not forgiven twice.
-        arithmetic = [Answers(pair.rounded_arithmetic(), pair.reference, inputs.format)] if inside else []
-        if _Search(pair, self, [NearAnswers(inputs), *arithmetic]).judgement().is_pass:
-            return search, found
-        return self._probed(pair, (search, found), pair.probes, inputs, lambda probed: [probed, *arithmetic])
-
-    def _probed_inside(self, pair: OutputPair, inputs: Answers, inside: Answers) -> tuple[_Search, Judgement]:
-        """The search with moved arithmetic, more closely where two runs do not settle it."""
-        search = _Search(pair, self, [inputs, inside])
-        found = search.judgement()
-        if not inside.is_known or found.ratio is None or found.ratio > _HOPELESS:
-            return search, found
-        near = _Search(pair, self, [inputs, NearAnswers(inside)])
-        if near.judgement().is_pass:
-            return search, found
-        return self._probed(pair, (search, found), pair.inside_probes, inside, lambda probed: [inputs, probed])
-
-    def _probed(
-        self,
-        pair: OutputPair,
-        before: tuple[_Search, Judgement],
-        ask: Callable[[int], tuple[npt.NDArray[Any], ...]],
-        answers: Answers,
-        beside: Callable[[Answers], list[Answers]],
-    ) -> tuple[_Search, Judgement]:
-        """The search with `answers` made closer by the probes that `ask` gives, `beside` the other answers."""
-        search, found = before
         for count in _PROBES:
-            probes = ask(count)
-            if probes:
-                search = _Search(pair, self, beside(ProbedAnswers(answers, probes, pair.reference)))
-                found = search.judgement()
+            closer = [one.probed(count) for one in answers]
+            if closer == answers:
+                break
+            search = _Search(pair, self, closer, is_close=True)
+            found = search.judgement()
             if found.is_pass:
                 break
         return search, found
+
+    def _is_near(self, found: Judgement) -> bool:
+        """Whether more runs may change what two have found."""
+        return found.is_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +149,17 @@ class Fused(BackwardError):
     name: ClassVar[str] = "fused"
     has_exact_inputs: ClassVar[bool] = True
 
+    def _is_near(self, found: Judgement) -> bool:
+        return found.ratio is not None and found.ratio <= _HOPELESS
+
 
 class _Search:
     """Looks for what no rounding explains in one output."""
 
-    def __init__(self, pair: OutputPair, standard: BackwardError, answers: list[Answers]) -> None:
+    def __init__(
+        self, pair: OutputPair, standard: BackwardError, answers: list[Answers], *, is_close: bool = False
+    ) -> None:
+        self._is_close = is_close
         self._pair = pair
         self._standard = standard
         self._answers = answers
@@ -179,15 +168,14 @@ class _Search:
         self._roundoff = unit_roundoff(pair.tested.dtype)
         self._input_roundoff = pair.operand_roundoff or self._roundoff
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
-        self._computing = self._computing_roundoff()
+        self._kernel, self._summation = self._kernel_error(), self._summation_error()
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
         excess = Excess()
         for start, tested, reference in self._chunks():
             responses = [answers.responses(start, reference) for answers in self._answers]
-            magnitude = magnitude_of(reference)
-            rounding = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
+            rounding = self._rounding(magnitude_of(reference))
             bounds = rounding, np.sum(responses, axis=0), self._tolerance(start, reference, responses)
             excess.add(start, _error(tested, reference), bounds)
             excess.add_projection(reference, tested)
@@ -207,7 +195,7 @@ class _Search:
 
     def _slope_limit(self, excess: Excess) -> float:
         """How much rounding scales the output as a whole."""
-        limit = 2 * self._standard.rounding * self._roundoff + self._computing
+        limit = 2 * self._standard.rounding * self._roundoff + self._kernel + self._summation
         limit += sum(answers.scaling(self._factors) for answers in self._answers)
         return limit + self._flushed / max(excess.size, _TINY)
 
@@ -243,19 +231,33 @@ class _Search:
 
     def _tolerance(self, start: int, reference: npt.NDArray[Any], responses: list[Floats]) -> Floats:
         magnitude = magnitude_of(reference)
-        tolerance: Floats = 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
-        tolerance += self._computing * (responses[0] / self._input_roundoff + magnitude)
-        for answers, response in zip(self._answers, responses):
-            tolerance += answers.forgiven(start, reference, response, self._factors)
+        tolerance = self._rounding(magnitude)
+        terms = 0.0 if self._standard.has_exact_inputs else responses[0] / self._input_roundoff
+        tolerance += self._kernel * (terms + magnitude)
+        summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
+        inputs, *others = (
+            answers.forgiven(start, reference, response, self._factors)
+            for answers, response in zip(self._answers, responses)
+        )
+        by_chance = np.hypot(inputs, summation)
+        for inside in others:
+            by_chance = (np.hypot if self._is_close else np.add)(by_chance, inside)
+        tolerance += by_chance
         return tolerance
 
-    def _computing_roundoff(self) -> float:
-        """Relative error of the terms of an element: their summation and the functions that they are made with."""
+    def _rounding(self, magnitude: Floats) -> Floats:
+        return self._standard.rounding * spacings(magnitude, self._format) + self._flushed
+
+    def _kernel_error(self) -> float:
+        """Relative error of the functions that the terms of an element are made with."""
         # float64 is computed with better functions than the wide ones of shorter types.
-        kernel = self._pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        return self._pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+
+    def _summation_error(self) -> float:
+        """Relative error of adding up the terms of an element."""
         if self._answers[0].sensitivity.is_single and not self._standard.has_exact_inputs:
-            return kernel
-        return kernel + _SUMMATION * math.sqrt(self._pair.accumulated) * min(self._roundoff, _FLOAT32_ROUNDOFF)
+            return 0.0
+        return _SUMMATION * math.sqrt(self._pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
 
     def _chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
         """Flat start, tested and reference values in reach of the dtype."""

@@ -57,7 +57,7 @@ class OutputPair:
         probes: so many results for inputs that are each off by exactly one rounding error, up or down at random; none
             where the benchmark could not be run on them, or is too large for so many runs.
         inside_probes: more results of the kind of `rounded_inside`.
-        rounded_arithmetic: `rounded_inside` with what the forward saves for its gradients as it is.
+        arithmetic_probes: the same with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine; None without one.
     """
 
@@ -71,7 +71,7 @@ class OutputPair:
     second_opinion: Callable[[], Array | None] = _no_opinion
     operand_roundoff: float | None = None
     probes: Callable[[int], tuple[Array, ...]] = _no_probes
-    rounded_arithmetic: Callable[[], tuple[Perturbed, ...]] = _none
+    arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
 
 

@@ -29,20 +29,65 @@ _JUMP_OF_CONSTANT = 2.0**-4
 
 
 @dataclass(frozen=True, slots=True)
+class Typical:
+    """The typical change of an element.
+
+    Attributes:
+        absolute: where changes are about as large everywhere; else 0.
+        relative: relative to the element, where that is the more uniform; else 0.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def floor(self, magnitude: Floats) -> Floats:
+        """That of elements of these magnitudes."""
+        return self.absolute + self.relative * magnitude
+
+
+class Typicals:
+    """Gathers changes, chunk by chunk, for their geometric mean.
+
+    One element with a huge change must not raise the floor under all the others.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._absolute = np.zeros(2)
+        self._relative = np.zeros(2)
+
+    def add(self, magnitude: Floats, change: Floats) -> None:
+        """Take a chunk of elements of these magnitudes into account."""
+        used = (change > 0) & (magnitude > 0) & np.isfinite(magnitude)
+        logarithms = np.log(change[used])
+        self.count += logarithms.size
+        self._absolute += logarithms.sum(), np.square(logarithms).sum()
+        logarithms -= np.log(magnitude[used])
+        self._relative += logarithms.sum(), np.square(logarithms).sum()
+
+    def settled(self) -> Typical:
+        """The typical change, once all chunks are in: absolute or relative, whichever varies less."""
+        if not self.count:
+            return Typical()
+        absolute, relative = (sums / self.count for sums in (self._absolute, self._relative))
+        if relative[1] - relative[0] ** 2 < absolute[1] - absolute[0] ** 2:
+            return Typical(relative=math.exp(relative[0]))
+        return Typical(absolute=math.exp(absolute[0]))
+
+
+@dataclass(frozen=True, slots=True)
 class Sensitivity:
     """What is known of the whole output.
 
     Attributes:
         is_single: each element answers to one input element only, so that changes cannot have cancelled by chance.
-        absolute_floor: typical change, where changes are about as large everywhere; else 0.
-        relative_floor: typical change relative to the element, where that is the more uniform; else 0.
+        typical: the typical change of an element where it is not.
         slope: how much the output as a whole is scaled by a perturbation, relative to 1.
         is_constant: nearly no element answers at all, as those of floor: the few that do sit at a jump.
     """
 
     is_single: bool
-    absolute_floor: float = 0.0
-    relative_floor: float = 0.0
+    typical: Typical = Typical()
     slope: float = 0.0
     is_constant: bool = False
 
@@ -53,7 +98,8 @@ class Sensitivity:
         """
         if not changes:
             return np.zeros_like(magnitude)
-        floor = self.absolute_floor + self.relative_floor * magnitude
+        # That of the larger of two normal moves is 0.85 standard deviations.
+        floor = _FLOOR * self.typical.floor(magnitude)
         largest = _extreme(np.fmax, changes)
         if self.is_constant:
             largest[largest > _JUMP_OF_CONSTANT * magnitude] = math.nan
@@ -68,9 +114,7 @@ class Scatter:
         self._alike = 0
         self._nonzero = 0
         self._changed = 0
-        self._count = 0
-        self._absolute = np.zeros(2)
-        self._relative = np.zeros(2)
+        self._typicals = Typicals()
         self._squares = 0.0
         self._projections: list[float] = []
 
@@ -89,25 +133,15 @@ class Scatter:
         self._projections = self._projections or [0.0] * len(moves)
         for number, move in enumerate(moves):
             self._projections[number] += float(np.vdot(settled, np.where(np.isnan(move), 0, move)).real)
-        used = (largest > 0) & (magnitude > 0) & is_finite
-        logarithms = np.log(largest[used])
-        self._count += logarithms.size
-        self._absolute += logarithms.sum(), np.square(logarithms).sum()
-        logarithms -= np.log(magnitude[used])
-        self._relative += logarithms.sum(), np.square(logarithms).sum()
+        self._typicals.add(magnitude, largest)
 
     def settled(self) -> Sensitivity:
         """The sensitivity of the output, once all chunks are in."""
         slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
         is_constant = self._changed <= _FEW_ANSWER * self._nonzero
-        if is_constant or self._count == 0 or _is_nearly_all(self._alike, self._changed):
+        if is_constant or self._typicals.count == 0 or _is_nearly_all(self._alike, self._changed):
             return Sensitivity(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
-        absolute, relative = (sums / self._count for sums in (self._absolute, self._relative))
-        # Geometric means: one element with a huge change must not raise the floor under all the others. That of the
-        # larger of two normal moves is 0.85 standard deviations.
-        if relative[1] - relative[0] ** 2 < absolute[1] - absolute[0] ** 2:
-            return Sensitivity(is_single=False, relative_floor=_FLOOR * math.exp(relative[0]), slope=slope)
-        return Sensitivity(is_single=False, absolute_floor=_FLOOR * math.exp(absolute[0]), slope=slope)
+        return Sensitivity(is_single=False, typical=self._typicals.settled(), slope=slope)
 
 
 def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]], size: float) -> None:
