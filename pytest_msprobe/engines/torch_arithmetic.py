@@ -22,8 +22,9 @@ from pytest_msprobe.engines.torch_decompositions import decompositions
 _ELEMENTARY_FACTOR = 4.0
 #: Uniform errors of this width have the standard deviation 1.
 _WIDTH = math.sqrt(3.0)
-#: Standard deviation of the error of adding n terms one by one, in roundings of their norm over sqrt(n).
-_SUMMATION = 0.3
+#: Standard deviation of the error of adding n terms one by one, over sqrt(n): in roundings of the norm of the terms
+#: where they cancel, and of the result where they do not.
+_SUMMATION, _GROWTH = 0.3, 0.24
 #: Random factors that are drawn once and used again; a prime, so that no row of a tensor meets the same ones twice.
 _POOL = 65_521
 #: Decompositions may use what is decomposed itself.
@@ -60,7 +61,15 @@ _SUMS = {
     "index_add": 3,
     "scatter_add": 3,
 }
-
+#: What changes each element of an n by n matrix up to n times on the way to its result.
+_FACTORISATIONS = frozenset(
+    """
+    linalg_inv_ex linalg_cholesky_ex cholesky cholesky_inverse _cholesky_solve_helper _linalg_solve_ex linalg_lu
+    linalg_lu_factor_ex linalg_lu_solve linalg_solve_triangular triangular_solve linalg_ldl_factor_ex linalg_ldl_solve
+    _linalg_det _linalg_slogdet _linalg_svd _linalg_eigh _linalg_eigvals linalg_eig linalg_qr linalg_lstsq
+    linalg_matrix_exp linalg_householder_product geqrf ormqr
+    """.split()
+)
 
 #: Sums of rows that meet in one place, by the operand that says where each goes.
 _INDEXED = {"embedding_dense_backward": 1, "index_add": 2}
@@ -93,10 +102,13 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         kind = name.rstrip("_")
         if kind in _SUMS:
             return self._sum(func, _SUMS[kind], args, kwargs)
+        if kind in _FACTORISATIONS:
+            args = tuple(self._changed(operand) for operand in args)
         returned = func(*args, **kwargs)
         if kind in _ELEMENTARY and not (kind == "pow" and _is_whole(args[1])):
             return self._moved(returned, _ELEMENTARY_FACTOR * self._roundoff)
-        return self._moved(returned, self._roundoff) if kind in _ARITHMETIC | _ELEMENTARY else returned
+        is_moved = kind in _ARITHMETIC | _ELEMENTARY | _FACTORISATIONS
+        return self._moved(returned, self._roundoff) if is_moved else returned
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = decompositions().get(func)
@@ -115,10 +127,18 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
     def _sum(self, func: Any, position: int, args: Any, kwargs: Any) -> Any:
         """A sum whose terms are off by as much as adding them one by one leaves."""
         operand = args[position]
-        if _is_float64(operand):
-            spread = self._roundoff * max(1.0, _SUMMATION * math.sqrt(_terms(func, args, operand)))
-            args = (*args[:position], self._moved(operand.clone(), spread), *args[position + 1 :])
-        return self._moved(func(*args, **kwargs), self._roundoff)
+        if not _is_float64(operand):
+            return self._moved(func(*args, **kwargs), self._roundoff)
+        length = math.sqrt(_terms(func, args, operand))
+        terms = self._moved(operand.clone(), self._roundoff * max(1.0, _SUMMATION * length))
+        args = (*args[:position], terms, *args[position + 1 :])
+        return self._moved(func(*args, **kwargs), self._roundoff * max(1.0, _GROWTH * length))
+
+    def _changed(self, operand: Any) -> Any:
+        """A matrix that is off by as much as rounding it once for each of its rows leaves."""
+        if not _is_float64(operand) or operand.dim() < 2:
+            return operand
+        return self._moved(operand.clone(), self._roundoff * math.sqrt(operand.shape[-1]))
 
     def _moved(self, returned: Any, spread: float) -> Any:
         """`returned` with every float64 tensor in it moved in place: nobody else holds a fresh result yet."""

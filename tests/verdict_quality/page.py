@@ -44,6 +44,9 @@ One fault at a time in one ideal output or gradient, in records whose ideal outp
   from a device that rounds its inputs once; catching it is luck.
 - *Kept*: larger, but rounding what the forward keeps for its gradients moves the exact result as far: tanh's gradient
   is 1 - y² of the y that a device has stored. No rule can tell these either.
+- *Inside*: larger, but moving each result of float32 arithmetic inside the operation by up to one rounding moves the
+  exact result as far ([Monte Carlo arithmetic](standards.md#backward-error)), sums by what adding their terms one by
+  one leaves. The honest kernels above are as far off.
 - *Kernels*: float32 results of exp, log and the like that are off by no more than MindSpore's own exp on CPU is, up to
   41 roundings of element and input, 7 in the root mean square.
 - *Visible*: all others. The columns to the right split them by their size, in roundings of the element and of the
@@ -59,7 +62,8 @@ Visible faults that were caught, by kind. Rounding towards zero counts from 64 e
 
 The honest kernels again, with intermediate results (scores, sums, means, exponentials) rounded to the half dtype of
 their tensors, where that shows in the result. Where it stays below what rounding of the inputs does no rule can tell,
-unless inputs are known to be exact (`fused`).
+unless inputs are known to be exact (`fused`). *Kept* are apart here as well: gradients that are no further off than
+rounding of what the forward keeps takes those of exact inputs.
 
 {narrow}
 

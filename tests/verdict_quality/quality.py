@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from verdict_quality.dumps import write_dump
@@ -19,7 +20,7 @@ from verdict_quality.large import large_samples
 from verdict_quality.naming import is_named
 from verdict_quality.recordings import Recording, Results, record
 from verdict_quality.samples import DTYPES, opinfo_samples, seed_of
-from verdict_quality.sizes import Envelopes, Size, envelopes, size_of
+from verdict_quality.sizes import NOTHING, Envelopes, Size, envelopes, kept_envelope, size_of
 from verdict_quality.target import Target
 
 from msprobe_collector.dump_format import Direction
@@ -85,7 +86,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On one record as a device returned it."""
+    """On one record as a device returned it.
+
+    `is_kept`: whether what is wrong with it is no more than rounding of what the forward keeps leaves.
+    """
 
     standard: str
     dtype: str
@@ -93,6 +97,7 @@ class Verdict:
     record: str
     status: Status
     reason: str
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +191,37 @@ def _measured(wanted: Slice, dtype: str, recordings: Sequence[Recording], folder
             found = list(_all_verdicts(other, [recording for recording, _ in pairs], wanted, dtype, device))
             if device == "narrow":
                 right = honest_recordings(DTYPES[dtype], wanted.holds_kernel, seeds=_SEEDS, material=wanted.material)
-                wrong = {name for pair, (_, honest) in zip(pairs, right) for name in visibly_wrong(*pair, honest)}
-                found = [verdict for verdict in found if verdict.record in wrong]
+                wrong = dict(chain.from_iterable(visibly_wrong(*pair, kept) for pair, (_, kept) in zip(pairs, right)))
+                found = [replace(v, is_kept=wrong[v.record]) for v in found if v.record in wrong]
             verdicts += found
     return Figures(tuple(verdicts), tuple(planted))
 
 
-def visibly_wrong(recording: Recording, results: Results, honest: Results) -> Iterator[str]:
-    """Records of a call (`Mint.sum.5000.forward`) where some element of `results` is beyond its `honest` neighbour."""
+def visibly_wrong(recording: Recording, results: Results, honest: Results) -> Iterator[tuple[str, bool]]:
+    """Records of a call (`Mint.sum.5000.forward`) where some element of `results` is beyond its `honest` neighbour.
+
+    And whether rounding of what the forward keeps for its gradients, for exact inputs, moves every element as far.
+    """
     outputs = [(found.value, right.value) for found, right in zip(results.outputs, honest.outputs)]
-    for direction, pairs in (("forward", outputs), ("backward", list(zip(results.gradients, honest.gradients)))):
-        arrays = [(np.asarray(f), np.asarray(r)) for f, r in pairs if isinstance(r, np.ndarray)]
-        if any(size_of(faulty, right, Envelopes(0.0, 0.0)).is_observable for faulty, right in arrays):
-            yield f"{recording.name}.{direction}"
+    directions: dict[Direction, list[tuple[Any, Any]]] = {
+        "forward": outputs,
+        "backward": list(zip(results.gradients, honest.gradients)),
+    }
+    for direction, pairs in directions.items():
+        arrays = [
+            (place, np.asarray(f), np.asarray(r)) for place, (f, r) in enumerate(pairs) if isinstance(r, np.ndarray)
+        ]
+        wrong = [(place, found) for place, found, right in arrays if size_of(found, right, NOTHING).is_observable]
+        if wrong:
+            name = f"{recording.name}.{direction}"
+            is_kept = direction == "backward" and all(_is_kept(recording, place, found) for place, found in wrong)
+            yield name, is_kept
+
+
+def _is_kept(recording: Recording, place: int, found: Array) -> bool:
+    target = Target(recording, "backward", place, np.random.default_rng(seed_of(recording.name, place)))
+    envelope = kept_envelope(target)
+    return not size_of(found, target.right, Envelopes(envelope, envelope, envelope)).is_visible
 
 
 def _all_verdicts(
@@ -261,7 +284,7 @@ def _size(fault: str, faulty: Array, right: Array, moved: Envelopes) -> Size:
     if fault != _TRUNCATED:
         return size_of(faulty, right, moved)
     shown = np.unique(right[faulty != right]).size
-    return Size(np.inf, np.inf) if shown >= _LEAST_TRUNCATED else Size(0.0, 0.0, 0.0)
+    return Size(np.inf, np.inf) if shown >= _LEAST_TRUNCATED else Size(0.0, 0.0, 0.0, 0.0)
 
 
 def _faulty(

@@ -22,7 +22,7 @@ _BOUNDS = (2, 8, 64)
 EXP_ROUNDINGS = 41.0
 #: Names in one cell; `lists` has them all.
 _SHOWN = 12
-_KINDS = ("hidden", "kept", "kernels", "visible")
+_KINDS = ("hidden", "kept", "inside", "kernels", "visible")
 _SHAPES: dict[str, Callable[[str], bool]] = {"small": lambda record: not is_large(record), "large": is_large}
 _DEVICE_TEXT = {
     "ideal": "ideal",
@@ -50,7 +50,18 @@ def beyond_inputs(planted: Iterable[Planted]) -> list[Planted]:
 
 def visible(planted: Iterable[Planted]) -> list[Planted]:
     """Those of them that are no error of a good device either."""
-    return [one for one in beyond_inputs(planted) if not one.size.is_kept and not is_within_kernel(one)]
+    return [one for one in beyond_inputs(planted) if _kind(one) == "visible"]
+
+
+def _kind(one: Planted) -> str:
+    """Which of `_KINDS` an observable fault is of."""
+    if not one.size.is_visible:
+        return "hidden"
+    if one.size.is_kept:
+        return "kept"
+    if one.size.is_inside:
+        return "inside"
+    return "kernels" if is_within_kernel(one) else "visible"
 
 
 def is_within_kernel(one: Planted) -> bool:
@@ -82,9 +93,9 @@ def narrow_table(figures: Figures) -> str:
     narrow = [verdict for verdict in figures.verdicts if verdict.device == "narrow"]
     rows = []
     for (standard, dtype), group in _grouped(narrow, lambda v: (v.standard, v.dtype)):
-        caught = len(false_alarms(group))
-        rows.append((standard, dtype, len(group), f"{caught} ({_share(caught, len(group))})"))
-    return _table(("standard", "dtype", "records", "error"), rows)
+        kept, others = ([v for v in group if v.is_kept == is_kept] for is_kept in (True, False))
+        rows.append((standard, dtype, _failed(kept), _failed(others)))
+    return _table(("standard", "dtype", "kept: error", "others: error"), rows)
 
 
 def naming_table(figures: Figures) -> str:
@@ -108,14 +119,11 @@ def fault_table(figures: Figures) -> str:
         for shapes, holds in _SHAPES.items():
             found = [one for one in group if holds(one.record)]
             observable = [one for one in found if one.size.is_observable]
-            seen = visible(found)
-            hidden = [one for one in observable if not one.size.is_visible]
-            kept = [one for one in observable if one.size.is_kept]
-            kernels = [one for one in beyond_inputs(found) if not one.size.is_kept and is_within_kernel(one)]
-            apart = (_caught(hidden), _caught(kept), _caught(kernels))
+            kinds = {kind: [one for one in observable if _kind(one) == kind] for kind in _KINDS}
+            seen = kinds["visible"]
             sizes = [_caught([one for one in seen if low < one.size.conditioned <= high]) for low, high in _ranges()]
             below = len(found) - len(observable)
-            rows.append((standard, dtype, shapes, len(found), below, *apart, _caught(seen), *sizes))
+            rows.append((standard, dtype, shapes, len(found), below, *map(_caught, kinds.values()), *sizes))
     names = tuple(f"{low:g} to {high:g}" if high < float("inf") else f"over {low:g}" for low, high in _ranges())
     columns = ("standard", "dtype", "shapes", "planted", "below rounding", *(f"{what}: caught" for what in _KINDS))
     return _table((*columns, *names), rows)
@@ -178,6 +186,11 @@ def _first(texts: Sequence[str]) -> str:
 
 def _ranges() -> list[tuple[float, float]]:
     return list(zip(_BOUNDS, (*_BOUNDS[1:], float("inf"))))
+
+
+def _failed(verdicts: Sequence[Verdict]) -> str:
+    failed = len(false_alarms(verdicts))
+    return f"{failed} of {len(verdicts)} ({_share(failed, len(verdicts))})" if verdicts else "none"
 
 
 def _caught(planted: Sequence[Planted]) -> str:

@@ -12,7 +12,7 @@ from verdict_quality.faults import CATALOGUE
 from verdict_quality.quality import Figures, Slice, measure
 from verdict_quality.recordings import record
 from verdict_quality.samples import DTYPES, Sample
-from verdict_quality.sizes import Envelopes, envelopes, size_of
+from verdict_quality.sizes import NOTHING, Envelopes, envelopes, size_of
 from verdict_quality.target import Target
 
 from pytest_msprobe.numerics.diagnosis import NOTHING_MORE
@@ -94,21 +94,21 @@ def test_the_neighbouring_number_is_two_roundings_off(dtype: str, unit: float) -
     right = np.ones(3, DTYPES[dtype])
     faulty = right.copy()
     faulty[1] = 1 + 2 * unit
-    size = size_of(faulty, right, Envelopes(0.0, 0.0))
+    size = size_of(faulty, right, NOTHING)
     assert size.roundings == pytest.approx(2, rel=1e-3)
     assert not size.is_observable
     faulty[1] = 1 + 4 * unit
-    assert size_of(faulty, right, Envelopes(0.0, 0.0)).is_visible
-    assert not size_of(faulty, right, Envelopes(4 * unit, 4 * unit)).is_visible
+    assert size_of(faulty, right, NOTHING).is_visible
+    assert not size_of(faulty, right, Envelopes(4 * unit, 4 * unit, 4 * unit)).is_visible
 
 
 def test_what_no_rounding_makes_is_infinitely_large() -> None:
     right = np.array([1.0, np.inf, np.nan], np.float32)
-    assert size_of(np.array([1.0, np.inf, np.nan], np.float32), right, Envelopes(0.0, 0.0)).roundings == 0
+    assert size_of(np.array([1.0, np.inf, np.nan], np.float32), right, NOTHING).roundings == 0
     for faulty in ([np.nan, np.inf, np.nan], [1.0, 2.0, np.nan], [1.0, np.inf, 0.0]):
-        assert size_of(np.array(faulty, np.float32), right, Envelopes(0.0, 0.0)).conditioned == math.inf
-    assert size_of(np.array([1, 2]), np.array([1, 3]), Envelopes(0.0, 0.0)).conditioned == math.inf
-    assert size_of(np.array([1, 3]), np.array([1, 3]), Envelopes(0.0, 0.0)).roundings == 0
+        assert size_of(np.array(faulty, np.float32), right, NOTHING).conditioned == math.inf
+    assert size_of(np.array([1, 2]), np.array([1, 3]), NOTHING).conditioned == math.inf
+    assert size_of(np.array([1, 3]), np.array([1, 3]), NOTHING).roundings == 0
 
 
 def test_the_envelope_is_what_rounding_the_inputs_moves() -> None:

@@ -72,10 +72,18 @@ def test_confident_rows_of_log_softmax_lose_their_digits() -> None:
 
 def test_a_sum_is_off_by_what_adding_one_by_one_leaves() -> None:
     terms = torch.ones(1_000_000, dtype=torch.float64)
-    assert relative_change(torch.sum, terms) < 10 * UNIT
+    # The partial sums are rounded a million times, each by a rounding of itself.
+    assert 10 * UNIT < relative_change(torch.sum, terms) < 1000 * UNIT
+    assert relative_change(torch.sum, terms[:10]) < 5 * UNIT
     terms[::2] = -1
     # 0 exactly; the terms are not.
     assert 10 * UNIT < run(torch.sum, terms).abs() < 1e6 * UNIT
+
+
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.linalg.svdvals, torch.linalg.cholesky, torch.linalg.det])
+def test_factorisations_round_each_element_many_times(function: Callable[..., Any]) -> None:
+    matrix = torch.eye(64, dtype=torch.float64) + 0.01
+    assert 2 * UNIT < relative_change(function, matrix).max() < 1000 * UNIT
 
 
 def test_rows_of_an_embedding_that_meet_are_a_sum() -> None:
