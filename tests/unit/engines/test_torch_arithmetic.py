@@ -80,7 +80,7 @@ def test_a_sum_is_off_by_what_adding_one_by_one_leaves() -> None:
     assert 10 * UNIT < run(torch.sum, terms).abs() < 1e6 * UNIT
 
 
-@pytest.mark.parametrize("function", [torch.linalg.inv, torch.linalg.svdvals, torch.linalg.cholesky, torch.linalg.det])
+@pytest.mark.parametrize("function", [torch.linalg.inv, torch.linalg.svdvals, torch.linalg.det])
 def test_factorisations_round_each_element_many_times(function: Callable[..., Any]) -> None:
     matrix = torch.eye(64, dtype=torch.float64) + 0.01
     assert 2 * UNIT < relative_change(function, matrix).max() < 1000 * UNIT
