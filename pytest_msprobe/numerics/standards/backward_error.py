@@ -246,7 +246,10 @@ class _Search:
         return tolerance
 
     def _rounding(self, magnitude: Floats) -> Floats:
-        return self._standard.rounding * spacings(magnitude, self._format) + self._flushed
+        """What rounding the output leaves, and the last step before where that may be of the same dtype."""
+        if self._standard.has_exact_inputs:
+            return self._standard.rounding * spacings(magnitude, self._format) + self._flushed
+        return 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
 
     def _kernel_error(self) -> float:
         """Relative error of the functions that the terms of an element are made with."""

@@ -98,7 +98,7 @@ def test_a_scaling_too_small_for_any_single_element_fails() -> None:
 
 def test_noise_that_uses_up_every_tolerance_fails() -> None:
     x = normal(11, 4096)
-    tested = (x * (1 + 0.57 * 2.0**-22 * (-1.0) ** np.arange(x.size))).astype(np.float32)
+    tested = (x * (1 + 0.65 * 2.0**-22 * (-1.0) ** np.arange(x.size))).astype(np.float32)
     assert "of their tolerances" in judge(lambda value: value * 1.0, [x], tested).reasons[0]
 
 
