@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import parse_api_name
-from pytest_msprobe.cases.perturbation import Perturbation, float_elements
+from pytest_msprobe.cases.perturbation import Perturbation, accumulated_terms, float_elements
 from pytest_msprobe.engines.protocol import Call
 
 ONES = np.ones(1000, np.float32)
@@ -36,3 +36,24 @@ def test_arithmetic_inside_moves_with_and_without_what_is_saved() -> None:
 
 def test_elements_of_all_tensors_of_floats_count() -> None:
     assert float_elements(CALL) == 2000
+
+
+@pytest.mark.parametrize(
+    ("shapes", "output", "terms"),
+    [
+        ([(4, 9), (9, 4)], 16, 9),  # a product, of as many terms as the longest dimension
+        ([(8, 4, 3), (8, 3, 4)], 8 * 16, 8),  # a batch counts as a dimension, and not again in the contraction
+        ([(2, 64), (64, 2)], 4, 64),
+        ([(30, 40)], 1, 1200),  # a sum
+        ([(3, 5)], 15, 5),  # a normalisation of rows
+    ],
+)
+def test_terms_that_an_element_sums_up(shapes: list[tuple[int, ...]], output: int, terms: int) -> None:
+    call = Call(parse_api_name("Mint.any.0"), "mindspore", tuple(np.ones(shape, np.float32) for shape in shapes), {})
+    assert accumulated_terms(call, (), [output]) == terms
+
+
+def test_what_is_elementwise_sums_up_nothing_but_what_was_broadcast() -> None:
+    assert accumulated_terms(CALL, (ONES,), [1000]) == 1000
+    assert accumulated_terms(CALL, (ONES,), [1000], is_elementwise=True) == 1
+    assert accumulated_terms(CALL, (ONES,), [1], is_elementwise=True) == 1000

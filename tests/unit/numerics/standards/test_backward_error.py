@@ -67,6 +67,18 @@ def test_summing_one_by_one_in_float32_passes(length: int) -> None:
     assert judge(lambda x: x.sum(axis=1), [rows], tested, accumulated=length).is_pass
 
 
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_noise_that_adding_a_few_terms_does_not_leave_fails(mean: float) -> None:
+    """Sixteen terms, added one by one, are off by one or two roundings, and not by up to 16 of them."""
+    rows = (mean + normal(3, 64, 16)).astype(FLOAT32)
+    total = rows.astype(np.float64).sum(axis=1)
+    honest = np.cumsum(rows, axis=1, dtype=FLOAT32)[:, -1]
+    assert judge(lambda x: x.sum(axis=1), [rows], honest, accumulated=16).is_pass
+    noise = 16 * 2.0**-24 * np.random.default_rng(4).uniform(-1, 1, total.shape)
+    tested = (total * (1 + noise)).astype(FLOAT32)
+    assert not judge(lambda x: x.sum(axis=1), [rows], tested, accumulated=16).is_pass
+
+
 def test_a_product_accumulated_in_bfloat16_fails() -> None:
     a, b = normal(5, 64, 256, dtype=BFLOAT16), normal(6, 256, 64, dtype=BFLOAT16)
     tested = np.zeros((64, 64), BFLOAT16)

@@ -137,3 +137,26 @@ def test_one_element_that_answers_alike_by_chance_does_not_hang_on_one_input() -
     metrics = measure(np.asarray(tested), exact, off_bound=1.0)
     pair = OutputPair(np.asarray(tested), exact, metrics, accumulated=32_768, perturbed=lambda: runs)
     assert BackwardError().judge_pair(pair).is_pass
+
+
+def test_arithmetic_that_only_two_runs_forgive_is_probed() -> None:
+    """The inputs explain nothing; arithmetic inside moves elements by a rounding, and the error is eight of them."""
+    asked = Asked(8 * U, spread=U / 2)
+    still = tuple(Perturbed(asked.exact, size) for size in (1.0, 2.0**-12))
+    given = {"perturbed": lambda: still, "rounded_inside": asked.two_runs}
+    assert BackwardError().judge_pair(asked.pair(**given, probes=nothing, arithmetic_probes=nothing)).is_pass
+    assert (
+        not BackwardError().judge_pair(asked.pair(**given, probes=nothing, arithmetic_probes=asked.many_runs)).is_pass
+    )
+    assert asked.probes == 16
+
+
+def test_an_output_is_rounded_once_where_the_kernel_is_exact_inside() -> None:
+    """Just below a power of two the spacing is half as much of the value as just above it: two of them are too far."""
+    exact = np.full(64, 1.99)
+    tested = exact.astype(BFLOAT16).astype(np.float64)
+    tested[3] -= 4 * U
+    tested = tested.astype(BFLOAT16)
+    pair = OutputPair(tested, exact, measure(tested, exact, off_bound=1.0), perturbed=tuple)
+    assert BackwardError().judge_pair(pair).is_pass
+    assert not Fused().judge_pair(pair).is_pass
