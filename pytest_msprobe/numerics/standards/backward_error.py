@@ -37,7 +37,7 @@ _FLOAT32_ROUNDOFF = 2.0**-24
 #: of the result and a random walk, hypot(result / sqrt(3), norm of the terms / sqrt(6)) in the mean: five times that.
 _SUMMATION = 1.2
 _ROOT_HALF = math.sqrt(0.5)
-#: An error so many times its tolerance is none that more probes explain.
+#: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
 _PROBES = (4, 16)
@@ -102,14 +102,14 @@ class BackwardError:
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
         if self.has_exact_inputs:
-            return self._probed(pair, [self._inside(pair, pair.inside_probes)])
+            return self._probed(pair, [self._inside(pair, pair.inside_probes)], _HOPELESS)
         inputs = Answers(pair.perturbed(), pair.probes, pair.reference, self._format(pair))
-        search, found = self._probed(pair, [inputs])
+        search, found = self._probed(pair, [inputs], 1.0)
         if found.is_pass:
             return search, found
         # What is saved for gradients is moved with the inputs: it is not forgiven twice.
         inside = self._inside(pair, pair.arithmetic_probes)
-        return self._probed(pair, [inputs, inside]) if inside.is_known else (search, found)
+        return self._probed(pair, [inputs, inside], _HOPELESS) if inside.is_known else (search, found)
 
     def _inside(self, pair: OutputPair, probes: Probes) -> Answers:
         return Answers(pair.rounded_inside(), probes, pair.reference, self._format(pair), is_for_all=True)
@@ -117,11 +117,18 @@ class BackwardError:
     def _format(self, pair: OutputPair) -> FloatFormat:
         return float_format(part_dtype(pair.tested.dtype))
 
-    def _probed(self, pair: OutputPair, answers: list[Answers]) -> tuple[_Search, Judgement]:
-        """The search with two runs of each kind, and with more of them where these do not settle it."""
+    def _probed(self, pair: OutputPair, answers: list[Answers], hopeless: float) -> tuple[_Search, Judgement]:
+        """The search with two runs of each kind, and with more of them where these do not settle it.
+
+        An error beyond `hopeless` times what two runs forgive is none that more of them explain.
+        """
         search = _Search(pair, self, answers)
         found = search.judgement()
-        if not self._is_near(found) or _Search(pair, self, [one.near() for one in answers]).judgement().is_pass:
+        if (
+            found.ratio is None
+            or found.ratio > hopeless
+            or _Search(pair, self, [one.near() for one in answers]).judgement().is_pass
+        ):
             return search, found
         for count in _PROBES:
             closer = [one.probed(count) for one in answers]
@@ -132,10 +139,6 @@ class BackwardError:
             if found.is_pass:
                 break
         return search, found
-
-    def _is_near(self, found: Judgement) -> bool:
-        """Whether more runs may change what two have found."""
-        return found.is_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +151,6 @@ class Fused(BackwardError):
 
     name: ClassVar[str] = "fused"
     has_exact_inputs: ClassVar[bool] = True
-
-    def _is_near(self, found: Judgement) -> bool:
-        return found.ratio is not None and found.ratio <= _HOPELESS
 
 
 class _Search:
