@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,11 +125,9 @@ class BackwardError:
         """
         search = _Search(pair, self, answers)
         found = search.judgement()
-        if (
-            found.ratio is None
-            or found.ratio > hopeless
-            or _Search(pair, self, [one.near() for one in answers]).judgement().is_pass
-        ):
+        if found.ratio is None or found.ratio > hopeless:
+            return search, found
+        if _Search(pair, self, [one.near() for one in answers], is_close=True).judgement().is_pass:
             return search, found
         for count in _PROBES:
             closer = [one.probed(count) for one in answers]
@@ -235,14 +234,12 @@ class _Search:
         terms = 0.0 if self._standard.has_exact_inputs else responses[0] / self._input_roundoff
         tolerance += self._kernel * (terms + magnitude)
         summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
-        inputs, *others = (
+        forgiven = (
             answers.forgiven(start, reference, response, self._factors)
             for answers, response in zip(self._answers, responses)
         )
-        by_chance = np.hypot(inputs, summation)
-        for inside in others:
-            by_chance = (np.hypot if self._is_close else np.add)(by_chance, inside)
-        tolerance += by_chance
+        # Independent errors add up as standard deviations do; two runs may have seen too little of each.
+        tolerance += reduce(np.hypot if self._is_close else np.add, forgiven, summation)
         return tolerance
 
     def _rounding(self, magnitude: Floats) -> Floats:
