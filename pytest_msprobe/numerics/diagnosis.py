@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.judgement import Judgement, Standard
 from pytest_msprobe.numerics.patterns import name_pattern
+from pytest_msprobe.numerics.standards.answers import widened
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.numerics.standards.output_pair import OutputPair
 from pytest_msprobe.numerics.wording import number
@@ -78,6 +79,6 @@ def _not_explained(ratio: float | None) -> str:
 def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:
     """Of error over tolerance; an element that is not finite on one side only counts as infinitely far off."""
     with np.errstate(all="ignore"):
-        error = np.abs(output.tested.astype(output.reference.dtype) - output.reference)
+        error = np.abs(widened(output.tested) - widened(output.reference))
         use = np.where(np.isnan(error), math.inf, error) / tolerance
     return float(np.median(use))
