@@ -18,6 +18,10 @@ Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
 
 _INSIDE = 2.0**-7
 _IGNORED = -100
+#: A matrix whose inverse loses more digits than float16 has is as good as singular.
+_WORST_CONDITION = 2.0**10
+#: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
+_MOST_INVERTED = 256
 
 
 def _positive_definite(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -37,6 +41,16 @@ def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator)
     size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
     found[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
     return found
+
+
+def _invertible(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Matrices as drawn, but for those nearly singular, as half of them are with values of 0 and 1 only."""
+    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= _MOST_INVERTED:
+        return array
+    is_singular = np.linalg.cond(array.astype(np.float64)) > _WORST_CONDITION
+    if not is_singular.any():
+        return array
+    return np.where(is_singular[..., None, None], _factor(array, record, generator), array)
 
 
 def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
@@ -100,6 +114,8 @@ def _role(role: Role, *places: int | str) -> dict[int | str, Role]:
 #: By short name of the API: roles by position, or by keyword.
 _ROLES: Mapping[str, Mapping[int | str, Role]] = {
     **dict.fromkeys(("cholesky", "cholesky_ex"), _role(_positive_definite, 0, "input", "A")),
+    **dict.fromkeys(("inv", "inverse", "inv_ex", "matrixinverse"), _role(_invertible, 0, "input", "A", "x")),
+    **dict.fromkeys(("solve", "solve_ex", "det", "logdet", "slogdet"), _role(_invertible, 0, "input", "A", "x")),
     "cholesky_solve": _role(_factor, 1, "input2", "L"),
     "cholesky_inverse": _role(_factor, 0, "input", "input_x", "L"),
     "solve_triangular": _role(_factor, 0, "a", "A"),

@@ -41,6 +41,16 @@ def test_either_triangle_of_a_factor_can_be_inverted(api: str, place: int | str,
         assert np.linalg.cond(triangle).max() < 10
 
 
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_a_matrix_to_invert_is_not_singular(dtype: type) -> None:
+    drawn = np.array([[[1, 1], [1, 1]], [[0, 0], [0, 1]], [[1, 0], [1, 1]]], dtype)
+    found = fit("inv", 0, "Float32", drawn)
+    assert found.dtype == dtype
+    assert np.linalg.cond(found.astype(np.float64)).max() < 10
+    assert np.array_equal(found[2], drawn[2])  # as drawn where it can be
+    assert fit("inv", 0, "Float32", np.zeros((0, 0), dtype)).shape == (0, 0)
+
+
 def test_boundaries_are_sorted() -> None:
     values = RNG.standard_normal((4, 9)).astype(np.float32)
     assert (np.diff(fit("searchsorted", 0, "Float32", values)) >= 0).all()
