@@ -67,15 +67,14 @@ def run_loop(dump: Path, device: str, bench: str, profile: cProfile.Profile | No
     return clock
 
 
-def be_as_patient_as_a_run(device: str) -> None:
-    """Set what a pytest run sets before it loads MindSpore beside PyTorch: here they load before pytest starts."""
-    if device.startswith("mindspore"):
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+def be_as_patient_as_a_run() -> None:
+    """Set what `load_framework` sets: here the frameworks load before pytest starts."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def measure(dump_path: Path, device: str, bench: str, profile: cProfile.Profile | None) -> dict[str, Any]:
     """Seconds of the loop, and of the bare frameworks right before and right after it."""
-    be_as_patient_as_a_run(device)
+    be_as_patient_as_a_run()
     dump = Dump(dump_path)
     calls, left_out = prepare_calls(dump, Engines(EngineChoice(parse_device(device), parse_bench(bench), None)))
     before = time_calls(calls)

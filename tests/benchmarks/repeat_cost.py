@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take every so many calls")
     parser.add_argument("--profile", type=Path, help="write a profile of the checks alone, and no figures")
     given = parser.parse_args()
-    be_as_patient_as_a_run(given.device)
+    be_as_patient_as_a_run()
     dump = Dump(given.dump)
     engines = Engines(EngineChoice(parse_device(given.device), "auto", None))
     engine = engines.device(engines.device_for(dump, runs=True))
