@@ -114,8 +114,10 @@ def _role(role: Role, *places: int | str) -> dict[int | str, Role]:
 #: By short name of the API: roles by position, or by keyword.
 _ROLES: Mapping[str, Mapping[int | str, Role]] = {
     **dict.fromkeys(("cholesky", "cholesky_ex"), _role(_positive_definite, 0, "input", "A")),
-    **dict.fromkeys(("inv", "inverse", "inv_ex", "matrixinverse"), _role(_invertible, 0, "input", "A", "x")),
-    **dict.fromkeys(("solve", "solve_ex", "det", "logdet", "slogdet"), _role(_invertible, 0, "input", "A", "x")),
+    **dict.fromkeys(
+        ("inv", "inverse", "inv_ex", "matrixinverse", "solve", "solve_ex", "det", "logdet", "slogdet"),
+        _role(_invertible, 0, "input", "A", "x"),
+    ),
     "cholesky_solve": _role(_factor, 1, "input2", "L"),
     "cholesky_inverse": _role(_factor, 0, "input", "input_x", "L"),
     "solve_triangular": _role(_factor, 0, "a", "A"),

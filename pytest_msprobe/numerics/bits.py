@@ -41,20 +41,25 @@ class BitDifference:
     pattern: str
 
 
-def content_of(value: object) -> tuple[object, ...]:
-    """What two outputs have in common only if they are equal to the bit, and stand in memory in the same order.
+def content_of(value: object, *, by_columns: bool = False) -> tuple[object, ...]:
+    """What two outputs have in common only if they are equal to the bit.
 
-    dtype, shape, order and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads
-    each result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what
-    is no array. An array in column-major order, as gradients of weights often are, is read as it stands.
+    dtype, shape and bytes of an array, of a large one the 128 bits of XXH3 in place of its bytes: that reads each
+    result once and keeps none, and two that differ have the same with a chance of 2**-128. Type and text of what is no
+    array. Arrays are read in row-major order, or `by_columns`, which costs less where they stand so in memory: only
+    what was read in the same order compares.
     """
     if type(value) is not np.ndarray:
         return type(value), repr(value)
-    is_transposed = value.flags.f_contiguous and not value.flags.c_contiguous
-    rows = value.T if is_transposed else value
+    read = value.T if by_columns else value
     if value.nbytes <= _SMALL_BYTES:
-        return value.dtype, value.shape, is_transposed, rows.tobytes()
-    return value.dtype, value.shape, is_transposed, xxh3_128_digest(bytes_of(rows).data)
+        return value.dtype, value.shape, read.tobytes()
+    return value.dtype, value.shape, xxh3_128_digest(bytes_of(read).data)
+
+
+def stands_by_columns(value: object) -> bool:
+    """Whether `value` is an array in column-major order, as gradients of weights often are."""
+    return type(value) is np.ndarray and value.flags.f_contiguous and not value.flags.c_contiguous
 
 
 def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

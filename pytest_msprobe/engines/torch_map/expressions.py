@@ -86,7 +86,9 @@ def evaluate(node: ast.expr, values: Mapping[str, object], roots: Mapping[str, o
     return _evaluation(node)(values, roots)
 
 
-_Evaluation = Callable[[Mapping[str, object], Mapping[str, object]], object]
+_Values = Mapping[str, object]
+_Evaluation = Callable[[_Values, _Values], object]
+_Evaluations = Callable[[_Values, _Values], list[object]]
 
 
 @cache
@@ -117,7 +119,7 @@ def _evaluation(node: ast.expr) -> _Evaluation:
 
 
 def _attribute(owner: _Evaluation, name: str, dotted: str) -> _Evaluation:
-    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+    def value(values: _Values, roots: _Values) -> object:
         target = owner(values, roots)
         try:
             return cast("object", getattr(target, name))
@@ -127,12 +129,8 @@ def _attribute(owner: _Evaluation, name: str, dotted: str) -> _Evaluation:
     return value
 
 
-def _call(
-    function: _Evaluation,
-    arguments: Callable[[Mapping[str, object], Mapping[str, object]], list[object]],
-    named: Sequence[tuple[str, _Evaluation]],
-) -> _Evaluation:
-    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> object:
+def _call(function: _Evaluation, arguments: _Evaluations, named: Sequence[tuple[str, _Evaluation]]) -> _Evaluation:
+    def value(values: _Values, roots: _Values) -> object:
         callee = cast("Callable[..., object]", function(values, roots))
         keywords = {name: keyword(values, roots) for name, keyword in named}
         return callee(*arguments(values, roots), **keywords)
@@ -140,18 +138,13 @@ def _call(
     return value
 
 
-def _sequence(
-    nodes: Sequence[ast.expr],
-) -> Callable[[Mapping[str, object], Mapping[str, object]], list[object]]:
-    if not any(isinstance(node, ast.Starred) for node in nodes):
-        plain = [_evaluation(node) for node in nodes]
-        return lambda values, roots: [item(values, roots) for item in plain]
+def _sequence(nodes: Sequence[ast.expr]) -> _Evaluations:
     items = [
-        (isinstance(node, ast.Starred), _evaluation(node.value if isinstance(node, ast.Starred) else node))
+        (True, _evaluation(node.value)) if isinstance(node, ast.Starred) else (False, _evaluation(node))
         for node in nodes
     ]
 
-    def value(values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
+    def several(values: _Values, roots: _Values) -> list[object]:
         found: list[object] = []
         for is_starred, item in items:
             if is_starred:
@@ -160,4 +153,4 @@ def _sequence(
                 found.append(item(values, roots))
         return found
 
-    return value
+    return several

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from xxhash import xxh3_64, xxh32_intdigest
 
 from pytest_msprobe.cases.executions import Raised
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
-from pytest_msprobe.numerics.bits import bytes_of, content_of
+from pytest_msprobe.numerics.bits import bytes_of, content_of, stands_by_columns
 
 #: The outputs of a run; or why there are none.
 Outcome = tuple[OutputValue, ...] | Raised | Unsupported
@@ -52,16 +53,13 @@ class Runs:
     results: list[Result] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     overwritten: list[int] = field(default_factory=list)
+    _by_columns: list[bool] = field(default_factory=list, init=False)
 
     def add(self, run: int, outcome: Outcome) -> None:
         """Take the outcome of a run; its arrays are kept when no earlier one was the same."""
-        content = _content(outcome)
+        content = self._content(outcome)
         for result in self.results:
             if result.content == content:
-                result.runs.append(run)
-                return
-        for result in self.results:
-            if _content(_in_order(outcome)) == _content(_in_order(result.outcome)):
                 result.runs.append(run)
                 return
         if len(self.results) < _KEPT:
@@ -72,25 +70,21 @@ class Runs:
     @property
     def changed(self) -> list[int]:
         """Numbers of the runs whose result is another one by now: something wrote into its memory."""
-        return [result.runs[0] for result in self.results if _content(result.outcome) != result.content]
+        return [result.runs[0] for result in self.results if self._content(result.outcome) != result.content]
 
     @property
     def usual(self) -> Result:
         """The result of most runs, the first one among equals."""
         return max(self.results, key=lambda result: len(result.runs))
 
-
-def _content(outcome: Outcome) -> tuple[object, ...]:
-    if isinstance(outcome, tuple):
-        return tuple([content_of(value) for value in outcome])
-    return type(outcome), failure_text(outcome)
-
-
-def _in_order(outcome: Outcome) -> Outcome:
-    """The outcome with every array in row-major order: one that stands in memory otherwise is no other result."""
-    if not isinstance(outcome, tuple):
-        return outcome
-    return tuple([np.asarray(value, order="C") if isinstance(value, np.ndarray) else value for value in outcome])
+    def _content(self, outcome: Outcome) -> tuple[object, ...]:
+        """What only an equal outcome has: each output is read in the order in which that of the first run stands."""
+        if not isinstance(outcome, tuple):
+            return type(outcome), failure_text(outcome)
+        if not self._by_columns:
+            self._by_columns = [stands_by_columns(value) for value in outcome]
+        orders = chain(self._by_columns, repeat(False))  # a run may return more than the first one
+        return tuple([content_of(value, by_columns=by_columns) for value, by_columns in zip(outcome, orders)])
 
 
 def failure_text(outcome: Outcome) -> str:
