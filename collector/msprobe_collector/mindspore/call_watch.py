@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.framework import Session
-from msprobe_collector.mindspore.framework import is_graph_mode
+from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.hooking.api_calls import ApiCalls
 from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells, own_parameters
 from msprobe_collector.mindspore.hooking.communication import Waits

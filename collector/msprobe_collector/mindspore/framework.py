@@ -6,27 +6,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from msprobe_collector.configuration import Configuration
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
-
-
-def communication_rank() -> int | None:
-    """This process's rank in MindSpore's communication, or None before that is initialised."""
-    from mindspore.communication import get_rank
-    from mindspore.communication._comm_helper import GlobalComm
-
-    return int(get_rank()) if GlobalComm.INITED else None
-
-
-def is_graph_mode() -> bool:
-    """Whether MindSpore runs Cells as graphs."""
-    import mindspore
-
-    return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)
 
 
 class MindSpore:

@@ -1,4 +1,4 @@
-"""Private names of MindSpore whose place depends on its version; others stand where they are used."""
+"""The state of MindSpore, and its private names whose place depends on the version."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ def wait_for_graphs() -> None:
     `mindspore.runtime.synchronize` logs an error on CPU, and waits for nothing the first time.
     """
     graph_executors()._pynative_executor.sync()
+
+
+def communication_rank() -> int | None:
+    """This process's rank in MindSpore's communication, or None before that is initialised."""
+    from mindspore.communication import get_rank
+    from mindspore.communication._comm_helper import GlobalComm
+
+    return int(get_rank()) if GlobalComm.INITED else None
+
+
+def is_graph_mode() -> bool:
+    """Whether MindSpore runs Cells as graphs."""
+    import mindspore
+
+    return bool(mindspore.get_context("mode") == mindspore.GRAPH_MODE)

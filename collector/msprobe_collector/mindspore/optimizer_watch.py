@@ -23,7 +23,7 @@ class MindSporeOptimizers:
 
     def warning(self) -> str:
         """On graphs."""
-        from msprobe_collector.mindspore.framework import is_graph_mode
+        from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 
         if is_graph_mode():
             return "GRAPH_MODE: gradients are seen only where Python calls the optimizer, not inside a graph"

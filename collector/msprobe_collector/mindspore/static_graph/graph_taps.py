@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.mindspore.framework import is_graph_mode
+from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 from msprobe_collector.mindspore.static_graph.graph_cells import GraphCells
 from msprobe_collector.mindspore.static_graph.graph_records import GraphRecords

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.mindspore.framework import communication_rank
+from msprobe_collector.mindspore.mindspore_internals import communication_rank
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.mindspore.static_graph.staged_records import is_flag, wait_for_files
