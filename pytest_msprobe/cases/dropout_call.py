@@ -12,8 +12,7 @@ from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.cases.recorded_call import Incoming, RecordedCall, RecordedOutput
 from pytest_msprobe.engines.protocol import Array, Call
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import Judgement, OutputPair, judge_output, measure
-from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure
 
 _STANDARD = BackwardError()
 

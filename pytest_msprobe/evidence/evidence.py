@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 from msprobe_collector.dump_format import ApiName, Direction, Frame
+from pytest_msprobe.engines.protocol import Array
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
-Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 #: ("input", 0), ("kwargs", "weight"); for outputs without the first word.
 ValuePath: TypeAlias = tuple[Union[str, int], ...]
 Leaves: TypeAlias = tuple[tuple[ValuePath, Any], ...]

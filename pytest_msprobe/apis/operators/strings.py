@@ -40,7 +40,7 @@ def _words() -> Mapping[str, frozenset[str]]:
     """Allowed words by operator, read when the first string is met."""
     found: dict[str, frozenset[str]] = {}
     words: frozenset[str] = frozenset()
-    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name("strings.txt").read_text(encoding="utf-8").splitlines():
         if match := _HEAD.fullmatch(line):
             words = frozenset(match["words"].split())
         elif not line.startswith("#"):
