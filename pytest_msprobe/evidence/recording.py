@@ -10,7 +10,8 @@ import numpy as np
 from msprobe_collector.dump_format import Dtype, dtype_of_array
 from msprobe_collector.dump_format.writing.encoding import RecordText, ValueEncoder, stored_form
 from msprobe_collector.dump_format.writing.framework_values import EncodeInner, TensorValues
-from pytest_msprobe.evidence.evidence import Array, Leaves, NumpyValue, file_stem
+from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.evidence.evidence import Leaves, NumpyValue, file_stem
 
 
 class Recording:

@@ -12,7 +12,8 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Dtype
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
-from pytest_msprobe.evidence.evidence import Array, Evidence, NumpyValue, ValuePath
+from pytest_msprobe.engines.protocol import Array
+from pytest_msprobe.evidence.evidence import Evidence, NumpyValue, ValuePath
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 #: Attributes of a MindSpore tensor that dumps record as if they were methods.
