@@ -83,7 +83,11 @@ class ReferenceExecution:
         )
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`."""
+        """See `Execution.gradients`.
+
+        Raises:
+            Unsupported: the user's reference has no backward.
+        """
         if self._backward is None:
             raise Unsupported("it has no backward")
         arguments, keywords = map_leaves(self._call, _raised(self._call))

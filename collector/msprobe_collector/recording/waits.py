@@ -42,6 +42,11 @@ class WaitedCalls:
 
         @functools.wraps(original)
         def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            """Wait as the script asked for, then take the results of the call.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             result = original(handle, *args, **kwargs)
             call = self._open.pop(id(handle), None)
             if call is not None:

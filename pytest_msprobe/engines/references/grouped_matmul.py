@@ -105,9 +105,12 @@ def grouped_matmul_v4(
     act_type: int = 0,
     output_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """As `grouped_matmul`; with int8 x and weight, the products are multiplied by `scale` and `pre_token_scale`.
+    """Variant of `grouped_matmul`; products of int8 x and weight are multiplied by `scale` and `pre_token_scale`.
 
     `group_list` holds sizes with group_list_type 1. Source: mindspore.ops.auto_generate.grouped_matmul_v4 2.10.
+
+    Raises:
+        Unsupported: `act_type`, `offset`, or an argument that begins with `activation` is set.
     """
     _refuse(
         offset=offset,

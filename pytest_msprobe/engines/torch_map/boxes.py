@@ -66,7 +66,11 @@ def _area(boxes: Tensor) -> Tensor:
 def crop_and_resize(
     image: Tensor, boxes: Tensor, box_indices: Tensor, crop_size: Sequence[int], method: str, outside: float
 ) -> Tensor:
-    """Crops (box, height, width, channel) of images of the same order of axes; boxes are (y1, x1, y2, x2) in 0..1."""
+    """Crops (box, height, width, channel) of images of the same order of axes; boxes are (y1, x1, y2, x2) in 0..1.
+
+    Raises:
+        NotImplementedError: `method` is bilinear_v2.
+    """
     if method == "bilinear_v2":
         raise NotImplementedError("ops.crop_and_resize with method bilinear_v2")
     crops = []

@@ -54,7 +54,11 @@ def batch_norm_gather_stats(mean: Tensor, invstd: Tensor, eps: float, counts: Te
 def interpolate(
     x: Tensor, size: object, scale_factor: object, mode: str, align_corners: bool | None, recompute: bool | None
 ) -> Tensor:
-    """As in PyTorch, but for bicubic, whose kernel has another coefficient (seen on CPU)."""
+    """torch.nn.functional.interpolate in all modes but bicubic, whose kernel has another coefficient (seen on CPU).
+
+    Raises:
+        NotImplementedError: `mode` is bicubic.
+    """
     if mode == "bicubic":
         raise NotImplementedError("the bicubic kernel of mindspore.ops.interpolate")
     return functional.interpolate(x, size, scale_factor, mode, align_corners, recompute)  # type: ignore[arg-type]
@@ -77,7 +81,11 @@ def fractional_max_pool2d(
     with_indices: bool,
     samples: Tensor | None,
 ) -> object:
-    """Pooling of the regions that `samples` choose."""
+    """Pooling of the regions that `samples` choose.
+
+    Raises:
+        NotImplementedError: `samples` is None: the regions are random.
+    """
     if samples is None:
         raise NotImplementedError("ops.fractional_max_pool2d without _random_samples is random")
     arguments = (x, kernel_size, output_size, output_ratio, with_indices, samples.detach())
@@ -156,7 +164,11 @@ def batch_dot(x: Tensor, other: Tensor, axes: int | Sequence[int] | None) -> Ten
 
 
 def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
-    """Primitive MatMul or BatchMatMul: the dump lacks its transposes; the shapes tell them when only one way fits."""
+    """Primitive MatMul or BatchMatMul: the dump lacks its transposes; the shapes tell them when only one way fits.
+
+    Raises:
+        NotImplementedError: the shapes fit none or several of the four ways to transpose.
+    """
     ways = [(a, b) for a in (x, x.mT) for b in (other, other.mT) if a.shape[-1] == b.shape[-2]]
     if len(ways) != 1:
         raise NotImplementedError("transpose_a and transpose_b are not in the dump, and the shapes fit several of them")
@@ -165,7 +177,11 @@ def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
 
 
 def singular_values(x: Tensor, with_vectors: bool) -> Tensor:
-    """ops.svd without vectors."""
+    """ops.svd without vectors.
+
+    Raises:
+        NotImplementedError: `with_vectors` is set: singular vectors are unique only up to a factor.
+    """
     if with_vectors:
         raise NotImplementedError("singular vectors are unique only up to a factor")
     values: Tensor = torch.linalg.svdvals(x)

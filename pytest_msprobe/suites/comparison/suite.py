@@ -102,7 +102,11 @@ class ComparisonSuite(Suite):
         return self._comparisons[target]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Its calls, then those that only the golden dump has."""
+        """Calls of the target dump, then those that only the golden dump has.
+
+        Raises:
+            SuiteError: both dumps hold no record.
+        """
         comparison = self.comparison(file)
         if not comparison.operations:
             raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")

@@ -87,7 +87,11 @@ class GradientSuite(Suite):
         return [target.ranks.get(rank) or Problem(f"rank{rank}", self.pair.unpaired(rank)) for rank in ranks]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """One record per parameter, or one for all."""
+        """One record per parameter, or one for all.
+
+        Raises:
+            SuiteError: the summary holds no gradient.
+        """
         place = self.pair.find(file)
         if place is None:
             return

@@ -172,6 +172,11 @@ class GradientTap:
         activity, faults = self._activity, self._faults
 
         def run(*gradients: Any) -> None:
+            """Run the hook; no fault of its own reaches the training.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             was_inside, activity.is_inside = activity.is_inside, True
             try:
                 hook(*gradients)
