@@ -104,8 +104,9 @@ class MindSporeExecution:
 
 
 class Guarded:
-    """Around MindSpore's own code: its many ways of saying "no kernel for this" become Unsupported, an error stays
-    with the call that caused it, and the floating-point mode is put back.
+    """Context of MindSpore's own code, which has many ways of saying "no kernel for this": they become Unsupported.
+
+    An error stays with the call that caused it, and the floating-point mode is put back.
     """
 
     def __init__(self, mindspore: Any, target: str) -> None:

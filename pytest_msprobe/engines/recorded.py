@@ -47,7 +47,7 @@ class RecordedEngine:
         self._file = file
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """None: whether real data is there shows when it is loaded."""
+        """Always None: whether real data is there shows when it is loaded."""
         return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> RecordedExecution:

@@ -58,7 +58,7 @@ class ReferenceEngine:
         self.label = f"reference {function} of pytest_msprobe_reference"
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """None: the hook chose it for this API."""
+        """Always None: the hook chose this engine for this API."""
         return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ReferenceExecution:

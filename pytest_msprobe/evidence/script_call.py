@@ -25,7 +25,7 @@ except ImportError:
 
 
 class NoScript(Exception):
-    """This call cannot be written as a script; the text says why."""
+    """A call that cannot be written as a script; the text says why."""
 
 
 @dataclass(slots=True)

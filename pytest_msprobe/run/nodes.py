@@ -117,7 +117,7 @@ class GroupNode(pytest.Collector):
         return node
 
     def collect(self) -> list[RecordItem]:
-        """Its records, in order."""
+        """Records of the group, in order."""
         return [RecordItem.of(self, self.group, part) for part in self.group.parts]
 
     def teardown(self) -> None:

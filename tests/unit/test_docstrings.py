@@ -27,9 +27,10 @@ def raises_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def silent_functions(text: str) -> Iterator[tuple[int, str]]:
     """(line, name) of each public function that raises and has no section `Raises:`."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_"):
-            if raises_itself(node) and "Raises:" not in (ast.get_docstring(node) or ""):
-                yield node.lineno, node.name
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+            continue
+        if raises_itself(node) and "Raises:" not in (ast.get_docstring(node) or ""):
+            yield node.lineno, node.name
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -97,7 +97,8 @@ class _Machine:
         """Do one operation.
 
         Raises:
-            DescriptionError: the description of a tensor does not need this operation, or has no such number.
+            DescriptionError: the description of a tensor does not need this operation, or holds no number like this
+                one.
         """
         if operation in _VALUES:
             self._push_value(argument)

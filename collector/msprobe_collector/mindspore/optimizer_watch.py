@@ -26,7 +26,7 @@ class MindSporeOptimizers:
         return tuple(parameter.name for parameter in optimizer.parameters)
 
     def warning(self) -> str:
-        """On graphs."""
+        """Warning in GRAPH_MODE, where graphs hide gradients; "" otherwise."""
         from msprobe_collector.mindspore.framework import is_graph_mode
 
         if is_graph_mode():

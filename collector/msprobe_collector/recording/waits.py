@@ -20,7 +20,7 @@ class _Open(NamedTuple):
 
 
 class WaitedCalls:
-    """Calls whose handles the training has not waited for yet; nothing is waited for that it does not wait for."""
+    """Asynchronous calls whose handle the script has not waited on. The collector itself never waits."""
 
     def __init__(self, activity: Activity, faults: FaultLog) -> None:
         self._activity = activity

@@ -79,7 +79,7 @@ def grouped_matmul_v2(
     split_item: int = 0,
     group_type: int = -1,
 ) -> tuple[Tensor, ...]:
-    """As `grouped_matmul`, without transposing."""
+    """Variant of `grouped_matmul` without transposing."""
     _refuse(scale=scale, offset=offset)
     right = _dequantised(weight, antiquant_scale, antiquant_offset)
     return _products(x, right, bias, _row_groups(x, group_list, group_type, are_sizes=False))

@@ -231,7 +231,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _exact(x: Tensor) -> Tensor:
-    """As float64, in which sums of int8 and float8 products are exact."""
+    """Values as float64, in which sums of int8 and float8 products are exact."""
     return x.double()
 
 

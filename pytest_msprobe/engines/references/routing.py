@@ -78,7 +78,7 @@ def moe_init_routing_v2(
 
 
 def moe_compute_expert_tokens(sorted_experts: Tensor, num_expert: int) -> Tensor:
-    """For each expert the number of entries up to and with it. Source: example of MindSpore 2.10."""
+    """Number of entries up to and with each expert. Source: example of MindSpore 2.10."""
     experts = torch.arange(num_expert, dtype=sorted_experts.dtype, device=sorted_experts.device)
     return torch.searchsorted(sorted_experts, experts, right=True).to(sorted_experts.dtype)
 

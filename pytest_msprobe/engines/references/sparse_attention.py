@@ -111,7 +111,7 @@ def nsa_compress(
     compress_stride: int,
     actual_seq_len: IntList = None,
 ) -> Tensor:
-    """For each segment of (T, N, D) and each window in it, the sum over its rows of weight[row, n] * input[row, n].
+    """Sum of weight[row, n] * input[row, n] over the rows of each window, in each segment of (T, N, D).
 
     Source: mindspore.ops.nsa_compress 2.10; the formula is that of CANN's aclnnNsaCompress.
     """
@@ -219,7 +219,7 @@ def _chosen(indices: Tensor, block_size: int, keys: int) -> Tensor:
 def _attended(
     query: Tensor, key: Tensor, value: Tensor, is_chosen: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of (rows, N, D) tensors: output (rows, N1, Dv), maximum and sum (rows, N1)."""
+    """Attention of (rows, N, D) tensors: output (rows, N1, Dv), maximum and sum (rows, N1)."""
     removed = ~is_chosen.repeat_interleave(query.shape[1] // key.shape[1], 0)
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))
     scoring = Scoring(scale=scale, removed=lambda first, end: removed[:, first:end])

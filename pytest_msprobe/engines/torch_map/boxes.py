@@ -130,7 +130,7 @@ def batch_to_space(x: Tensor, block: int | Sequence[int], crops: Sequence[Sequen
 
 
 def mirror_pad(x: Tensor, paddings: Tensor | Sequence[Sequence[int]], mode: str) -> Tensor:
-    """Any number of axes; `SYMMETRIC` repeats the edge, `REFLECT` does not."""
+    """Padding along any number of axes; `SYMMETRIC` repeats the edge, `REFLECT` does not."""
     pairs = paddings.tolist() if isinstance(paddings, Tensor) else paddings
     shift = 1 if mode.upper() == "REFLECT" else 0
     for axis, (before, after) in enumerate(pairs):

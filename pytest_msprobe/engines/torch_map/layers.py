@@ -127,7 +127,7 @@ def stft(
     onesided: bool | None,
     return_complex: bool | None,
 ) -> Tensor:
-    """As in PyTorch; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
+    """torch.stft; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
     is_complex = x.is_complex() or (window is not None and window.is_complex())
     wanted = is_complex if return_complex is None else return_complex
     shape = win_length or n_fft
@@ -189,7 +189,7 @@ def singular_values(x: Tensor, with_vectors: bool) -> Tensor:
 
 
 def solve_triangular(a: Tensor, b: Tensor, trans: int, lower: bool, unit_diagonal: bool) -> Tensor:
-    """As scipy.linalg.solve_triangular: trans 0 solves a x = b, 1 the transposed, 2 the adjoint system."""
+    """Solution as of scipy.linalg.solve_triangular: trans 0 solves a x = b, 1 the transposed, 2 the adjoint system."""
     matrix = (a, a.mT, a.mH)[trans]
     columns = b.unsqueeze(-1) if b.dim() == a.dim() - 1 else b
     upper = lower == bool(trans)
@@ -198,7 +198,7 @@ def solve_triangular(a: Tensor, b: Tensor, trans: int, lower: bool, unit_diagona
 
 
 def dot(x: Tensor, other: Tensor) -> Tensor:
-    """As numpy.dot: the last axis of `x` against the last but one of `other`."""
+    """Product as of numpy.dot: the last axis of `x` against the last but one of `other`."""
     result: Tensor = torch.tensordot(x, other, dims=([-1], [max(other.dim() - 2, 0)]))
     return result
 

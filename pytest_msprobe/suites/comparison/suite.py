@@ -123,7 +123,7 @@ class ComparisonSuite(Suite):
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
-        """Who draws where outputs are off; None where nobody would see it. Imports NumPy."""
+        """Drawer of where outputs are off; None where nobody would see the pictures. Imports NumPy."""
         if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
             return None
         from pytest_msprobe.evidence.error_picture import ErrorPictures
@@ -214,7 +214,7 @@ class ComparisonSuite(Suite):
         return api_of(_operation(record))
 
     def place(self, record: Record) -> Place:
-        """In both dumps; what only the golden one has stands at its place there."""
+        """Place of the record in both dumps; what only the golden one has stands at its place there."""
         comparison, operation = self.comparison(record.file), _operation(record)
         forward = f"{operation.call}.forward"
         if _payload(record).is_golden_only:

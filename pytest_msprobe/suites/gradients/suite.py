@@ -137,7 +137,7 @@ class GradientSuite(Suite):
         return ApiName("Gradient", what, payload.step)
 
     def place(self, record: Record) -> Place:
-        """In the order of the optimizer; the Cells of a parameter are the words of its name."""
+        """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
         payload: StepGradients = record.payload
         name = payload.parameters[0] if len(payload.parameters) == 1 else ""
         words = name.split(".")[:-1]

@@ -233,7 +233,7 @@ def _floor(sources: Sequence[Any]) -> int:
 def _edges_to(
     targets: dict[Hashable, list[int]], outputs: list[Any], floor: int
 ) -> dict[Hashable, tuple[Any, list[tuple[int, int]]]]:
-    """By node of the call: the node, and its edges that lead to arguments as (edge, argument position).
+    """(node, its edges that lead to arguments as (edge, argument position)) by node of the call.
 
     Where several arguments come from one node (the parts of a chunk), its edges are assigned to them in order.
     """
