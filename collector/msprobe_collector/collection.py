@@ -103,7 +103,11 @@ class Collection:
             self._recorder.flush()
 
     def close_step(self) -> None:
-        """End the step: its files are complete, and call numbers begin anew."""
+        """End the step: its files are complete, and call numbers begin anew.
+
+        Raises:
+            Exception: an error of the script's own computation that came up only now; the step is closed all the same.
+        """
         was_collecting = self._recorder.is_collecting
         failure: ComputationFailed | None = None
         self._learn_rank(None)

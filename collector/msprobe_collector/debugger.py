@@ -108,7 +108,11 @@ class Debugger:
 
     @classmethod
     def the_one(cls) -> Self:
-        """The debugger of this process. Raises DebuggerError when none was made."""
+        """The debugger of this process.
+
+        Raises:
+            DebuggerError: none was made yet.
+        """
         if cls._the_one is None:
             raise DebuggerError("there is no PrecisionDebugger yet; make one first: PrecisionDebugger('config.json')")
         one: Self = cls._the_one
@@ -239,7 +243,11 @@ class Debugger:
 
     @OfTheOnlyDebugger
     def set_init_step(self, step: int) -> None:
-        """Number the next step `step` (>= 0), as after loading a checkpoint. Raises DebuggerError for anything else."""
+        """Number the next step `step`, as after loading a checkpoint.
+
+        Raises:
+            DebuggerError: `step` is not a whole number from 0 on.
+        """
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise DebuggerError(f"set_init_step({step!r}): expected a whole number from 0")
         self._first_step, self._step_count = step, 0
@@ -260,7 +268,11 @@ class Debugger:
 
     @OfTheOnlyDebugger
     def restore_custom_api(self, module: Any, api: str) -> None:
-        """Collect calls of `module.api` no more. Raises DebuggerError when they were not registered."""
+        """Collect calls of `module.api` no more.
+
+        Raises:
+            DebuggerError: they were not registered.
+        """
         if not self._collection().remove_api(module, api):
             raise DebuggerError(f"restore_custom_api(): {api!r} of {module!r} was not registered")
 

@@ -80,7 +80,10 @@ class CallWatch(Protocol):
     """
 
     def prepare(self, models: Sequence[Any]) -> None:
-        """Before all else of each `start`, also in steps that are not collected (taps on graphs). Raises nothing."""
+        """Prepare for a step before all else of each `start`, also in steps that are not collected (taps on graphs).
+
+        Must not raise.
+        """
 
     def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
         """A step is collected from now on: find what is to be seen. `put_in` follows.
@@ -159,7 +162,7 @@ class Framework(Protocol):
 
     @property
     def values(self) -> FrameworkValues:
-        """How its values are read."""
+        """Reader of the framework's values."""
 
     def rank(self) -> int | None:
         """This process's rank in the framework's communication; None before that is initialised."""
@@ -192,4 +195,4 @@ class Framework(Protocol):
         """Prepare level L2. Raises ConfigurationError where there is none."""
 
     def optimizers(self) -> OptimizerAccess:
-        """How its optimizers are seen."""
+        """Access to the framework's optimizers."""

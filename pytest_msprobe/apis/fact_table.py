@@ -142,7 +142,11 @@ def facts(topic: Topic) -> FactTable:
 
 
 def read(path: Path) -> FactTable:
-    """The facts in the file at `path`. Raises ValueError, which names the file."""
+    """The facts in the file at `path`.
+
+    Raises:
+        ValueError: a line of it is wrong; the text names the file.
+    """
     try:
         return FactTable(_facts(path.read_text(encoding="utf-8")))
     except ValueError as error:

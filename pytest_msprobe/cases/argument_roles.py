@@ -74,7 +74,7 @@ def _targets(array: Array, record: ForwardRecord, generator: np.random.Generator
 
 
 def _mask(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
-    """As many True as the recorded output has elements."""
+    """A mask with as many True as the recorded output has elements."""
     output = next(iter(tensors_in(record.outputs or ())), None)
     if array.dtype != np.bool_ or output is None or output.size > array.size or len(output.shape) != 1:
         return array

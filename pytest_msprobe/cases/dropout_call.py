@@ -38,7 +38,11 @@ class DropoutCall(RecordedCall):
         self.factors = _factors(given.astype(np.float64), np.asarray(made, np.float64))
 
     def outputs(self, direction: Direction) -> tuple[RecordedOutput, ...]:
-        """See `RecordedCall`: the output, or the gradient of the input."""
+        """See `RecordedCall`: the output, or the gradient of the input.
+
+        Raises:
+            NotJudged: a backward whose recorded gradients, incoming or outgoing, are missing or of another shape.
+        """
         if direction == "forward":
             made = next(output.value for output in self.recorded_outputs() if hasattr(output.value, "dtype"))
             given = next(iter(self.tensor_arguments().values()))
@@ -52,7 +56,11 @@ class DropoutCall(RecordedCall):
         return (RecordedOutput(path, 0, first[1], incoming[0].astype(np.float64) * self.factors),)
 
     def references(self, direction: Direction, call: Call, incoming: Incoming, variant: str) -> Mapping[str, Array]:
-        """See `RecordedCall`: with what this call dropped."""
+        """See `RecordedCall`: with what this call dropped.
+
+        Raises:
+            NotJudged: what the dropout is applied to is not an array.
+        """
         given = incoming[0] if direction == "backward" else call.arguments[0]
         if not hasattr(given, "dtype"):
             raise NotJudged("skip", "random by nature, and its input is not known")

@@ -39,7 +39,10 @@ class Moments:
     def without(
         cls, pinned: tuple[float, ...], size: int, bounds: tuple[float, float], mean: float, norm: float
     ) -> Moments | None:
-        """Those of the elements besides `pinned` in a tensor of `size` with this mean and norm; None where unknown."""
+        """Moments of the elements besides `pinned` in a tensor of `size` with this mean and norm.
+
+        None where they are unknown.
+        """
         count = size - len(pinned)
         low, high = bounds
         if count < 1 or not all(map(math.isfinite, (low, high, mean, norm))) or not low < high:

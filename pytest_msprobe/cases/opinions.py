@@ -50,7 +50,7 @@ Runs = list[tuple[Perturbation, Sequence[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Who may be asked.
+    """Engines that may be asked, and the arithmetic of the device.
 
     Attributes:
         engine: the benchmark that was used.
@@ -70,7 +70,10 @@ class Opinions:
     def __init__(
         self, case: Case, executions: Executions, bench: Bench, results: Results, *, incoming: Incoming = ()
     ) -> None:
-        """For the `results` of one direction, with its `incoming` gradients when it is a backward."""
+        """Further results of one direction, as `results` takes them from an execution.
+
+        `incoming` are its gradients when it is a backward, each in the shape of its output; None where there is none.
+        """
         self._case = case
         self._executions = executions
         self._bench = bench
@@ -81,7 +84,14 @@ class Opinions:
         self._inside_probes: list[Runs] = []
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
-        """What a standard gets for the output at `position`."""
+        """Everything that a standard gets for the output at `position`.
+
+        Args:
+            position: among the `results`.
+            tested: output of the device, in its own shape and dtype.
+            reference: raw result of the benchmark, of the same shape, float64 or complex128 for floats.
+            metrics: of the two.
+        """
 
         def fitting(found: Sequence[Any] | None) -> Array | None:
             value = found[position] if found is not None and position < len(found) else None
@@ -118,7 +128,7 @@ class Opinions:
         return facts(topic).of(self._case.api, self._case.call.framework) is not None
 
     def confusable(self, position: int) -> dict[str, Array]:
-        """What the output at `position` may be by mistake, by the phrase that says so.
+        """Arrays that the output at `position` may be by mistake, by the phrase that says so; float64, of any shape.
 
         An argument, an incoming gradient, or the result for operands that were rounded before they were multiplied.
         """
@@ -264,5 +274,5 @@ def output_values(case: Case) -> Results:
 
 
 def gradient_values(execution: Execution, incoming: Incoming) -> Sequence[Any]:
-    """Gradients, one per argument that was differentiated."""
+    """Gradients, one per argument that was differentiated, in its shape; None where there is none."""
     return execution.gradients(incoming)

@@ -45,7 +45,7 @@ class Perturbation:
     operands: float | None = None
 
     def size(self, dtype: np.dtype[Any]) -> float:
-        """Relative distance by which elements move on average."""
+        """Distance by which elements of `dtype` move on average, relative to them."""
         roundoff = unit_roundoff(dtype)
         if self.operands is not None and roundoff == _FLOAT32:
             roundoff = self.operands
@@ -53,11 +53,14 @@ class Perturbation:
 
     @property
     def relative_size(self) -> float:
-        """The same in rounding errors, for all dtypes but float64, whose neighbours are the smallest visible change."""
+        """`size` in rounding errors, for all dtypes but float64, whose neighbours are the smallest visible change."""
         return _SMALL if self.number == 2 else 1.0
 
     def call(self, call: Call) -> Call:
-        """`call` with its float and complex tensors moved; what its gradients use again is to be moved as well."""
+        """`call` with its float and complex tensors moved; what its gradients use again is to be moved as well.
+
+        Moved tensors are float64 or complex128, in their shapes; tensors that are `held` keep their dtype.
+        """
         first_shape = _first_shape(call)
         roundoffs: list[float] = []
 
@@ -81,7 +84,7 @@ class Perturbation:
     def inside(self, call: Call, *, saves_exactly: bool = False) -> Call:
         """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them.
 
-        So is what its gradients use again, as its own dtype rounds it, unless it `saves_exactly`.
+        What its gradients use again is moved as its own dtype rounds it, unless it `saves_exactly`. No array changes.
         """
         dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
         largest = max((unit_roundoff(dtype) for dtype in dtypes), default=_FLOAT32)
@@ -92,7 +95,7 @@ class Perturbation:
         return replace(call, saved_roundoff=saved, saved_seed=self.number, arithmetic_roundoff=arithmetic)
 
     def incoming(self, call: Call, incoming: Sequence[Array | None]) -> tuple[Array | None, ...]:
-        """The same for the incoming gradients of `call`."""
+        """Incoming gradients of `call`, moved: float64 or complex128, in their shapes; others and None as they are."""
         first_shape = _first_shape(call)
         return tuple(
             self._moved(array, _FIRST_INCOMING + number, first_shape) if _is_inexact(array) else array
@@ -126,6 +129,12 @@ def accumulated_terms(
     A reduction sums input size / output size terms, and so does the gradient of what was broadcast. What is not
     elementwise may be a product of matrices as well, (m, k) by (k, n), k = sqrt(mk * kn / mn), or a normalisation,
     which sums as many as a dimension is long. The largest of all such figures.
+
+    Args:
+        call: whose float and complex tensors are counted.
+        incoming: gradients of its outputs in any dtype, each in the shape of its output.
+        output_sizes: in elements.
+        is_elementwise: whether only reductions and broadcasts sum up.
     """
     arrays = [*_inexact(call), *(array for array in incoming if array is not None and _is_inexact(array))]
     smallest = max(1, min(output_sizes, default=1))
@@ -155,7 +164,10 @@ def float_tensors(call: Call) -> int:
 
 
 def label_tensors(call: Call) -> list[int]:
-    """Numbers of the tensors that hold nothing but 1, 0 and -1, some not 0: they may be labels or truth values."""
+    """Numbers of the float and complex tensors that hold nothing but 1, 0 and -1, some not 0.
+
+    They may be labels or truth values.
+    """
     return [
         number
         for number, array in enumerate(_inexact(call))
@@ -164,7 +176,10 @@ def label_tensors(call: Call) -> list[int]:
 
 
 def has_jumped(exact: Array, moved: Array) -> bool:
-    """Whether most elements of an output that are not 0 before or after changed by more than a sixteenth."""
+    """Whether most elements of an output that are not 0 before or after changed by more than a sixteenth.
+
+    The two are float arrays; outputs of different shapes have jumped.
+    """
     if exact.shape != moved.shape:
         return True
     with np.errstate(invalid="ignore"):

@@ -12,7 +12,11 @@ class CommandError(Exception):
 
 @contextmanager
 def stated_errors() -> Iterator[None]:
-    """Turns a ValueError and an OSError into a CommandError that names the file."""
+    """Turn errors that a user can mend into the error of a command, for use around its body.
+
+    Raises:
+        CommandError: a ValueError or an OSError came up inside; the text is theirs, with the file of an OSError.
+    """
     try:
         yield
     except ValueError as error:

@@ -48,7 +48,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def find_templates() -> dict[str, Path]:
-    """Templates by name: inside the installed package, or at the top of the repository."""
+    """Templates by name: inside the installed package, or at the top of the repository.
+
+    Raises:
+        CommandError: the installation has no folder of templates.
+    """
     folders = (_PACKAGE / "conftest_templates", _PACKAGE.parent / "conftest_templates")
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:

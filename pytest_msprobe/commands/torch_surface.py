@@ -46,7 +46,7 @@ def _in_submodules(torch: Any) -> Iterator[str]:
 
 
 def _functional(torch: Any) -> Iterator[str]:
-    """Not what the module imports for its own use."""
+    """Functions of torch.nn.functional, without what the module imports for its own use."""
     functional = torch.nn.functional
     for name in _public(functional):
         function = getattr(functional, name)

@@ -57,7 +57,7 @@ class ChildEngine:
         self.label = f"{engine.label}, in a child process"
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """That of the engine that runs in it."""
+        """Refusal of the engine that runs in the child process."""
         return self._engine.refusal(api, framework)
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ChildExecution:

@@ -78,7 +78,7 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
 
 
 def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
-    """Of every tensor among the arguments."""
+    """Paths of every tensor among the arguments."""
     waiting: list[tuple[LeafPath, Value]] = [(("input", at), value) for at, value in enumerate(forward.arguments or ())]
     waiting += [(("kwargs", name), value) for name, value in forward.keywords.items()]
     while waiting:

@@ -44,7 +44,11 @@ def resolve(mindspore: Any, api: ApiName, attributes: Mapping[str, Any] | None) 
 
 
 def instance_of(found: Any, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """An instance of a Primitive's class, made with the `attributes` that its constructor takes."""
+    """An instance of a Primitive's class, made with the `attributes` that its constructor takes.
+
+    Raises:
+        Unsupported: an argument of the constructor is not among the attributes.
+    """
     taken = list(inspect.signature(found.__init__).parameters)[1:]
     given = {name: value for name, value in (attributes or {}).items() if name in taken}
     if len(given) < len(taken):
@@ -56,6 +60,11 @@ def method_of(tensor_type: type, name: str) -> Callable[..., Any]:
     """The method or property `name` of a tensor, as a function of that tensor."""
 
     def call(tensor: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        """Call the method of `tensor`, or read the property of that name.
+
+        Raises:
+            Unsupported: `tensor` is not a tensor, or has no such method in this MindSpore.
+        """
         if not isinstance(tensor, tensor_type):
             raise Unsupported("the tensor whose method it is was not recorded")
         attribute = getattr(tensor, name, None)

@@ -147,7 +147,10 @@ class MindSporeEngine:
 
 @contextmanager
 def _fitting(call: Call) -> Iterator[None]:
-    """Around a call of MSAdapter: what PyTorch accepts and mint does not says nothing of the device."""
+    """Turn a TypeError of a call of MSAdapter into Unsupported, for use around the call.
+
+    What PyTorch accepts and mint does not says nothing of the device.
+    """
     try:
         yield
     except TypeError as error:

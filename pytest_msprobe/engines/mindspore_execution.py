@@ -68,7 +68,12 @@ class MindSporeExecution:
         self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`. Lets go of the graph, which keeps the inputs: it can be asked once."""
+        """See `Execution.gradients`. Lets go of the graph, which keeps the inputs: it can be asked once.
+
+        Raises:
+            RuntimeError: the gradients were asked for before.
+            Unsupported: no output of the API can carry a gradient, or MindSpore has no kernel for the backward.
+        """
         if not self._has_gradients:
             return ()
         if self._graph is None:
@@ -99,8 +104,9 @@ class MindSporeExecution:
 
 
 class Guarded:
-    """Around MindSpore's own code: its many ways of saying "no kernel for this" become Unsupported, an error stays
-    with the call that caused it, and the floating-point mode is put back.
+    """Context of MindSpore's own code, which has many ways of saying "no kernel for this": they become Unsupported.
+
+    An error stays with the call that caused it, and the floating-point mode is put back.
     """
 
     def __init__(self, mindspore: Any, target: str) -> None:

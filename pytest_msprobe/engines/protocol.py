@@ -37,7 +37,7 @@ OutputValue: TypeAlias = Union["Array", bool, int, float, str, None]
 
 
 class Unsupported(Exception):
-    """This engine cannot run this API call; the text says why and what would help. Becomes a skip, never a failure."""
+    """An API call that an engine cannot run; the text says why and what would help. Becomes a skip, never a failure."""
 
 
 @dataclass(frozen=True, slots=True)

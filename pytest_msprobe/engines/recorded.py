@@ -47,7 +47,7 @@ class RecordedEngine:
         self._file = file
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """None: whether real data is there shows when it is loaded."""
+        """Always None: whether real data is there shows when it is loaded."""
         return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> RecordedExecution:
@@ -58,7 +58,11 @@ class RecordedEngine:
         """Nothing is held."""
 
     def load_outputs(self, call: str) -> tuple[Output, ...]:
-        """Every recorded output leaf of the API call named `call`."""
+        """Every recorded output leaf of the API call named `call`.
+
+        Raises:
+            Unsupported: the dump holds no outputs of this call.
+        """
         if self._forward.outputs is None:
             raise Unsupported("the dump holds no outputs of this call (cut by data_mode or scope?)")
         return tuple(self._leaves((), self._forward.outputs, Place(self._file, f"{call}.forward", OUTPUT)))

@@ -58,7 +58,7 @@ class ReferenceEngine:
         self.label = f"reference {function} of pytest_msprobe_reference"
 
     def refusal(self, api: ApiName, framework: str) -> str | None:
-        """None: the hook chose it for this API."""
+        """Always None: the hook chose this engine for this API."""
         return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ReferenceExecution:
@@ -83,7 +83,11 @@ class ReferenceExecution:
         )
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`."""
+        """See `Execution.gradients`.
+
+        Raises:
+            Unsupported: the user's reference has no backward.
+        """
         if self._backward is None:
             raise Unsupported("it has no backward")
         arguments, keywords = map_leaves(self._call, _raised(self._call))

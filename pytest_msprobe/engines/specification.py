@@ -29,7 +29,11 @@ class DeviceSpecification:
 
 
 def parse_device(text: str) -> DeviceSpecification:
-    """The device that `text` names. Raises ValueError with the allowed forms."""
+    """The device that `text` names.
+
+    Raises:
+        ValueError: it names none; the text lists the allowed forms.
+    """
     engine, *rest = text.strip().lower().split(":")
     targets = _TARGETS.get(engine)
     if targets is None or len(rest) > 2 or (rest and rest[0] not in targets):
@@ -40,7 +44,11 @@ def parse_device(text: str) -> DeviceSpecification:
 
 
 def parse_bench(text: str) -> str:
-    """The benchmark that `text` names. Raises ValueError with the allowed forms."""
+    """The benchmark that `text` names.
+
+    Raises:
+        ValueError: it names none; the text lists the allowed forms.
+    """
     name = text.strip().lower()
     if name not in ("auto", "torch", "mindspore"):
         raise ValueError(f"{text!r} is not a benchmark; use {BENCH_FORMS}")

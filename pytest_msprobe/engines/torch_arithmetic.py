@@ -76,7 +76,7 @@ _INDEXED = {"embedding_dense_backward": 1, "index_add": 2}
 
 
 class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch's own __init_subclass__
-    """While entered, float64 results of arithmetic are off by `roundoff` (one standard deviation), by a fixed seed.
+    """Mode in which float64 results of arithmetic are off by `roundoff` (one standard deviation), by a fixed seed.
 
     It may be entered again for the gradients, which PyTorch computes in the thread that asks for them.
     """
@@ -89,7 +89,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: PyTorch would import its compiler, 800 modules, to keep it from what is never compiled here."""
+        """False, or PyTorch would import its compiler, 800 modules, to keep it from what is never compiled here."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

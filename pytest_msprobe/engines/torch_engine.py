@@ -151,7 +151,7 @@ class TorchEngine:
 
 
 class _Refusing:
-    """Around a PyTorch function: what it cannot do, and arguments that do not fit the benchmark, become Unsupported."""
+    """Context of a PyTorch call: what it cannot do, and arguments that do not fit the benchmark, become Unsupported."""
 
     def __init__(self, torch: Any, target: str, *, is_benchmark: bool) -> None:
         self._version = torch.__version__

@@ -71,7 +71,11 @@ class TorchExecution:
         self.outputs = tuple(outputs)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`."""
+        """See `Execution.gradients`.
+
+        Raises:
+            Unsupported: no output can carry a gradient, or PyTorch has no derivative of a function that was used.
+        """
         torch = self._torch
         pairs = [(out, gradient) for out, gradient in self._with_gradients(incoming) if out.requires_grad]
         if not pairs:
@@ -117,7 +121,11 @@ def _backward(
 
 
 def to_tensor(torch: Any, array: Array) -> Tensor:
-    """A tensor that shares memory with the writable `array`; bfloat16 and float8 by their bits."""
+    """A tensor that shares memory with the writable `array`; bfloat16 and float8 by their bits.
+
+    Raises:
+        Unsupported: the installed PyTorch lacks the dtype.
+    """
     if array.dtype.isbuiltin == 1:
         tensor: Tensor = torch.from_numpy(array)
         return tensor
@@ -130,7 +138,11 @@ def to_tensor(torch: Any, array: Array) -> Tensor:
 
 
 def to_array(torch: Any, tensor: Tensor) -> Array:
-    """The values of `tensor` on the host; shares memory with it where it can."""
+    """The values of `tensor` on the host; shares memory with it where it can.
+
+    Raises:
+        Unsupported: NumPy and ml_dtypes have no dtype for that of `tensor`.
+    """
     if tensor.layout != torch.strided or tensor.is_quantized:
         tensor = tensor.dequantize() if tensor.is_quantized else tensor.to_dense()
     try:

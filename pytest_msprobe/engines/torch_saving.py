@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def perturbed_saving(torch: Any, call: Call, given: Iterable[Any]) -> AbstractContextManager[None]:
-    """While open, what is saved is off by `call.saved_roundoff`, up or down at random; what was `given` is left alone.
+    """Context in which what is saved is off by `call.saved_roundoff`, up or down at random, except what was `given`.
 
     The gradient of tanh is 1 - y * y from the rounded y: an exact y would forgive nothing of what every device loses.
     """

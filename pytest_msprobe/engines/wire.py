@@ -23,7 +23,11 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def receive(stream: BinaryIO) -> dict[str, Any]:
-    """Read one message. Raises EOFError when the other side has gone."""
+    """Read one message.
+
+    Raises:
+        EOFError: the other side has gone, perhaps in the middle of the message.
+    """
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError

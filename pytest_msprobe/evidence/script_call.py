@@ -26,7 +26,7 @@ except ImportError:
 
 
 class NoScript(Exception):
-    """This call cannot be written as a script; the text says why."""
+    """A call that cannot be written as a script; the text says why."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,11 @@ def _literal(value: Any) -> str:
 
 
 def dtype_text(dtype: Dtype) -> str:
-    """`ms.float16`. Raises NoScript for a dtype that MindSpore has no name for."""
+    """The dtype as a script writes it: `ms.float16`.
+
+    Raises:
+        NoScript: MindSpore has no name for the dtype.
+    """
     if dtype.array_name is None:
         raise NoScript(f"there is no array type for {dtype.name}")
     return f"ms.{'bool_' if dtype.kind == 'bool' else dtype.array_name}"

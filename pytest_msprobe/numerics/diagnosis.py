@@ -77,7 +77,7 @@ def _not_explained(ratio: float | None) -> str:
 
 
 def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:
-    """Of error over tolerance; an element that is not finite on one side only counts as infinitely far off."""
+    """Median of error over tolerance; an element that is not finite on one side only counts as infinitely far off."""
     with np.errstate(all="ignore"):
         error = np.abs(widened(output.tested) - widened(output.reference))
         use = np.where(np.isnan(error), math.inf, error) / tolerance

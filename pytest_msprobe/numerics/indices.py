@@ -20,8 +20,11 @@ def select(source: npt.NDArray[Any], indices: npt.NDArray[Any], axis: int | None
     """The values of `source` that `indices` point at, in the shape of `indices`.
 
     `axis` None: positions in the flattened source. Otherwise positions along `axis`; `indices` may have any length
-    there, or lack that axis (argmax without keepdim). ValueError when the other axes do not fit, IndexError when an
-    index is outside 0..n-1 (negative ones too: no API returns them).
+    there, or lack that axis (argmax without keepdim).
+
+    Raises:
+        ValueError: the axis does not exist, or the other axes do not fit.
+        IndexError: an index is outside 0..n-1 (negative ones too: no API returns them).
     """
     layout = _Layout.of(source, indices, axis)
     if layout.outside().any():
@@ -139,7 +142,11 @@ class _Layout:
 
     @classmethod
     def of(cls, source: npt.NDArray[Any], indices: npt.NDArray[Any], axis: int | None) -> _Layout:
-        """ValueError when the indices do not fit the source."""
+        """Source and indices with the axis to select along; both flat for no axis or a 0-d source.
+
+        Raises:
+            ValueError: the axis does not exist, or the indices do not fit the source along the others.
+        """
         shape = indices.shape
         indices = indices.astype(np.int64, copy=False)
         if axis is None or source.ndim == 0:

@@ -46,6 +46,9 @@ def measure(
 
     `off_bound` (> 0) is the |b-t| from which on an element counts as off. Integers that are apart by no more than
     `integer_tolerance` count as equal; their errors are measured all the same.
+
+    Raises:
+        ValueError: `off_bound` is not above 0.
     """
     if not off_bound > 0:
         raise ValueError(

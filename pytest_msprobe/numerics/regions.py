@@ -68,7 +68,7 @@ def _slab(axis: int, span: tuple[int, int], shape: tuple[int, ...]) -> str:
 
 
 def _slices(spans: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> str:
-    """As in NumPy: ``[.., 32:48, 64:80]``, the axes before the first partial one left out."""
+    """A region as NumPy writes it: ``[.., 32:48, 64:80]``, the axes before the first partial one left out."""
     first = next(axis for axis, (start, stop) in enumerate(spans) if stop - start < shape[axis])
     shown = [f"{start}:{stop}" if stop - start > 1 else str(start) for start, stop in spans[first:]]
     return f"[{', '.join([*(['..'] if first else []), *shown])}]"

@@ -68,13 +68,13 @@ class HtmlPage:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
-        """Our columns after the name."""
+        """Put our columns after the name."""
         cells[_NAME_AT] = '<th class="sortable" data-column-type="testId">API</th>'
         cells[_NAME_AT + 1 : _NAME_AT + 1] = html_cells.headers(self._figures)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport | pytest.CollectReport, cells: list[str]) -> None:
-        """Our cells; a report that is none of ours (another test, a collection error) gets empty ones."""
+        """Fill our cells; a report that is none of ours (another test, a collection error) gets empty ones."""
         if not cells:
             return
         row = self._rows.get(report.nodeid)

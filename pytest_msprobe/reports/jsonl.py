@@ -73,7 +73,11 @@ class JsonLines:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises FileExistsError when there is a file at `path` that holds something else than verdict rows."""
+    """Refuse to write over a file at `path` that this plugin did not write.
+
+    Raises:
+        FileExistsError: the file holds something else than verdict rows.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:

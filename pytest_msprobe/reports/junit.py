@@ -18,7 +18,7 @@ class JUnitNames:
     """Names each test case `Mint.matmul.3.forward` and its class after its dump. Registered for `--junitxml` only."""
 
     def __init__(self) -> None:
-        """For the file of the session that starts next."""
+        """Name the test cases of the session that starts next."""
         self._xml: LogXML | None = None
 
     @pytest.hookimpl(trylast=True)

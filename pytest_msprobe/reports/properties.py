@@ -23,7 +23,10 @@ class PropertyPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Those of an item with a verdict; JUnit reads them off the teardown report, which copies the item's."""
+        """Add the properties of an item with a verdict.
+
+        JUnit reads them off the teardown report, which copies the item's.
+        """
         report = yield
         wire = getattr(report, "msprobe_row", None)
         if wire is not None:

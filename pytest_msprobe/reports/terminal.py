@@ -123,7 +123,7 @@ class VerdictCounts:
 
     @property
     def _colour(self) -> str:
-        """By pytest's rules for its own last line."""
+        """Colour of the line, by pytest's rules for its own last line."""
         if self.failed:
             return "red"
         return "green" if self.outcomes["passed"] else "yellow"

@@ -65,7 +65,11 @@ class ProblemNode(pytest.Collector):
         return node
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Nothing. Raises CollectError."""
+        """Report the problem as an error of the collection; there is nothing to collect.
+
+        Raises:
+            CollectError: always.
+        """
         raise self.CollectError(self.problem.message)
 
 
@@ -79,7 +83,11 @@ class RecordFile(pytest.File):
         return node
 
     def collect(self) -> Iterator[GroupNode | RecordItem]:
-        """One node per group; the records themselves where they form none."""
+        """One node per group; the records themselves where they form none.
+
+        Raises:
+            CollectError: the suite cannot read the file.
+        """
         try:
             for group in self.config.stash[keys.SUITE].groups(self.path):
                 if group.scope:
@@ -109,7 +117,7 @@ class GroupNode(pytest.Collector):
         return node
 
     def collect(self) -> list[RecordItem]:
-        """Its records, in order."""
+        """Records of the group, in order."""
         return [RecordItem.of(self, self.group, part) for part in self.group.parts]
 
     def teardown(self) -> None:
@@ -142,7 +150,12 @@ class RecordItem(pytest.Item):
         return Record(self.path, self.group, self.name, selected)
 
     def runtest(self) -> None:
-        """Judge, keep the row for the report, and raise, skip or xfail as the verdict says."""
+        """Judge, keep the row for the report, and raise, skip or xfail as the verdict says.
+
+        Raises:
+            CheckFailure: the verdict is `error`.
+            Exception: whatever the suite raised; the record then gets a row of its own that says so.
+        """
         suite, record = self.config.stash[keys.SUITE], self.record
         started = perf_counter()
         try:

@@ -50,7 +50,10 @@ class RunPage:
 
 
 def started_as(config: pytest.Config) -> dict[str, object]:
-    """How the run was started, for its first row: what it takes to judge some of its records again."""
+    """Command line, folder and version of the run.
+
+    Stored in the first row so that the page can print a command that repeats records.
+    """
     return {
         "arguments": [str(argument) for argument in config.invocation_params.args],
         "folder": str(config.invocation_params.dir),

@@ -80,7 +80,7 @@ class PassedPhaseReports:
     """
 
     def __init__(self) -> None:
-        """For the terminal of the session that starts next."""
+        """Release the reports of the session that starts next."""
         self._stats: dict[str, list[object]] = {}
 
     @pytest.hookimpl

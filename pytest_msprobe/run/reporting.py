@@ -90,7 +90,11 @@ class ReportPlugin:
 
     @pytest.hookimpl
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Warn of what the user may have meant otherwise; take the rows of the run that is continued."""
+        """Warn of what the user may have meant otherwise; take the rows of the run that is continued.
+
+        Raises:
+            pytest.UsageError: there is a warning, and the project turns warnings into errors.
+        """
         for text in self._suite.warnings():
             try:
                 session.config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=1)

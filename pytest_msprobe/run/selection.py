@@ -46,6 +46,11 @@ def deselect_by_hook(config: pytest.Config, suite: Suite, items: list[pytest.Ite
     answers: dict[_Key, bool] = {}
 
     def is_wanted(item: RecordItem) -> bool:
+        """Whether the hook wants the group of `item`; asked once for each group.
+
+        Raises:
+            pytest.UsageError: the hook raises.
+        """
         key = _key(item)
         if key not in answers:
             api = suite.api(item.record)

@@ -46,7 +46,7 @@ class Progress:
     """Prints how far a long run is and how long the rest will take, also under xdist."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """For the session that starts next; `clock` gives seconds."""
+        """Show the progress of the session that starts next; `clock` gives seconds."""
         self._clock = clock
         self._began = 0.0
         self._next = 0.0

@@ -9,7 +9,11 @@ import pytest
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Raises pytest.UsageError, which names `option`, when `folder` is not and cannot become a folder to write into."""
+    """Refuse a `folder` that is not, and cannot become, a folder to write into.
+
+    Raises:
+        pytest.UsageError: it cannot be one; the text names the `option`.
+    """
     existing = folder
     try:
         while not existing.exists() and existing != existing.parent:

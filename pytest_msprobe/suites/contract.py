@@ -112,7 +112,7 @@ class SuiteReport:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """By (dump, call, part), the property `level` of rows of which all rows together say more than they did."""
+        """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
         return {}
 
     def findings(self) -> Iterable[str]:
@@ -151,7 +151,7 @@ class RowSummary:
         return ()
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """As of `SuiteReport`; asked after `lines`."""
+        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
         return {}
 
 
@@ -247,7 +247,10 @@ class Suite(ABC):
         return iter(())
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
-        """Who sums up; asked once, on the process that writes. `continued` is a CSV pair to append to, precheck's."""
+        """The object that sums up; asked once, on the process that writes.
+
+        `continued` is a CSV pair to append to, precheck's.
+        """
         return SuiteReport()
 
     def advice_when_empty(self) -> str:

@@ -35,10 +35,10 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """On the command line."""
+        """Name of the option on the command line."""
         return f"--msprobe-{self.name.replace('_', '-')}"
 
     @property
     def key(self) -> str:
-        """In ini files and in pytest's option namespace."""
+        """Name of the option in ini files and in pytest's option namespace."""
         return f"msprobe_{self.name}"

@@ -19,7 +19,11 @@ _DEFAULT_MEMORY_SHARE = 0.8
 
 
 def size(text: str) -> int:
-    """Bytes, from a number with a unit."""
+    """Bytes, from a number with a unit.
+
+    Raises:
+        ValueError: it is not such a number, or 0.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None or float(match["number"]) == 0:
         raise ValueError(f"{text!r} is not a size; use a number with KB, MB, GB or TB, such as 16GB")
@@ -34,7 +38,11 @@ def memory(text: str) -> int:
 
 
 def timeout(text: str) -> float | None:
-    """Seconds, 0 for no limit, None for `auto`."""
+    """Seconds, 0 for no limit, None for `auto`.
+
+    Raises:
+        ValueError: it is neither `auto` nor a finite number from 0 on.
+    """
     if text == "auto":
         return None
     value = number(text)
@@ -44,7 +52,11 @@ def timeout(text: str) -> float | None:
 
 
 def shard(text: str) -> tuple[int, int] | None:
-    """(number, count) of `2/8`; None for `all`."""
+    """(number, count) of `2/8`; None for `all`.
+
+    Raises:
+        ValueError: it is not of this form, or the number is not from 1 to the count, which is at most 10,000.
+    """
     if text == "all":
         return None
     first, _, last = text.partition("/")
@@ -54,7 +66,11 @@ def shard(text: str) -> tuple[int, int] | None:
 
 
 def path(text: str) -> Path:
-    """An absolute path that the file system can hold, whether something is there or not."""
+    """An absolute path that the file system can hold, whether something is there or not.
+
+    Raises:
+        ValueError: no file system can hold it: too long, or with a NUL.
+    """
     try:
         os.lstat(text)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -70,7 +86,11 @@ def optional_path(text: str) -> Path | None:
 
 
 def absolute_folder(text: str) -> Path:
-    """A folder that exists, written as an absolute path, so that it is the same one in every process of a run."""
+    """A folder that exists, written as an absolute path, so that it is the same one in every process of a run.
+
+    Raises:
+        ValueError: the path is relative, or no folder is there.
+    """
     if not os.path.isabs(text):
         raise ValueError(f"{shortened(text)} is not an absolute path; write the folder in full")
     if not path(text).is_dir():
@@ -79,7 +99,11 @@ def absolute_folder(text: str) -> Path:
 
 
 def new_file(text: str) -> Path | None:
-    """An absolute path that is not a folder, or None for none."""
+    """An absolute path that is not a folder, or None for none.
+
+    Raises:
+        ValueError: a folder is there.
+    """
     found = optional_path(text)
     if found is not None and found.is_dir():
         raise ValueError(f"{text!r} is a folder; name a file")
@@ -87,7 +111,11 @@ def new_file(text: str) -> Path | None:
 
 
 def switch(text: str) -> bool:
-    """Whether something is on."""
+    """Truth value of a word: true, yes, on, 1; false, no, off, 0 or nothing.
+
+    Raises:
+        ValueError: it is another word.
+    """
     if text.lower() in ("true", "yes", "on", "1"):
         return True
     if text.lower() in ("", "false", "no", "off", "0"):
@@ -96,7 +124,11 @@ def switch(text: str) -> bool:
 
 
 def devices(text: str) -> tuple[str, ...]:
-    """Ids of devices, of a list such as `4,5,6,7` or `0-3`; empty for all that are visible."""
+    """Ids of devices, of a list such as `4,5,6,7` or `0-3`; empty for all that are visible.
+
+    Raises:
+        ValueError: it is not such a list, or names a device twice.
+    """
     if text == "all visible":
         return ()
     found: dict[str, None] = {}
@@ -112,21 +144,33 @@ def devices(text: str) -> tuple[str, ...]:
 
 
 def seed(text: str) -> int:
-    """A whole number from 0 on."""
+    """A whole number from 0 on.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     if not text.strip().isdecimal():
         raise ValueError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """A whole number from 1 on.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
 def cosine(text: str) -> float:
-    """A bound from -1 up to, but not, 1."""
+    """A bound from -1 up to, but not, 1.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     value = number(text)
     if not -1 <= value < 1:
         raise ValueError(f"{text!r} is not a cosine limit; use a number x with -1 <= x < 1")
@@ -134,7 +178,11 @@ def cosine(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
+    """A finite number above 0.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     value = number(text)
     if not 0 < value < float("inf"):
         raise ValueError(f"{text!r} is not above 0")
@@ -142,7 +190,11 @@ def positive(text: str) -> float:
 
 
 def number(text: str) -> float:
-    """Any number."""
+    """A number, as `float` reads it: NaN and infinities too.
+
+    Raises:
+        ValueError: it is not a number.
+    """
     try:
         return float(text)
     except ValueError:
@@ -153,6 +205,11 @@ def one_of(*words: str) -> Callable[[str], str]:
     """The parser of an option that is one of `words`."""
 
     def parse(text: str) -> str:
+        """The word as it is.
+
+        Raises:
+            ValueError: it is not one of `words`.
+        """
         if text not in words:
             raise ValueError(f"{text!r} is none of {', '.join(words)}")
         return text
@@ -178,6 +235,11 @@ def existing_file(wanted: str) -> Callable[[str], Path | None]:
     """The parser of an option that names an existing file, which is `wanted`; None for none."""
 
     def parse(text: str) -> Path | None:
+        """The absolute path of the file, None for none.
+
+        Raises:
+            ValueError: no file is there.
+        """
         path = optional_path(text)
         if path is not None and not path.is_file():
             raise ValueError(f"{text!r} is not a file; give {wanted}")
@@ -187,7 +249,11 @@ def existing_file(wanted: str) -> Callable[[str], Path | None]:
 
 
 def interpreter(text: str) -> str | None:
-    """An executable file, or None for none."""
+    """An executable file, or None for none.
+
+    Raises:
+        ValueError: the file is missing or cannot be executed.
+    """
     if text and not os.access(text, os.X_OK):
         raise ValueError(f"{text!r} is not an executable file; give the path of a Python interpreter")
     return text or None

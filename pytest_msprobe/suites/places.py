@@ -12,7 +12,7 @@ from pytest_msprobe.verdicts import Place
 
 
 def place_in(dump: Dump, record: str, forward: str = "") -> Place:
-    """The place of `record`; what is not known of a backward is that of its `forward`."""
+    """Where `record` stands in its step. What a backward does not say is taken from its `forward`."""
     slot = Slot.of(dump.path)
     frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
     return Place(

@@ -80,7 +80,7 @@ class VerdictRow:
 
     @property
     def rounding(self) -> str:
-        """Of an error: `explained by rounding` when all failed outputs are, else what the first other one says."""
+        """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
         failed = [output.rounding for output in self.outputs if output.status == "error"]
         return next((text for text in failed if text != EXPLAINED), EXPLAINED if failed else "")
 
@@ -90,7 +90,7 @@ class VerdictRow:
         return self.part if self.direction or self.part == "record" else ""
 
     def with_property(self, name: str, value: str) -> VerdictRow:
-        """The row with the property `name` in place of the one that it has; without it when `value` is ""."""
+        """A copy with property `name` set to `value`; an empty value removes it."""
         others = tuple(entry for entry in self.properties if entry[0] != name)
         return replace(self, properties=(*others, (name, value)) if value else others)
 

@@ -172,7 +172,7 @@ class WorkersPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: object) -> CallScheduler | None:
-        """Our own schedule for the modes that assign items one by one."""
+        """Make our own schedule for the modes that assign items one by one."""
         if config.option.dist not in ("load", "worksteal"):
             return None
         self._scheduler = CallScheduler(config, len(self.places), self._index, lambda node: self._place(node).name)

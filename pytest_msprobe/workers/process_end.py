@@ -7,7 +7,7 @@ from typing import Any
 
 
 def exit_code(node: Any) -> int | None:
-    """Of a worker on this machine, negative for a signal; None when execnet does not tell."""
+    """Exit code of a worker on this machine, negative for a signal; None when execnet does not tell."""
     process = getattr(getattr(node.gateway, "_io", None), "popen", None)
     if process is None:
         return None

@@ -104,7 +104,11 @@ class CallScheduler:
             self._feed(node)
 
     def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
-        """Never asked for: this scheduler does not take work back."""
+        """Part of xdist's protocol that is never asked for: this scheduler does not take work back.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError
 
     def remove_node(self, node: Any) -> str | None:

@@ -51,7 +51,11 @@ def parse_number_ranges(value: object) -> NumberRanges:
 
 
 def parse_steps(value: object) -> NumberRanges:
-    """As `parse_number_ranges`; older versions of the existing tool take one number alone. Raises ValueError."""
+    """Ranges as of `parse_number_ranges`; older versions of the existing tool take one number alone.
+
+    Raises:
+        ValueError: it is neither a number nor such a list.
+    """
     return parse_number_ranges([value] if type(value) is int else value)
 
 

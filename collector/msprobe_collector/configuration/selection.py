@@ -47,7 +47,11 @@ class RecordSelection:
 
 
 def check_scope(scope: tuple[str, str], level: Level) -> None:
-    """Refuse a scope whose names cannot occur at `level`. Raises ValueError."""
+    """Refuse a scope whose names cannot occur at `level`.
+
+    Raises:
+        ValueError: a name is not that of a record, or of a kind that `level` does not write.
+    """
     for name in scope:
         is_cell = _CELL_CALL.fullmatch(name) is not None
         is_api = not is_cell_record(name) and split_record_name(name) is not None
@@ -62,7 +66,11 @@ def check_scope(scope: tuple[str, str], level: Level) -> None:
 
 
 def parse_scope(value: object) -> tuple[str, str] | None:
-    """First and last record name; None for an empty list. Raises ValueError."""
+    """First and last record name; None for an empty list.
+
+    Raises:
+        ValueError: it is neither an empty list nor a list of two names.
+    """
     if value == []:
         return None
     if not (isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) and name for name in value)):

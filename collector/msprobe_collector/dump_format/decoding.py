@@ -66,7 +66,11 @@ def decode_value(encoded: Any, depth: int = 0) -> Value:
 
 
 def refuse_malformed(value: Value, place: Place) -> None:
-    """Raise DumpError when `value`, which stands at `place`, or a value inside it is malformed."""
+    """Refuse a `value`, which stands at `place`, when it or a value inside it is malformed.
+
+    Raises:
+        DumpError: it is; the text names the innermost place.
+    """
     if isinstance(value, MalformedValue):
         raise place.fault(value.problem, *value.steps)
     if isinstance(value, (tuple, dict)):

@@ -21,7 +21,12 @@ class NotAPlainFileError(OSError):
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """The file at `path`, open for reading. Raises OSError; NotAPlainFileError for a pipe, which could block."""
+    """The file at `path`, open for reading.
+
+    Raises:
+        OSError: it cannot be opened.
+        NotAPlainFileError: it is something else than a file, such as a pipe, which could block.
+    """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -59,7 +59,7 @@ class Leaf:
 
     @property
     def fingerprint(self) -> str:
-        """As recorded, "" where the dump has none."""
+        """Fingerprint as recorded, "" where the dump has none."""
         return self.value.fingerprint if isinstance(self.value, TensorValue) else ""
 
     @property

@@ -94,7 +94,12 @@ class _Machine:
         self._memo: dict[int, object] = {}
 
     def step(self, operation: str, argument: Any) -> None:
-        """Do one operation. Raises DescriptionError for one that a tensor does not need."""
+        """Do one operation.
+
+        Raises:
+            DescriptionError: the description of a tensor does not need this operation, or holds no number like this
+                one.
+        """
         if operation in _VALUES:
             self._push_value(argument)
         elif operation in _CONSTANTS:
@@ -123,7 +128,11 @@ class _Machine:
         return items
 
     def since_mark(self, _: None) -> None:
-        """TUPLE: what stands above the last mark."""
+        """TUPLE: put a tuple of the values above the last mark in their place.
+
+        Raises:
+            IndexError: there is no mark.
+        """
         for position in range(len(self.stack) - 1, -1, -1):
             if isinstance(self.stack[position], _Mark):
                 items = self._popped(len(self.stack) - position)
@@ -142,14 +151,22 @@ class _Machine:
         self.stack.append(_find(str(module), str(name)))
 
     def call(self, _: None) -> None:
-        """REDUCE: the value of a name for its arguments."""
+        """REDUCE: put the value of a name for its arguments in their place.
+
+        Raises:
+            TypeError: there is no such name below, or the arguments are not a tuple.
+        """
         name, arguments = self._popped(2)
         if not isinstance(name, _Name) or not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(name.call(*arguments))
 
     def find_storage(self, _: None) -> None:
-        """BINPERSID: a storage."""
+        """BINPERSID: put the storage in the place of the tuple that describes it.
+
+        Raises:
+            TypeError: the tuple does not describe a storage.
+        """
         described = self.stack.pop()
         if not isinstance(described, tuple):
             raise TypeError

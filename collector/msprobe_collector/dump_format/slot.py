@@ -21,7 +21,7 @@ class Slot:
     @classmethod
     @lru_cache(maxsize=1024)  # asked for every record of a dump
     def of(cls, path: Path) -> Slot:
-        """Of the dump at `path`, from the innermost folders that name one."""
+        """Step and rank of the dump at `path`, from the innermost folders that name one."""
         return cls(number_in(path, STEP), number_in(path, RANK))
 
     def agrees(self, other: Slot) -> bool:

@@ -49,6 +49,11 @@ class _Directory:
         self.tell = file.tell
 
     def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes, or, for a negative `size`, as many as a directory may have.
+
+        Raises:
+            StoredZipError: a single read is larger than the directory of one tensor.
+        """
         if size > _MOST_AT_ONCE:
             raise StoredZipError("its directory is too large for one tensor")
         return self._file.read(_MOST_AT_ONCE if size < 0 else size)

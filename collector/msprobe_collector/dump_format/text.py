@@ -21,7 +21,7 @@ def shown(text: str) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Like `shown`, for text that we laid out in lines: the line breaks stay, everything else is escaped."""
+    """Text as of `shown` that we laid out in lines: the line breaks stay, everything else is escaped."""
     return text if text.isprintable() else "\n".join(map(shown, text.split("\n")))
 
 

@@ -14,7 +14,11 @@ class MindSporeOptimizers:
     """See `msprobe_collector.framework.OptimizerAccess`."""
 
     def names(self, optimizer: Any) -> tuple[str, ...]:
-        """Names of the parameters of a Cell that has `parameters`. Raises TypeError for anything else."""
+        """Names of the parameters of an optimizer.
+
+        Raises:
+            TypeError: it is not a Cell that has `parameters`.
+        """
         import mindspore
 
         if not (isinstance(optimizer, mindspore.nn.Cell) and hasattr(optimizer, "parameters")):
@@ -22,7 +26,7 @@ class MindSporeOptimizers:
         return tuple(parameter.name for parameter in optimizer.parameters)
 
     def warning(self) -> str:
-        """On graphs."""
+        """Warning in GRAPH_MODE, where graphs hide gradients; "" otherwise."""
         from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 
         if is_graph_mode():
@@ -47,7 +51,11 @@ class MindSporeOptimizers:
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
-        """The gradient as an array of a float dtype that NumPy has. Raises TypeError for anything else."""
+        """The gradient as an array of a float dtype that NumPy has.
+
+        Raises:
+            TypeError: it is not a dense Tensor of real floats.
+        """
         import mindspore
 
         if not isinstance(gradient, mindspore.Tensor):

@@ -39,7 +39,11 @@ class MindSporeValues:
         self._dtypes: dict[Any, tuple[str, np.dtype[Any] | None]] = {}
 
     def read(self, tensor: Any) -> TensorValues:
-        """See `FrameworkValues`."""
+        """See `FrameworkValues`.
+
+        Raises:
+            ComputationFailed: the error that came up is one of the script's computation.
+        """
         try:
             return self._read(tensor)
         except Exception as error:
@@ -88,7 +92,11 @@ def mindspore_values() -> MindSporeValues:
 
 @contextmanager
 def errors_of_the_script(tensors: Iterable[Any]) -> Iterator[None]:
-    """Raises ComputationFailed for what a look at `tensors` inside brings up of the script's errors."""
+    """Tell errors of the script's computation from those of reading `tensors`, for use around looks at them.
+
+    Raises:
+        ComputationFailed: the error that came up inside is one of the script's.
+    """
     try:
         yield
     except Exception as error:

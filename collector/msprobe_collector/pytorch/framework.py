@@ -84,7 +84,11 @@ class PyTorch:
         return TorchCallWatch(session)
 
     def kernel_dump(self, configuration: Configuration) -> KernelDump:
-        """PyTorch has none."""
+        """Refuse level L2, which PyTorch does not have.
+
+        Raises:
+            ConfigurationError: always.
+        """
         raise ConfigurationError(
             "L2 is a dump of MindSpore's kernels; for PyTorch take L0, L1 or mix",
             place="PrecisionDebugger",

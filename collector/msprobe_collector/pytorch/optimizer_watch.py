@@ -14,7 +14,11 @@ class TorchOptimizers:
     """See `msprobe_collector.framework.OptimizerAccess`."""
 
     def names(self, optimizer: Any) -> tuple[str, ...]:
-        """Names of its parameters: those it was made with (`named_parameters`), or `param_groups.0.params.3`."""
+        """Parameter names: those that the optimizer was made with (`named_parameters`), or `param_groups.0.params.3`.
+
+        Raises:
+            TypeError: it is not a torch.optim.Optimizer.
+        """
         import torch
 
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -40,7 +44,11 @@ class TorchOptimizers:
         return remove
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
-        """The gradient as an array of a float dtype that NumPy has. Raises TypeError for anything else."""
+        """The gradient as an array of a float dtype that NumPy has.
+
+        Raises:
+            TypeError: it is not a Tensor of real floats.
+        """
         import torch
 
         if not isinstance(gradient, torch.Tensor):

@@ -42,14 +42,14 @@ class TorchTensorValues(TensorValues):
 
     @property
     def array(self) -> Any:  # type: ignore[override]  # asked for late
-        """Its elements; None for a tensor that has none that can be read (meta, inside vmap)."""
+        """Elements of the tensor; None where none can be read (meta, inside vmap)."""
         if self._array is None:
             self._array = _array(self._tensor)
         return self._array
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """Lengths of the dimensions."""
         return tuple(self._tensor.shape) if not self._tensor.is_nested else (self._tensor.size(0),)
 
     def statistics(self) -> Statistics:

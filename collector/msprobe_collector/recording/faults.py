@@ -25,7 +25,7 @@ class FaultLog:
         self._folder: Path | None = None
 
     def write_to(self, folder: Path) -> None:
-        """From now on write to `folder`, that of the current step."""
+        """Write to `folder`, that of the current step, from now on."""
         self._folder = folder
 
     def note(self, where: str, error: BaseException) -> None:

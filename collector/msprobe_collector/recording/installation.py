@@ -73,7 +73,7 @@ class Installation:
 
     @contextmanager
     def _changed(self) -> Iterator[None]:
-        """Around a change of what is recorded: the originals are in place, and the swaps are made anew."""
+        """Take the originals back while what is recorded changes, and make the swaps anew afterwards."""
         was_in = self._is_in
         self.take_out()
         yield

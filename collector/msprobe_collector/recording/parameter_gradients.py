@@ -65,6 +65,11 @@ class ParameterGradients:
 
     def _hook(self, label: str, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
+            """Take the gradient and pass it on as it is.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             if self._recorder.folder is not None:
                 with self._activity.own_work():
                     try:

@@ -43,7 +43,11 @@ class SavedValues:
         self._removers: list[Callable[[], None]] = []
 
     def save(self, variable: Any, name: str, *, save_backward: bool) -> None:
-        """Write `variable`; a value that cannot be saved is warned about and skipped."""
+        """Write `variable`; a value that cannot be saved is warned about and skipped.
+
+        Raises:
+            Exception: the error of the script's own computation, where reading the value brought it up.
+        """
         if problem := self._problem(variable, name, save_backward):
             logger.warning("save(): %s; nothing is saved", problem)
             return

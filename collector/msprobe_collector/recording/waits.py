@@ -20,7 +20,7 @@ class _Open(NamedTuple):
 
 
 class WaitedCalls:
-    """Calls whose handles the training has not waited for yet; nothing is waited for that it does not wait for."""
+    """Asynchronous calls whose handle the script has not waited on. The collector itself never waits."""
 
     def __init__(self, activity: Activity, faults: FaultLog) -> None:
         self._activity = activity
@@ -42,6 +42,11 @@ class WaitedCalls:
 
         @functools.wraps(original)
         def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            """Wait as the script asked for, then take the results of the call.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             result = original(handle, *args, **kwargs)
             call = self._open.pop(id(handle), None)
             if call is not None:

@@ -54,6 +54,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, shift: Tensor | None, s
 
     Head h of the query uses head h // (N1 / N2) of key and value. Differentiable with respect to query, key, value and
     shift ((N1 or 1, S1, S2)), not through maximum and sum, which exist for the backward of the kernel alone.
+
+    Raises:
+        ValueError: N1 is not a multiple of N2.
     """
     if query.shape[0] % key.shape[0]:
         raise ValueError(f"{query.shape[0]} query heads are not a multiple of {key.shape[0]} key heads")

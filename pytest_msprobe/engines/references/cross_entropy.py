@@ -25,6 +25,9 @@ def cross_entropy_loss(
     loss[n] = -weight[target[n]] * log_softmax(input)[n, target[n]], 0 where the target is `ignore_index`; the mean
     divides by the sum of the weights that count. A negative `ignore_index` ignores the targets that equal it as well:
     the page says that it ignores none, but also allows no negative target. Source: its page in MindSpore 2.10.
+
+    Raises:
+        Unsupported: `label_smoothing`, `lse_square_scale_for_zloss` or `return_zloss` is set.
     """
     if label_smoothing or lse_square_scale_for_zloss or return_zloss:
         raise Unsupported("label_smoothing, lse_square_scale_for_zloss or return_zloss: MindSpore 2.10 takes none yet")

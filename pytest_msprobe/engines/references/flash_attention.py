@@ -47,6 +47,9 @@ def flash_attention_score(
 
     `real_shift` is added after the scale, as mindspore.ops 2.10 documents it; CANN's page for the same kernel adds it
     before. Bit b of byte c of `drop_mask` keeps key 8 c + b, as the masks of Ascend's dropout generator are unpacked.
+
+    Raises:
+        Unsupported: `keep_prob` is below 1 and no `drop_mask` was recorded.
     """
     if keep_prob < 1 and drop_mask is None:
         raise Unsupported(f"keep_prob {keep_prob} without drop_mask: dropout is random")
@@ -94,6 +97,9 @@ def speed_fusion_attention(
     """(output, maxima, sums, None, None, None, None): the last four (softmax_out, seed, offset, numels) are unused.
 
     Maxima and sums are (B, N, S, 8), in layout TND (T, N, 8), with eight equal values in the last axis.
+
+    Raises:
+        Unsupported: `keep_prob` is below 1, or `pse_type` is neither 0 nor 1.
     """
     if keep_prob < 1:
         raise Unsupported(f"keep_prob {keep_prob}: dropout is random")
@@ -144,7 +150,7 @@ class Parts:
     keep_prob: float = 1.0
 
     def of_batch(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
-        """Of (B, N, S, D) tensors: output (B, N1, S1, Dv), statistics (B, N1, S1)."""
+        """Attention of (B, N, S, D) tensors: output (B, N1, S1, Dv), statistics (B, N1, S1)."""
         count, heads, rows = query.shape[:3]
         bits = _unpacked(self.drop_mask, count * heads * rows * key.shape[2])
         found = [
@@ -154,7 +160,11 @@ class Parts:
         return _joined(found, torch.stack)
 
     def of_ragged(self, query: Tensor, key: Tensor, value: Tensor, ends: IntList, key_ends: IntList) -> Attended:
-        """Of (T, N, D) tensors cut by cumulative lengths: output (T1, N1, Dv), statistics (T1, N1)."""
+        """Attention of (T, N, D) tensors cut by cumulative lengths: output (T1, N1, Dv), statistics (T1, N1).
+
+        Raises:
+            Unsupported: there is a position code, or queries and keys are cut into different numbers of elements.
+        """
         if self.shift is not None:
             raise Unsupported("a position code in layout TND is compressed to 1024 rows in a way no document defines")
         queries = bounds(ends, query.shape[0], name="actual_seq_qlen")
@@ -178,7 +188,11 @@ class Parts:
         return _joined(rows_first, lambda parts: _filled_to(query.shape[0], torch.cat(parts)))
 
     def of_element(self, query: Tensor, key: Tensor, value: Tensor, *, batch: int, kept: Tensor | None) -> Attended:
-        """Of one batch element: (N, S, D) tensors and flat bits of kept weights."""
+        """Attention of one batch element: (N, S, D) tensors and flat bits of kept weights.
+
+        Raises:
+            Unsupported: the position code does not have the shape of the scores.
+        """
         shape = (query.shape[0], query.shape[1], key.shape[1])
         shift = None if self.shift is None else self.shift[batch if self.shift.shape[0] > 1 else 0]
         if shift is not None and shift.shape[-2:] != shape[-2:]:

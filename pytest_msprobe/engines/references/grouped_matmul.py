@@ -79,7 +79,7 @@ def grouped_matmul_v2(
     split_item: int = 0,
     group_type: int = -1,
 ) -> tuple[Tensor, ...]:
-    """As `grouped_matmul`, without transposing."""
+    """Variant of `grouped_matmul` without transposing."""
     _refuse(scale=scale, offset=offset)
     right = _dequantised(weight, antiquant_scale, antiquant_offset)
     return _products(x, right, bias, _row_groups(x, group_list, group_type, are_sizes=False))
@@ -105,9 +105,12 @@ def grouped_matmul_v4(
     act_type: int = 0,
     output_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
-    """As `grouped_matmul`; with int8 x and weight, the products are multiplied by `scale` and `pre_token_scale`.
+    """Variant of `grouped_matmul`; products of int8 x and weight are multiplied by `scale` and `pre_token_scale`.
 
     `group_list` holds sizes with group_list_type 1. Source: mindspore.ops.auto_generate.grouped_matmul_v4 2.10.
+
+    Raises:
+        Unsupported: `act_type`, `offset`, or an argument that begins with `activation` is set.
     """
     _refuse(
         offset=offset,

@@ -18,6 +18,9 @@ def moe_token_permute(
     """(rows of tokens in the order of their expert, int32 place of each (token, k) in that order).
 
     Equal experts keep their order (a stable sort). With `num_out_tokens` only so many rows come out; 0 and None: all.
+
+    Raises:
+        Unsupported: `padded_mode` is set.
     """
     if padded_mode:
         raise Unsupported(_PADDED)
@@ -38,6 +41,9 @@ def moe_token_unpermute(
     """Row t is the sum over k of probs[t, k] * permuted_tokens[sorted_indices[t * K + k]].
 
     K is the second axis of `probs`, 1 without. A place beyond the permuted rows is a dropped token and adds 0.
+
+    Raises:
+        Unsupported: `padded_mode` is set.
     """
     if padded_mode:
         raise Unsupported(_PADDED)

@@ -34,7 +34,11 @@ def quant_v2(
     rounding_mode: str = "ROUND",
     dst_type: torch.dtype = torch.int8,
 ) -> Tensor:
-    """Int8 of scale * x + offset, or of scale^2 * x + offset in `sqrt_mode`. Source: QuantV2 of MindSpore 2.10."""
+    """Int8 of scale * x + offset, or of scale^2 * x + offset in `sqrt_mode`. Source: QuantV2 of MindSpore 2.10.
+
+    Raises:
+        Unsupported: another `rounding_mode` than ROUND, or another `dst_type` than int8.
+    """
     if rounding_mode.upper() != "ROUND" or dst_type != torch.int8:
         raise Unsupported(f"rounding_mode {rounding_mode} to {dst_type}: only ROUND to int8 is documented")
     factor = _wide(scale).square() if sqrt_mode else _wide(scale)
@@ -85,9 +89,12 @@ def quant_matmul(
     scale_dtype: torch.dtype | None = None,
     group_sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    """As `quant_batch_matmul` without transposing, for float8 as well.
+    """Variant of `quant_batch_matmul` without transposing, for float8 as well.
 
-    Source: mindspore.ops.auto_generate.quant_matmul 2.10. Its dtype arguments reinterpret bits, which is refused.
+    Source: mindspore.ops.auto_generate.quant_matmul 2.10.
+
+    Raises:
+        Unsupported: `group_sizes` or a dtype argument other than `output_dtype` is given: they reinterpret bits.
     """
     reinterpreted = (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes)
     if any(item is not None for item in reinterpreted):
@@ -147,7 +154,10 @@ def dequant_swiglu_quant(
     x * weight_scale * activation_scale is cut in halves; SiLU of the right one, or of the left one, times the other
     is multiplied by `quant_scale` and quantised, in mode dynamic by the row's maximum / 127. `group_index` holds how
     many rows use each row of weight_scale and quant_scale; rows past them give 0. Source: MindSpore's own test of
-    DequantSwigluQuant. Refused is what that test leaves out: bias, offset, and quant_scale in mode static.
+    DequantSwigluQuant.
+
+    Raises:
+        Unsupported: `bias`, `quant_offset`, or `quant_scale` in mode static is given, which that test leaves out.
     """
     if bias is not None or quant_offset is not None or (quant_mode == "static" and quant_scale is not None):
         raise Unsupported("bias, quant_offset, or quant_scale in mode static: documents disagree on what they do")
@@ -184,10 +194,12 @@ def npu_dequant_swiglu_quant(
     activate_left: bool,
     quant_mode: int,
 ) -> tuple[Tensor, Tensor]:
-    """As `dequant_swiglu_quant`, with mode 0 static and 1 dynamic; a scale that is missing is 1.
+    """Variant of `dequant_swiglu_quant` with mode 0 static and 1 dynamic; a scale that is missing is 1.
 
-    Refused are rows past the groups: the kernel leaves their memory as it is.
     Source: op-plugin's documentation of npu_dequant_swiglu_quant.
+
+    Raises:
+        Unsupported: rows stand past the groups: the kernel leaves their memory as it is.
     """
     if group_index is not None and sum(sizes := integers(group_index) or ()) < x.shape[0]:
         raise Unsupported(f"group_index {list(sizes)}: the rows past the groups are not written")
@@ -219,7 +231,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _exact(x: Tensor) -> Tensor:
-    """As float64, in which sums of int8 and float8 products are exact."""
+    """Values as float64, in which sums of int8 and float8 products are exact."""
     return x.double()
 
 

@@ -25,6 +25,9 @@ def ring_attention_update(
     With m = max(m1, m2) and l = l1 exp(m1 - m) + l2 exp(m2 - m), the output is
     (o1 l1 exp(m1 - m) + o2 l2 exp(m2 - m)) / l. Outputs are (S, B, H) with statistics (B, N, S, 8), or (T, N, D) with
     (T, N, 8). Source: definition of the softmax; the page of CANN that leaves out l1 and l2 is wrong.
+
+    Raises:
+        Unsupported: `layout` is neither SBH nor TND.
     """
     if layout not in ("SBH", "TND"):
         raise Unsupported(f"layout {layout}: only SBH and TND are documented")

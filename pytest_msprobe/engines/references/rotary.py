@@ -17,6 +17,9 @@ def rotary_position_embedding(x: Tensor, cos: Tensor, sin: Tensor, mode: int = 0
     (mode 1), the halves of each half (mode 2). Mode 3 first moves the even elements to the front and the odd ones to
     the back, also in x itself, and goes on as mode 0. Source: mindspore.ops 2.10 for modes 0 and 1, CANN's
     RotaryPositionEmbedding for 2 and 3.
+
+    Raises:
+        Unsupported: `mode` is not one of 0 to 3.
     """
     if mode == 0:
         return x * cos + _half_turned(x) * sin
@@ -47,6 +50,9 @@ def apply_rotary_pos_emb_(
     Query and key are (T, N * D), (B, S, N * D) or (B, S, N, D); D is the last axis of cos. Formats 0 and 1 pick rows of
     cos and sin by `position_ids`, one for each token or one for each of S; formats 2 and 3 have a row for each token.
     Formats 0 and 2 turn halves, 1 and 3 pairs of elements. Source: MindSpore's own test of ApplyRotaryPosEmb.
+
+    Raises:
+        Unsupported: `cos_format` is not one of 0 to 3.
     """
     if cos_format not in range(4):
         raise Unsupported(f"cos_format {cos_format}: only 0 to 3 are documented")

@@ -78,7 +78,7 @@ def moe_init_routing_v2(
 
 
 def moe_compute_expert_tokens(sorted_experts: Tensor, num_expert: int) -> Tensor:
-    """For each expert the number of entries up to and with it. Source: example of MindSpore 2.10."""
+    """Number of entries up to and with each expert. Source: example of MindSpore 2.10."""
     experts = torch.arange(num_expert, dtype=sorted_experts.dtype, device=sorted_experts.device)
     return torch.searchsorted(sorted_experts, experts, right=True).to(sorted_experts.dtype)
 
@@ -96,6 +96,9 @@ def moe_finalize_routing(
     """Row i is x1[i] + x2[i] + sum over k of scales[i, k] * (expanded_x[row_idx[i + k N]] + bias[expert[i, k]]).
 
     Scales that are not given are 1. Source: mindspore.ops.auto_generate.moe_finalize_routing 2.10 with its example.
+
+    Raises:
+        Unsupported: `expanded_row_idx` is missing, or `expanded_expert_idx` where there is a `bias`.
     """
     if expanded_row_idx is None or (bias is not None and expanded_expert_idx is None):
         raise Unsupported("expanded_row_idx or expanded_expert_idx is missing")
@@ -128,6 +131,9 @@ def fused_add_topk_div(
     best groups scores become 0. The k best of what is left are taken, and their sigmoids, divided by their sum and
     multiplied by `scale` when `is_norm`, are the weights. Source: description of the operator in MindSpore's custom
     operators and its test; that nothing is scaled without is_norm is our reading.
+
+    Raises:
+        Unsupported: `enable_expert_mapping` is set, which chooses at random, or `activate_type` is not 0.
     """
     if enable_expert_mapping:
         raise Unsupported("enable_expert_mapping: the kernel chooses among the mapped experts at random")

@@ -38,8 +38,11 @@ def lightning_indexer(
 ) -> tuple[Tensor | None, Tensor]:
     """(None, the `sparse_count` largest scores of each query, largest first; -inf where there are fewer keys).
 
-    The score of key j is the sum over heads of weight * relu(q . k_j). The indices are not compared: under ties several
-    answers are right, so without `return_value` nothing is left to judge. Source: mindspore.ops.lightning_indexer 2.10.
+    The score of key j is the sum over heads of weight * relu(q . k_j). Source: mindspore.ops.lightning_indexer 2.10.
+
+    Raises:
+        Unsupported: `return_value` is not set: indices alone cannot be compared, as several answers are right under
+            ties.
     """
     if not return_value:
         raise Unsupported("without return_value its only output are indices, of which several are right under ties")
@@ -108,7 +111,7 @@ def nsa_compress(
     compress_stride: int,
     actual_seq_len: IntList = None,
 ) -> Tensor:
-    """For each segment of (T, N, D) and each window in it, the sum over its rows of weight[row, n] * input[row, n].
+    """Sum of weight[row, n] * input[row, n] over the rows of each window, in each segment of (T, N, D).
 
     Source: mindspore.ops.nsa_compress 2.10; the formula is that of CANN's aclnnNsaCompress.
     """
@@ -140,6 +143,9 @@ def nsa_select_attention(
 
     Indices are (T1, N2, blocks), counted within the batch element; a block named twice counts once, which the document
     leaves open. Statistics are (T1, N1, 8). Source: mindspore.ops.nsa_select_attention 2.10.
+
+    Raises:
+        Unsupported: `atten_mask` is given.
     """
     if atten_mask is not None:
         raise Unsupported("atten_mask: MindSpore 2.10 does not support it")
@@ -169,7 +175,12 @@ class _Places:
     key_lengths: IntList
 
     def of(self, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, int]]:
-        """(rows of queries, rows of keys, queries with padding) of each batch element, in the flattened tensors."""
+        """(rows of queries, rows of keys, queries with padding) of each batch element, in the flattened tensors.
+
+        Raises:
+            Unsupported: the keys are paged or in another layout than the queries, or the layout is neither BSND nor
+                TND.
+        """
         if self.block_table is not None or self.layout_query != self.layout_key:
             raise Unsupported(f"layout_key {self.layout_key} for {self.layout_query}: paged caches have no reference")
         if self.layout_query == "TND":
@@ -208,7 +219,7 @@ def _chosen(indices: Tensor, block_size: int, keys: int) -> Tensor:
 def _attended(
     query: Tensor, key: Tensor, value: Tensor, is_chosen: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of (rows, N, D) tensors: output (rows, N1, Dv), maximum and sum (rows, N1)."""
+    """Attention of (rows, N, D) tensors: output (rows, N1, Dv), maximum and sum (rows, N1)."""
     removed = ~is_chosen.repeat_interleave(query.shape[1] // key.shape[1], 0)
     q, k, v = (x.transpose(0, 1) for x in (query, key, value))
     scoring = Scoring(scale=scale, removed=lambda first, end: removed[:, first:end])

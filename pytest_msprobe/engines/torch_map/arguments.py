@@ -25,7 +25,7 @@ def axes(axis: Axis) -> int | tuple[int, ...] | None:
 
 
 def all_axes(axis: Axis, x: Tensor) -> tuple[int, ...]:
-    """As `axes`, spelled out where PyTorch does not take None."""
+    """Axes like those of `axes`, spelled out where PyTorch does not take None."""
     chosen = axes(axis)
     if chosen is None:
         return tuple(range(x.dim()))

@@ -77,7 +77,11 @@ class CallMapping:
         roots: Mapping[str, object],
         attributes: Mapping[str, object] | None = None,
     ) -> dict[str, object]:
-        """Value of every parameter; TypeError when the arguments do not fit."""
+        """Value of every parameter.
+
+        Raises:
+            TypeError: the arguments do not fit the signature, or one is of another kind than its parameter says.
+        """
         used = {name: value for name, value in (attributes or {}).items() if name in self.attributes}
         values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
         for name, parameter in self.signature.parameters.items():
@@ -148,7 +152,10 @@ class Binding:
 
         `roots` is ``{'torch': torch, 'adapters': adapters}``; values are torch tensors and Python values.
 
-        Raises TypeError, MissingAttributes or MissingInTorch when arguments, attributes or PyTorch do not fit.
+        Raises:
+            MissingAttributes: the record of a Primitive lacks attributes that every form of its signature needs.
+            TypeError: the arguments fit no form; the text says of each why.
+            MissingInTorch: the installed PyTorch lacks a name that is needed for it.
         """
         if not self.forms:
             return partial(cast("Callable[..., object]", attribute_at(self.target, roots)), *args, **kwargs)

@@ -66,7 +66,11 @@ def _area(boxes: Tensor) -> Tensor:
 def crop_and_resize(
     image: Tensor, boxes: Tensor, box_indices: Tensor, crop_size: Sequence[int], method: str, outside: float
 ) -> Tensor:
-    """Crops (box, height, width, channel) of images of the same order of axes; boxes are (y1, x1, y2, x2) in 0..1."""
+    """Crops (box, height, width, channel) of images of the same order of axes; boxes are (y1, x1, y2, x2) in 0..1.
+
+    Raises:
+        NotImplementedError: `method` is bilinear_v2.
+    """
     if method == "bilinear_v2":
         raise NotImplementedError("ops.crop_and_resize with method bilinear_v2")
     crops = []
@@ -126,7 +130,7 @@ def batch_to_space(x: Tensor, block: int | Sequence[int], crops: Sequence[Sequen
 
 
 def mirror_pad(x: Tensor, paddings: Tensor | Sequence[Sequence[int]], mode: str) -> Tensor:
-    """Any number of axes; `SYMMETRIC` repeats the edge, `REFLECT` does not."""
+    """Padding along any number of axes; `SYMMETRIC` repeats the edge, `REFLECT` does not."""
     pairs = paddings.tolist() if isinstance(paddings, Tensor) else paddings
     shift = 1 if mode.upper() == "REFLECT" else 0
     for axis, (before, after) in enumerate(pairs):

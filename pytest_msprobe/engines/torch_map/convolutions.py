@@ -69,7 +69,11 @@ def conv3d_transpose(
     groups: int,
     output_padding: object,
 ) -> Tensor:
-    """ops.conv3d_transpose with pad_mode valid, or pad with the same padding on both sides of an axis."""
+    """ops.conv3d_transpose with pad_mode valid, or pad with the same padding on both sides of an axis.
+
+    Raises:
+        NotImplementedError: `pad_mode` is same, or the two sides of an axis are padded differently.
+    """
     given = _per_axis(padding, 3) if pad_mode == "pad" else [0] * 3
     pads = given[::2] if len(given) == 6 else given
     if pad_mode == "same" or (len(given) == 6 and pads != given[1::2]):

@@ -103,14 +103,14 @@ def clip_by_global_norm(x: Tensor | Sequence[Tensor], clip_norm: float) -> objec
 
 
 def arange(start: Number, end: Number | None = None, step: Number = 1, *, dtype: torch.dtype | None = None) -> Tensor:
-    """With `end` None, `start` is the end."""
+    """torch.arange with `start` as the end where `end` is None."""
     start, step = scalar(start), scalar(step)
     end = None if end is None else scalar(end)
     return torch.arange(0, start, step, dtype=dtype) if end is None else torch.arange(start, end, step, dtype=dtype)
 
 
 def eye(n: int, m: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """With `m` None or -1, square."""
+    """torch.eye, square where `m` is None or -1."""
     return torch.eye(n, n if m is None or m == -1 else m, dtype=dtype)
 
 
@@ -120,7 +120,7 @@ def full(size: object, fill_value: Tensor | Number, dtype: torch.dtype | None = 
 
 
 def full_tensor(size: object, value: Tensor) -> Tensor:
-    """Filled with a Tensor, in its dtype."""
+    """A tensor filled with the Tensor `value`, in its dtype."""
     return value.expand(sizes(size))
 
 

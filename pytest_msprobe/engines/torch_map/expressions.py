@@ -54,7 +54,11 @@ _KINDS: Mapping[str, Callable[[object], bool]] = {
 
 
 def attribute_at(dotted: str, roots: Mapping[str, object]) -> object:
-    """What stands at a dotted name that begins at a root. Raises MissingInTorch."""
+    """The value of a dotted name that begins at a root.
+
+    Raises:
+        MissingInTorch: the installed PyTorch has no such name.
+    """
     root, *path = dotted.split(".")
     if root == "references":
         return references.function(dotted)
@@ -120,6 +124,11 @@ def _evaluation(node: ast.expr) -> _Evaluation:
 
 def _attribute(owner: _Evaluation, name: str, dotted: str) -> _Evaluation:
     def value(values: _Values, roots: _Values) -> object:
+        """The attribute of what the owner evaluates to.
+
+        Raises:
+            MissingInTorch: the owner has no such attribute.
+        """
         target = owner(values, roots)
         try:
             return cast("object", getattr(target, name))

@@ -196,8 +196,9 @@ def slice_axis(x: Tensor, axis: int, start: int, end: int, step: int) -> Tensor:
 
 
 def choose(x: Tensor, choices: Sequence[Tensor] | Tensor, mode: str) -> Tensor:
-    """Of each place the choice that `x` names, rounded towards zero (seen on CPU); indices beyond the end are clipped,
-    wrapped or refused.
+    """The choice that `x` names at each place, rounded towards zero (seen on CPU).
+
+    Indices beyond the end are clipped, wrapped or refused, as `mode` says.
     """
     shape = torch.broadcast_shapes(x.shape, *(item.shape for item in choices))  # type: ignore[no-untyped-call]
     stacked = torch.stack([item.expand(shape) for item in choices])

@@ -54,7 +54,11 @@ def batch_norm_gather_stats(mean: Tensor, invstd: Tensor, eps: float, counts: Te
 def interpolate(
     x: Tensor, size: object, scale_factor: object, mode: str, align_corners: bool | None, recompute: bool | None
 ) -> Tensor:
-    """As in PyTorch, but for bicubic, whose kernel has another coefficient (seen on CPU)."""
+    """torch.nn.functional.interpolate in all modes but bicubic, whose kernel has another coefficient (seen on CPU).
+
+    Raises:
+        NotImplementedError: `mode` is bicubic.
+    """
     if mode == "bicubic":
         raise NotImplementedError("the bicubic kernel of mindspore.ops.interpolate")
     return functional.interpolate(x, size, scale_factor, mode, align_corners, recompute)  # type: ignore[arg-type]
@@ -77,7 +81,11 @@ def fractional_max_pool2d(
     with_indices: bool,
     samples: Tensor | None,
 ) -> object:
-    """Pooling of the regions that `samples` choose."""
+    """Pooling of the regions that `samples` choose.
+
+    Raises:
+        NotImplementedError: `samples` is None: the regions are random.
+    """
     if samples is None:
         raise NotImplementedError("ops.fractional_max_pool2d without _random_samples is random")
     arguments = (x, kernel_size, output_size, output_ratio, with_indices, samples.detach())
@@ -119,7 +127,7 @@ def stft(
     onesided: bool | None,
     return_complex: bool | None,
 ) -> Tensor:
-    """As in PyTorch; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
+    """torch.stft; a real signal gives pairs of real numbers unless `return_complex`, a complex one complex ones."""
     is_complex = x.is_complex() or (window is not None and window.is_complex())
     wanted = is_complex if return_complex is None else return_complex
     shape = win_length or n_fft
@@ -156,7 +164,11 @@ def batch_dot(x: Tensor, other: Tensor, axes: int | Sequence[int] | None) -> Ten
 
 
 def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
-    """Primitive MatMul or BatchMatMul: the dump lacks its transposes; the shapes tell them when only one way fits."""
+    """Primitive MatMul or BatchMatMul: the dump lacks its transposes; the shapes tell them when only one way fits.
+
+    Raises:
+        NotImplementedError: the shapes fit none or several of the four ways to transpose.
+    """
     ways = [(a, b) for a in (x, x.mT) for b in (other, other.mT) if a.shape[-1] == b.shape[-2]]
     if len(ways) != 1:
         raise NotImplementedError("transpose_a and transpose_b are not in the dump, and the shapes fit several of them")
@@ -165,7 +177,11 @@ def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
 
 
 def singular_values(x: Tensor, with_vectors: bool) -> Tensor:
-    """ops.svd without vectors."""
+    """ops.svd without vectors.
+
+    Raises:
+        NotImplementedError: `with_vectors` is set: singular vectors are unique only up to a factor.
+    """
     if with_vectors:
         raise NotImplementedError("singular vectors are unique only up to a factor")
     values: Tensor = torch.linalg.svdvals(x)
@@ -173,7 +189,7 @@ def singular_values(x: Tensor, with_vectors: bool) -> Tensor:
 
 
 def solve_triangular(a: Tensor, b: Tensor, trans: int, lower: bool, unit_diagonal: bool) -> Tensor:
-    """As scipy.linalg.solve_triangular: trans 0 solves a x = b, 1 the transposed, 2 the adjoint system."""
+    """Solution as of scipy.linalg.solve_triangular: trans 0 solves a x = b, 1 the transposed, 2 the adjoint system."""
     matrix = (a, a.mT, a.mH)[trans]
     columns = b.unsqueeze(-1) if b.dim() == a.dim() - 1 else b
     upper = lower == bool(trans)
@@ -182,7 +198,7 @@ def solve_triangular(a: Tensor, b: Tensor, trans: int, lower: bool, unit_diagona
 
 
 def dot(x: Tensor, other: Tensor) -> Tensor:
-    """As numpy.dot: the last axis of `x` against the last but one of `other`."""
+    """Product as of numpy.dot: the last axis of `x` against the last but one of `other`."""
     result: Tensor = torch.tensordot(x, other, dims=([-1], [max(other.dim() - 2, 0)]))
     return result
 

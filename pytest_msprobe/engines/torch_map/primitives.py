@@ -48,6 +48,9 @@ def conv_transpose(
     """Conv2DTranspose and Conv3DTranspose: the gradient of a convolution whose input has the `size`.
 
     Without `size` it is that of Conv3DTranspose, which `output_padding` lengthens.
+
+    Raises:
+        NotImplementedError: `pad_mode` is same and there is no `size`.
     """
     rank = _rank(x, data_format)
     strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
@@ -104,7 +107,11 @@ def batch_norm(
     epsilon: float,
     data_format: str,
 ) -> tuple[Tensor | None, ...]:
-    """(y, None, ...): what the other four outputs hold differs between devices."""
+    """(y, None, ...): what the other four outputs hold differs between devices.
+
+    Raises:
+        NotImplementedError: `data_format` is NHWC.
+    """
     if data_format == "NHWC":
         raise NotImplementedError("BatchNorm with data_format NHWC")
     means, variances = (None, None) if is_training else (mean.detach(), variance.detach())
@@ -167,7 +174,11 @@ def index_with_value(x: Tensor, axis: int, keep_dims: bool, function: str) -> tu
 
 
 def one_axis(axis: int | Sequence[int]) -> int:
-    """The axis in a tuple of one."""
+    """The axis, taken out of a sequence of one.
+
+    Raises:
+        NotImplementedError: the sequence does not hold exactly one axis.
+    """
     if not isinstance(axis, int) and len(axis) != 1:
         raise NotImplementedError(f"axis {axis}")
     return axis if isinstance(axis, int) else int(axis[0])

@@ -9,7 +9,7 @@ from pytest_msprobe.engines.torch_map.arguments import Axis, Number, all_axes, a
 
 
 def prod(x: Tensor, axis: Axis = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Tensor:
-    """Over several axes or all of them, which torch.prod cannot."""
+    """Product over several axes or all of them, which torch.prod cannot."""
     result = x if dtype is None else x.to(dtype)
     for dim in sorted({item % max(x.dim(), 1) for item in all_axes(axis, x)}, reverse=True):
         result = result.prod(dim, keepdim=keepdim)
@@ -17,12 +17,12 @@ def prod(x: Tensor, axis: Axis = None, keepdim: bool = False, dtype: torch.dtype
 
 
 def count_nonzero(x: Tensor, axis: Axis, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
-    """With kept axes and a dtype."""
+    """Number of elements other than 0, with kept axes and a dtype."""
     return (x != 0).sum(axes(axis), keepdim=keepdim, dtype=dtype)
 
 
 def median(x: Tensor, dim: int | None = None, keepdim: bool = False) -> object:
-    """With `dim` None the value alone, else (values, indices). The lower median of an even count, as in PyTorch."""
+    """Median: the value with `dim` None, else (values, indices). The lower one of an even count, as in PyTorch."""
     return torch.median(x) if dim is None else torch.median(x, dim, keepdim)
 
 
@@ -49,7 +49,7 @@ def max_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number |
 
 
 def min_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None) -> object:
-    """As `max_with_index`."""
+    """(values, indices) of the minimum; see `max_with_index`."""
     if axis is None or x.dim() == 0:
         return torch.min(x), torch.tensor(0)
     return tuple(torch.min(_selected(x, initial, where, is_max=False), axis, keepdim))
@@ -67,7 +67,7 @@ def numpy_max(
 def numpy_min(
     x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool
 ) -> object:
-    """As `numpy_max`."""
+    """Tensor.min in its NumPy form; see `numpy_max`."""
     if with_index and isinstance(axis, int):
         return min_with_index(x, axis, keepdim, initial, where)
     return amin(x, axis, keepdim, initial, where)

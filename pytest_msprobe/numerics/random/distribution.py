@@ -206,7 +206,7 @@ def _half_counts(
 
 
 def _even_counts(z: npt.NDArray[np.float64], law: Law) -> Iterator[Count]:
-    """Of integers that are alike, as many are even as there are even ones in the range."""
+    """Count of even values, for integers that are alike: the share to be expected is that of the range."""
     if law.is_discrete and math.isfinite(law.high):
         possible = int(law.high) - int(law.low) + 1
         share = (possible // 2 + (possible % 2 and int(law.low) % 2 == 0)) / possible

@@ -67,7 +67,7 @@ def truncated_normal() -> Law:
 
 
 def log_normal(mean: Parameter, deviation: Parameter) -> Law:
-    """Its logarithm is normal."""
+    """Log-normal: the logarithm is normal, with this mean and deviation."""
     text = f"log-normal({_shown(mean)}, {_shown(deviation)})"
     return Law(text, _NORMAL.cdf, _NORMAL.inv_cdf, location=mean, scale=deviation, is_logarithmic=True)
 

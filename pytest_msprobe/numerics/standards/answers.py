@@ -50,9 +50,14 @@ class Answers:
         *,
         is_for_all: bool = False,
     ) -> None:
-        """Of `runs`, and of `probes` where it comes to that, to the benchmark's `reference`, in reach of a format.
+        """How the output moved in `runs` (probes are run only when asked).
 
-        What they move `is_for_all` where every device rounds it, and not only one that is less exact than most.
+        Args:
+            runs: results of the moved runs, each in the shape of the output.
+            probes: gives so many more of them, as arrays in the shape of the output.
+            reference: raw result of the benchmark in the shape of the output, float64 or complex128.
+            format_: the format whose reach counts.
+            is_for_all: every device makes this rounding, not only an inexact one.
         """
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
@@ -64,27 +69,35 @@ class Answers:
         self.sensitivity = self._settled(self._reference)
 
     def near(self) -> Answers:
-        """With nothing forgiven beyond what the runs themselves have shown."""
+        """Answers with nothing forgiven beyond what the runs themselves have shown."""
         return NearAnswers(self)
 
     def probed(self, count: int) -> Answers:
-        """With so many probes, where there are any."""
+        """Answers with `count` probes; `self` where there are none."""
         probes = self._ask(count) if self.is_known else ()
         if not probes:
             return self
         return ProbedAnswers(self, probes, self._reference, is_for_all=self._is_for_all)
 
     def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
-        """Per element of a chunk how far one rounding error of everything that was moved takes it."""
+        """Move of each element of a chunk for one rounding error of everything that was moved, shape (n,), float64.
+
+        In the unit of the output. `reference` is the benchmark's chunk in reach of the format, shape (n,), float64 or
+        complex128, whose first element stands at the flat position `start`.
+        """
         magnitude = magnitude_of(reference)
         return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
 
     def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """Per element of a chunk what is forgiven for what was moved, given its `response`."""
+        """Tolerance of each element of a chunk, shape (n,), float64.
+
+        In the unit of the output, and for what was moved alone: the standard adds the rounding of the output.
+        `start` and `reference` are those of `responses`, whose result for them is `response`.
+        """
         return (factors.single if self.sensitivity.is_single else factors.several) * response
 
     def scaling(self, factors: Factors) -> float:
-        """By how much the output as a whole may be scaled, relative to 1."""
+        """Largest scaling of the output as a whole that is forgiven, relative to 1."""
         return factors.several * self.sensitivity.slope
 
     def _settled(self, reference: npt.NDArray[Any]) -> Sensitivity:
@@ -95,7 +108,10 @@ class Answers:
         return scatter.settled()
 
     def moves(self, start: int, reference: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """Signed answers to each run, over its size; NaN where nothing is known."""
+        """Signed moves of the elements of a chunk in each run, over its size: shape (n,), float64 or complex128.
+
+        In the unit of the output; NaN where nothing is known. `start` and `reference` are those of `responses`.
+        """
         moves = []
         with np.errstate(invalid="ignore"):
             for result, size in zip(self._results, self._sizes):
@@ -117,18 +133,18 @@ class NearAnswers(Answers):
         self.sensitivity = answers.sensitivity
 
     def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
-        """Those of the answers, which stand for the size of an element's terms."""
+        """Responses of the answers, which stand for the size of an element's terms: shape (n,), float64."""
         return self.answers.responses(start, reference)
 
     def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """The larger of the two moves, without a floor."""
+        """The larger of the two moves of each element, without a floor: shape (n,), float64."""
         largest = np.zeros(reference.shape)
         for move in self.answers.moves(start, reference):
             np.fmax(largest, np.abs(move), out=largest)
         return np.minimum(largest, response)
 
     def scaling(self, factors: Factors) -> float:
-        """That of the runs."""
+        """Largest scaling by a run, relative to 1."""
         return self.sensitivity.slope
 
 
@@ -147,10 +163,15 @@ class ProbedAnswers(NearAnswers):
         *,
         is_for_all: bool,
     ) -> None:
-        """Of `probes` to the benchmark's flat `reference`; `answers` has those to the two runs.
+        """Add the answers to `probes` to those to the two runs, which `answers` has.
 
-        Of what `is_for_all` an element whose probes are all small by chance is forgiven what is typical: among many
-        elements there are some.
+        With `is_for_all`, an element whose probes are all small by chance gets the typical move instead.
+
+        Args:
+            answers: of the two runs.
+            probes: results of the benchmark in the shape of the output.
+            reference: the benchmark's raw result, flat, float64 or complex128.
+            is_for_all: every device makes this rounding.
         """
         super().__init__(answers)
         self._probes = [probe.reshape(-1) for probe in probes]
@@ -158,7 +179,7 @@ class ProbedAnswers(NearAnswers):
         self._typical = self._typical_move(reference) if is_for_all else Typical()
 
     def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """`_PROBED` times the largest move of a probe."""
+        """`_PROBED` times the largest move of each element by a probe, shape (n,), float64."""
         largest = self._largest_move(start, reference)
         wide = self.answers.forgiven(start, reference, response, factors)
         forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
@@ -179,7 +200,7 @@ class ProbedAnswers(NearAnswers):
         return typicals.settled()
 
     def scaling(self, factors: Factors) -> float:
-        """`_PROBED` times the largest scaling by a probe."""
+        """`_PROBED` times the largest scaling by a probe, relative to 1."""
         return _PROBED * self._slope
 
     def _largest_slope(self, reference: npt.NDArray[Any]) -> float:
@@ -201,12 +222,15 @@ class ProbedAnswers(NearAnswers):
 
 
 def widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values in float64 or complex128, which may be `array` itself."""
+    """The values in float64 or complex128, in the shape of `array`, which it may be itself."""
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
 
 
 def in_reach(array: npt.NDArray[Any], format_: FloatFormat) -> npt.NDArray[Any]:
-    """Infinite stands one spacing beyond the largest value: a finite result there and Inf are neighbours."""
+    """Values clipped to one spacing beyond the largest of `format_`, in the shape and dtype of `array`.
+
+    A finite result at the end of the range and Inf are then neighbours. Complex values are left as they are.
+    """
     if array.dtype.kind == "c":
         return array
     limit = format_.largest + format_.largest_spacing
@@ -214,7 +238,7 @@ def in_reach(array: npt.NDArray[Any], format_: FloatFormat) -> npt.NDArray[Any]:
 
 
 def magnitude_of(reference: npt.NDArray[Any]) -> Floats:
-    """|b|, 0 where it is NaN."""
+    """|b| of each element, float64, in the shape of `reference` (float64 or complex128); 0 where it is NaN."""
     magnitude: Floats = np.abs(reference)
     magnitude[np.isnan(magnitude)] = 0
     return magnitude

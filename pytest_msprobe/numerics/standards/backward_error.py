@@ -97,7 +97,10 @@ class BackwardError:
         return self._searched(pair)[1]
 
     def tolerances(self, pair: OutputPair) -> Floats:
-        """What each element of an output of floats may be off by, once all that explains errors was asked for."""
+        """Tolerance of each element of an output of floats, in its shape and unit, float64.
+
+        All that explains errors is asked for first.
+        """
         return self._searched(pair)[0].tolerances()
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
@@ -185,7 +188,7 @@ class _Search:
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
     def tolerances(self) -> Floats:
-        """What each element may be off by, in the shape of the output."""
+        """Tolerance of each element, float64, in the shape and unit of the output."""
         found = [
             self._tolerance(start, reference, [answers.responses(start, reference) for answers in self._answers])
             for start, _, reference in self._chunks()

@@ -27,9 +27,9 @@ class Chunk(NamedTuple):
 
     Attributes:
         start: flat position of the first.
-        tested, reference: values.
-        error: |t-b|.
-        magnitude: |b|.
+        tested, reference: values, shape (n,), float64 or complex128.
+        error: |t-b|, shape (n,), float64, in the unit of the output.
+        magnitude: |b|, of the same shape, dtype and unit.
     """
 
     start: int
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
 
     @property
     def relative(self) -> Floats:
-        """|t-b| / |b|; 0 where the two are equal, infinite where only b is 0."""
+        """|t-b| / |b|, shape (n,), float64; 0 where the two are equal, infinite where only b is 0."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             relative: Floats = self.error / self.magnitude
         relative[self.error == 0] = 0
@@ -48,7 +48,10 @@ class Chunk(NamedTuple):
 
 
 def rounded_chunks(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Iterator[Chunk]:
-    """The elements, the reference rounded once to the tested dtype: what a perfect device returns has no error."""
+    """Chunks of two outputs of one shape; `tested` has the dtype of the device, `reference` is float64 or complex128.
+
+    The reference is rounded once to the tested dtype: what a perfect device returns has no error.
+    """
     for start, *sides in wide_chunks(tested, reference):
         left, right, _ = settle_nonfinite(*sides)
         with np.errstate(over="ignore"):
@@ -59,7 +62,10 @@ def rounded_chunks(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Ite
 def wide_chunks(
     tested: npt.NDArray[Any], reference: npt.NDArray[Any]
 ) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Flat start, tested values and rounded reference values as they are, in float64 or complex128."""
+    """(flat start, tested values, rounded reference values) of chunks, as they are: shape (n,), float64 or complex128.
+
+    The two outputs are of one shape; the reference is rounded once to the dtype of `tested`.
+    """
     wide = np.complex128 if tested.dtype.kind == "c" else np.float64
     dtype, flat_tested, flat_reference = tested.dtype, tested.reshape(-1), reference.reshape(-1)
     for start in range(0, flat_tested.size, CHUNK_ELEMENTS):
@@ -91,7 +97,7 @@ class Beyond:
         return self.worst / self.limit if self.limit else math.inf if self.worst else 0.0
 
     def add(self, start: int, figures: Floats) -> None:
-        """Take a chunk into account, whose first figure stands at the flat position `start`."""
+        """Take a chunk of figures into account, shape (n,), float64; the first stands at the flat position `start`."""
         at = int(figures.argmax())
         if figures.item(at) > self.worst:
             self.worst, self.worst_at = figures.item(at), start + at

@@ -31,8 +31,8 @@ class Excess:
 
     Attributes:
         beyond: number of elements beyond their tolerance.
-        largest_use, worst_at: largest error over tolerance, and where; 0 and 0 while there is no error.
-        largest_at: the element of the largest error.
+        largest_use, worst_at: largest error over tolerance, and its flat position; 0 and 0 while there is no error.
+        largest_at: flat position of the largest error.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,13 @@ class Excess:
         self._squares = 0.0
 
     def add(self, start: int, error: Floats, bounds: tuple[Floats, Floats, Floats]) -> None:
-        """Take a chunk into account; bounds: rounding of each element, its response to the inputs, its tolerance."""
+        """Take a chunk into account, whose first element stands at the flat position `start`.
+
+        Args:
+            start: flat position.
+            error: |t-b| of each element, shape (n,), float64, in the unit of the output.
+            bounds: rounding of each element, its response to the inputs, and its tolerance, each like `error`.
+        """
         rounding, response, tolerance = bounds
         use = error / tolerance
         self.beyond += int(np.count_nonzero(use > 1))
@@ -61,7 +67,7 @@ class Excess:
         self._add_errors(start, error, rounding, response, use)
 
     def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats, use: Floats) -> None:
-        """As they are, in roundings of the element, and in answers to the inputs."""
+        """Gather the errors as they are, in roundings of the element, and in answers to the inputs."""
         errors = np.stack([error, error / rounding, error / (response + rounding)])
         is_informative = response >= _INFORMATIVE * rounding
         self._informative += int(np.count_nonzero(is_informative))
@@ -72,7 +78,12 @@ class Excess:
             self._use_of_largest = use.item(at)
 
     def add_projection(self, reference: npt.NDArray[Any], tested: npt.NDArray[Any]) -> None:
-        """Take a chunk into account for `slope`."""
+        """Take a chunk into account for `slope` and `size`.
+
+        Args:
+            reference: values of the benchmark, shape (n,), float64 or complex128; what is not finite does not count.
+            tested: values of the device, of the same shape and dtype.
+        """
         is_finite = np.isfinite(reference) & np.isfinite(tested)
         settled = np.where(is_finite, reference, 0)
         error = np.where(is_finite, tested, 0) - settled
@@ -88,9 +99,13 @@ class Excess:
     def is_standing_out(self) -> bool:
         """Whether the largest error is far beyond the others, however they are counted.
 
-        Beyond the others' errors alone is any element of a wide range; beyond them in roundings is one that cancels;
-        and beyond them in answers to the inputs one whose answer is small by chance. It must also use up a good part of
-        its own tolerance.
+        It must be so in three ratios to the root mean square of the others, each of which rules out a false alarm:
+
+        - the error as it is: an element whose rounding is small because it cancels, or whose answer is small by chance;
+        - the error in roundings of the element: a large element among small ones, in an output of a wide range;
+        - the error in answers to the inputs: an element that hangs on its inputs more than the others do.
+
+        It must also use up a good part of its own tolerance.
         """
         return self.prominence > 1
 
@@ -115,7 +130,7 @@ class Excess:
 
     @property
     def exhaustion(self) -> float:
-        """The same over what chance allows; 0 for too few elements."""
+        """`used` over what chance allows; 0 for too few elements."""
         return self.used / _USED_UP if self._count >= _FEW else 0.0
 
     @property

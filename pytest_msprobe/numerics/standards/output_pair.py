@@ -19,7 +19,7 @@ class Perturbed:
     """A result of the benchmark for inputs that are off.
 
     Attributes:
-        result: not rounded.
+        result: not rounded, in the shape of the output, float64 or complex128 for floats.
         size: how far the inputs were off, in rounding errors of their dtypes.
     """
 
@@ -41,11 +41,11 @@ def _no_opinion() -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class OutputPair:
-    """What a standard that looks at elements gets.
+    """One output of both sides, and what a standard that looks at elements may ask for.
 
     Attributes:
-        tested: output of the device.
-        reference: raw result of the benchmark, not rounded: float64 or complex128 for floats.
+        tested: output of the device, in its own shape and dtype.
+        reference: raw result of the benchmark, not rounded: of the shape of `tested`, float64 or complex128 for floats.
         metrics: of the two.
         accumulated: how many terms one element may sum up.
         kernel_error: relative error that the functions which the API evaluates may have on a device, beside rounding.
@@ -54,11 +54,12 @@ class OutputPair:
         rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
             float32; none where the benchmark cannot do that.
         operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
-        probes: so many results for inputs that are each off by exactly one rounding error, up or down at random; none
-            where the benchmark could not be run on them, or is too large for so many runs.
-        inside_probes: more results of the kind of `rounded_inside`.
+        probes: so many results for inputs that are each off by exactly one rounding error, up or down at random, each
+            like `reference`; none where the benchmark could not be run on them, or is too large for so many runs.
+        inside_probes: more results of the kind of `rounded_inside`, as arrays like `reference`.
         arithmetic_probes: the same with what the forward saves for its gradients as it is.
-        second_opinion: the same output from an ordinary run in the tested dtype on another engine; None without one.
+        second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
+            `tested`; None without one.
     """
 
     tested: Array

@@ -108,7 +108,7 @@ class _Figures:
         self._squares = self._relative = self._largest = 0.0
 
     def add(self, error: Floats, magnitude: Floats) -> None:
-        """Take a chunk into account."""
+        """Take the errors and |b| of a chunk into account, both shape (n,), float64, in the unit of the output."""
         is_small = magnitude <= self._constants.small_value
         self._small += int(np.count_nonzero(is_small))
         self._small_off += int(np.count_nonzero(error[is_small] > self._constants.absolute))
@@ -122,7 +122,7 @@ class _Figures:
         self._largest = max(self._largest, float(relative.max()))
 
     def values(self) -> tuple[float, float, float, float]:
-        """In the order of `_LABELS`; 0 where no element counts."""
+        """Figures in the order of `_LABELS`; 0 where no element counts."""
         large = max(1, self._large)
         return (
             self._small_off / max(1, self._small),

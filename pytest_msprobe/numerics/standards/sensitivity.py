@@ -30,10 +30,10 @@ _JUMP_OF_CONSTANT = 2.0**-4
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The typical change of an element.
+    """The typical change of an element for one rounding error.
 
     Attributes:
-        absolute: where changes are about as large everywhere; else 0.
+        absolute: in the unit of the output, where changes are about as large everywhere; else 0.
         relative: relative to the element, where that is the more uniform; else 0.
     """
 
@@ -41,7 +41,7 @@ class Typical:
     relative: float = 0.0
 
     def floor(self, magnitude: Floats) -> Floats:
-        """That of elements of these magnitudes."""
+        """Typical change of elements of these magnitudes |b|, in their unit; both shape (n,), float64."""
         return self.absolute + self.relative * magnitude
 
 
@@ -57,7 +57,10 @@ class Typicals:
         self._relative = np.zeros(2)
 
     def add(self, magnitude: Floats, change: Floats) -> None:
-        """Take a chunk of elements of these magnitudes into account."""
+        """Take a chunk of |b| and changes into account, both shape (n,), float64, in the unit of the output.
+
+        A change that is 0 or NaN, or an element that is 0 or infinite, does not count.
+        """
         used = (change > 0) & (magnitude > 0) & np.isfinite(magnitude)
         logarithms = np.log(change[used])
         self.count += logarithms.size
@@ -92,9 +95,12 @@ class Sensitivity:
     is_constant: bool = False
 
     def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
-        """Per element the largest change, and no less than typical; `magnitude` is that of the benchmark's result.
+        """Largest change of each element of a chunk, and no less than typical, shape (n,), float64.
 
-        A change that is NaN is unknown, and one of exactly 0 is not a change.
+        Args:
+            magnitude: |b| of the benchmark's result, shape (n,), float64.
+            changes: absolute ones of each run, shape (n,), float64, in the unit of the output per rounding error.
+                NaN is unknown, exactly 0 is no change.
         """
         if not changes:
             return np.zeros_like(magnitude)
@@ -119,7 +125,12 @@ class Scatter:
         self._projections: list[float] = []
 
     def add(self, reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]) -> None:
-        """Take a chunk of one or two moves (signed changes, NaN for unknown) per element into account."""
+        """Take a chunk of one or two moves per element into account.
+
+        Args:
+            reference: the unperturbed result, shape (n,), float64 or complex128.
+            moves: signed changes of each run in the shape, dtype and unit of `reference`; NaN for unknown.
+        """
         changes = [np.abs(move) for move in moves]
         largest, smallest = _extreme(np.fmax, changes), _extreme(np.minimum, changes)
         self._changed += int(np.count_nonzero(largest > 0))
@@ -148,8 +159,9 @@ def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]
     """Set `moves` to NaN where an output jumps, as floor does at a whole number: exact inputs need an exact output.
 
     Args:
-        reference: the unperturbed result.
-        moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`; changed in place.
+        reference: the unperturbed result, shape (n,), float64 or complex128.
+        moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`, in the shape, dtype
+            and unit of `reference`; changed in place.
         size: much smaller than 1; else jumps cannot be determined.
     """
     large, small = np.abs(moves[0]), np.abs(moves[1]) * size

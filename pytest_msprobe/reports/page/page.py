@@ -85,7 +85,11 @@ def render(sections: Sequence[dict[str, Any]]) -> bytes:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises FileExistsError when there is a file at `path` that is no page of ours."""
+    """Refuse to write over a file at `path` that this plugin did not write.
+
+    Raises:
+        FileExistsError: the file is no page of --msprobe-page.
+    """
     if path.exists():
         with path.open("rb") as file:
             if file.read(len(_BEGINNING)) != _BEGINNING:

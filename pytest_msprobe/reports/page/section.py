@@ -30,7 +30,7 @@ class Summary(Protocol):
         """The findings, most important first."""
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """By (dump, call, part), what all rows together say that a record does; asked after `lines`."""
+        """Levels by (dump, call, part): what all rows together say that a record does; asked after `lines`."""
 
 
 class ShownSuite(Protocol):
@@ -38,11 +38,11 @@ class ShownSuite(Protocol):
 
     @property
     def name(self) -> str:
-        """On the command line."""
+        """Name of the suite on the command line."""
 
     @property
     def title(self) -> str:
-        """Of the page."""
+        """Title of the page."""
 
     @property
     def noun(self) -> str:

@@ -53,7 +53,12 @@ def fetched(package: str, scratch: Path) -> Path:
 
 
 def member(content: tarfile.TarFile, name: str) -> bytes:
-    """The file `name` of a package. Raises KeyError or ValueError when it has none."""
+    """The content of the file `name` of a package.
+
+    Raises:
+        KeyError: the package has no such file.
+        ValueError: what has that name is not a file.
+    """
     file = content.extractfile(f"package/{name}")
     if file is None:
         raise ValueError(f"{name}: the package has no such file")

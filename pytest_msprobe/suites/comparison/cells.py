@@ -128,7 +128,7 @@ class CellDifferences:
                 self._origins.append(Origin(operation.record, operation.phase, cells))
 
     def of(self, faults: Iterable[Origin] = ()) -> dict[str, CellDifference]:
-        """By the record of the Cell, in the order of execution; Cells in which nothing differs are left out."""
+        """Differences by record of the Cell, in the order of execution; Cells where nothing differs are left out."""
         self._cells.sort(key=lambda cell: cell.order)
         forwards = {(cell.phase, cell.cells): cell for cell in self._cells if cell.phase == "forward"}
         own = [

@@ -87,7 +87,7 @@ class RecordSummary:
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """In builtin types, which is all that may cross a process."""
+        """The summary in builtin types, which is all that may cross a process."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 

@@ -184,6 +184,6 @@ class _Pass:
 
 
 def _epsilon(*dtypes: np.dtype[Any]) -> float:
-    """Of the common float dtype of both, at least float32."""
+    """Machine epsilon of float64 where one dtype is as wide, else of float32."""
     wide = any(dtype in (np.dtype(np.float64), np.dtype(np.complex128)) for dtype in dtypes)
     return float(np.finfo(np.float64 if wide else np.float32).eps)

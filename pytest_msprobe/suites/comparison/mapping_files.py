@@ -56,7 +56,11 @@ def read_data_mapping(path: Path) -> dict[str, str]:
 
 
 def read_layer_mapping(path: Path) -> dict[str, dict[str, str]]:
-    """`{class of a Cell: {child: golden path}}` of a layer mapping. Raises MappingError."""
+    """`{class of a Cell: {child: golden path}}` of a layer mapping.
+
+    Raises:
+        MappingError: the file cannot be read or has another form.
+    """
     content = _read(path)
     if not isinstance(content, dict):
         raise MappingError(f"{path}: expected classes of Cells and their children, found {type(content).__name__}")

@@ -101,7 +101,7 @@ class NoiseRun:
             )
 
     def levels(self, record: str, golden: Sequence[Leaf]) -> Levels:
-        """By how much the noise run differs from the golden run in each value of a golden record."""
+        """Distances of the noise run from the golden run in each value of a golden record."""
         try:
             noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
         except DumpError:

@@ -106,7 +106,11 @@ def _distance(text: str) -> tuple[str, float]:
 
 
 def accepted(text: str) -> frozenset[str]:
-    """Words of `ACCEPTABLE`."""
+    """Words of `ACCEPTABLE`.
+
+    Raises:
+        ValueError: a word is none of them.
+    """
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in ACCEPTABLE:

@@ -52,7 +52,11 @@ class ComparisonReport(SuiteReport):
                 self._steps.setdefault(target, []).append(step)
 
     def finish(self) -> None:
-        """Write the files."""
+        """Write the files; those that rows were added to are closed in any case.
+
+        Raises:
+            SuiteError: the tables of ranks cannot be merged, or a package that a table needs is missing.
+        """
         settings, tables = self._suite.settings, []
         try:
             for target, output in self._outputs.items():

@@ -102,7 +102,11 @@ class ComparisonSuite(Suite):
         return self._comparisons[target]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Its calls, then those that only the golden dump has."""
+        """Calls of the target dump, then those that only the golden dump has.
+
+        Raises:
+            SuiteError: both dumps hold no record.
+        """
         comparison = self.comparison(file)
         if not comparison.operations:
             raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")
@@ -119,7 +123,7 @@ class ComparisonSuite(Suite):
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
-        """Who draws where outputs are off; None where nobody would see it. Imports NumPy."""
+        """Drawer of where outputs are off; None where nobody would see the pictures. Imports NumPy."""
         if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
             return None
         from pytest_msprobe.evidence.error_picture import ErrorPictures
@@ -210,7 +214,7 @@ class ComparisonSuite(Suite):
         return api_of(_operation(record))
 
     def place(self, record: Record) -> Place:
-        """In both dumps; what only the golden one has stands at its place there."""
+        """Place of the record in both dumps; what only the golden one has stands at its place there."""
         comparison, operation = self.comparison(record.file), _operation(record)
         forward = f"{operation.call}.forward"
         if _payload(record).is_golden_only:

@@ -134,7 +134,7 @@ class GradientCheck:
                 yield EarlierStep(steps[place], agreement.similarity)
 
     def _agreement(self, rank: int, step: int, name: str) -> SignAgreement | None:
-        """That of one step, compared once; None where it cannot be."""
+        """Agreement of the signs in one step, compared once; None where they cannot be compared."""
         key = (rank, step, name)
         if key not in self._agreements:
             self._agreements[key] = self._agreement_in_files(rank, step, name)

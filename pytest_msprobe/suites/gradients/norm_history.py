@@ -37,7 +37,7 @@ class NormHistory:
     """The means of one rank before each of its steps. Reads each summary once when steps are asked for in order."""
 
     def __init__(self, steps: Sequence[int], summary: Callable[[int], StepSummary | None]) -> None:
-        """Over `steps`; `summary` gives that of a step, None when it cannot be read."""
+        """Start a history over `steps`; `summary` gives that of a step, None when it cannot be read."""
         self._steps = steps
         self._summary = summary
         self._read = 0

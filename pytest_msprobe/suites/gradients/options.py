@@ -53,7 +53,11 @@ class GradientSettings:
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """A number from 0 to 1.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     value = option_values.number(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text!r} is not between 0 and 1")
@@ -66,7 +70,11 @@ def optional_share(text: str) -> float | None:
 
 
 def factor(text: str) -> float:
-    """A number from 0 on; inf for no limit."""
+    """A number from 0 on; inf for no limit.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
     value = option_values.number(text)
     if math.isnan(value) or value < 0:
         raise ValueError(f"{text!r} is below 0")

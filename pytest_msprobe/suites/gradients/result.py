@@ -51,7 +51,7 @@ class GradientResult:
         return self.kind in PROBLEMS and self.status == "error"
 
     def to_wire(self) -> dict[str, Any]:
-        """In builtin types, which is all that may cross a process."""
+        """The result in builtin types, which is all that may cross a process."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 

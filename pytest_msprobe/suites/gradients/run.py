@@ -35,7 +35,11 @@ class GradientRun:
 
     @classmethod
     def of(cls, root: Path) -> GradientRun:
-        """The run in the folder `root`, which holds `rank<N>` folders or is one. Raises RunError."""
+        """The run in the folder `root`, which holds `rank<N>` folders or is one.
+
+        Raises:
+            RunError: it holds no summary of gradients, or cannot be read.
+        """
         try:
             own = _numbered(root, _SUMMARY)
             folders = _numbered(root, _RANK)

@@ -22,7 +22,7 @@ class SignAgreement:
 
     @property
     def similarity(self) -> float:
-        """Their share; 0 of no elements, as in the existing tool."""
+        """Share of the elements that agree; 0 where there are none, as in the existing tool."""
         return self.agreeing / self.size if self.size else 0.0
 
 

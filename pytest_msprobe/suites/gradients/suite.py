@@ -87,7 +87,11 @@ class GradientSuite(Suite):
         return [target.ranks.get(rank) or Problem(f"rank{rank}", self.pair.unpaired(rank)) for rank in ranks]
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """One record per parameter, or one for all."""
+        """One record per parameter, or one for all.
+
+        Raises:
+            SuiteError: the summary holds no gradient.
+        """
         place = self.pair.find(file)
         if place is None:
             return
@@ -133,7 +137,7 @@ class GradientSuite(Suite):
         return ApiName("Gradient", what, payload.step)
 
     def place(self, record: Record) -> Place:
-        """In the order of the optimizer; the Cells of a parameter are the words of its name."""
+        """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
         payload: StepGradients = record.payload
         name = payload.parameters[0] if len(payload.parameters) == 1 else ""
         words = name.split(".")[:-1]

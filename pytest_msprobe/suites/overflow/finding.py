@@ -57,7 +57,7 @@ class OverflowRecord:
     message: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """In builtin types, which is all that may cross a process."""
+        """The record in builtin types, which is all that may cross a process."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 

@@ -148,7 +148,7 @@ class Recomputer:
         return [own] if second is None else [second, own]
 
     def _places(self, bad: Sequence[ObservedValue], *, are_drawn: bool) -> dict[str, Array | None]:
-        """By path of each bad output: where it is not finite; None where that is not known or says nothing."""
+        """Mask by path of each bad output: where it is not finite; None where that is not known or says nothing."""
         found: dict[str, Array | None] = {}
         for value in bad:
             if value.is_input:

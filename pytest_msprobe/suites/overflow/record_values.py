@@ -72,7 +72,7 @@ class RecordValues:
 
     @property
     def bad(self) -> tuple[ObservedValue, ...]:
-        """Those that are not finite."""
+        """Values that are not finite."""
         return tuple(value for value in (*self.inputs, *self.outputs) if value.finiteness.is_bad)
 
 

@@ -69,7 +69,7 @@ class OverflowSession:
         return self._surveys[path]
 
     def recomputer(self, path: Path) -> Recomputer:
-        """Who computes origins of the dump at `path` again. Imports NumPy."""
+        """The object that computes origins of the dump at `path` again. Imports NumPy."""
         from pytest_msprobe.suites.overflow.recomputation import Recomputer
 
         return Recomputer(self.dump(path), self.engines, self.settings.seed, self._max_memory_bytes)

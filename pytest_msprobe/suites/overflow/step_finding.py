@@ -102,7 +102,7 @@ class StepAnomalies:
             yield f"  {order}: {other}"
 
     def to_wire(self) -> dict[str, Any]:
-        """In builtin types, which is all that may cross a process."""
+        """The finding in builtin types, which is all that may cross a process."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 

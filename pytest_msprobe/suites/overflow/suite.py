@@ -51,7 +51,7 @@ class OverflowSuite(Suite):
         return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Its calls; after the first dump of a step the step itself."""
+        """Calls of the dump; after the first dump of a step the step itself."""
         names = self._session.dump(file).record_names
         yield from group_operations(Operation.of(name, order) for order, name in enumerate(names))
         if self._session.is_leader(file):
@@ -84,7 +84,7 @@ class OverflowSuite(Suite):
         return None if operation is None else api_of(operation)
 
     def place(self, record: Record) -> Place:
-        """In the order and the Cells of its dump; the step stands behind all."""
+        """Place in the order and the Cells of the dump; the step stands behind all."""
         operation, dump = _operation(record), self._session.dump(record.file)
         if operation is None:
             return of_step(place_in(dump, ""))

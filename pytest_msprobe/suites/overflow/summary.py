@@ -63,7 +63,7 @@ class RankSummary:
         return f"{counted}{f' ({verdicts})' if verdicts else ''}"
 
     def content(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """Entry of the rank in the JSON file."""
         return {
             "rank": self.rank,
             "step": self.step,

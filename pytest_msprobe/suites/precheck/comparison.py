@@ -182,7 +182,7 @@ class _Comparer:
     tested: Sequence[Output]
 
     def compare_output(self, position: int, actual: Output, expected: Output, recorded: Dtype | None) -> None:
-        """Any forward output: an array, indices, or a plain Python value; `recorded` is the dtype in the dump."""
+        """Compare a forward output: an array, indices, or a plain Python value; `recorded` is the dtype in the dump."""
         label = ".".join(("output", *map(str, actual.path)))
         if not (_is_array(actual.value) and _is_array(expected.value)):
             self._compare_plain(label, actual.value, expected.value)

@@ -17,7 +17,7 @@ _ERROR_DATA, _REPRODUCERS = "error data", "reproducers"
 
 
 class EvidenceFolders:
-    """Those of one run."""
+    """Folders of one run for the evidence of failing calls."""
 
     def __init__(self, context: Context, settings: PrecheckSettings) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class EvidenceFolders:
 
     @cached_property
     def paths(self) -> dict[str, Path]:
-        """Where they are, by what they hold; reserved when first asked, or, in a worker, as the writing process said.
+        """Paths by what the folders hold; reserved when first asked, or, in a worker, as the writing process said.
 
         Raises:
             pytest.UsageError: a folder cannot be made.
@@ -44,7 +44,7 @@ class EvidenceFolders:
         return {kind: reserve(path, option) for kind, path, option in asked if path is not None}
 
     def plugins(self) -> Iterator[tuple[str, object]]:
-        """Who says at the end what they hold."""
+        """Plugins that say at the end what the folders hold, by name."""
         if self.paths:
             from pytest_msprobe.evidence.evidence_folder import EvidenceFolder
             from pytest_msprobe.evidence.evidence_plugin import EvidencePlugin
@@ -55,7 +55,7 @@ class EvidenceFolders:
             yield "msprobe-evidence", EvidencePlugin(folders)
 
     def keeper(self, dumps: Sequence[Path], seed: int) -> FailureKeeper | None:
-        """Who keeps what failing calls computed; None when nothing of it was asked for."""
+        """The object that keeps what failing calls computed; None when nothing of it was asked for."""
         if not self.paths:
             return None
         from pytest_msprobe.evidence.error_data import ErrorData

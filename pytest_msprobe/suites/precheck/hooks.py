@@ -32,7 +32,11 @@ class Hooks:
         self._config = config
 
     def reference(self, api: ApiName) -> ReferenceEngine | None:
-        """The user's own benchmark of `api`."""
+        """The user's own benchmark of `api`.
+
+        Raises:
+            NotJudged: the hook raised or skipped, or answered something else than a Reference, a function or None.
+        """
         found = self._ask("pytest_msprobe_reference", api=api)
         if found is None:
             return None
@@ -43,7 +47,11 @@ class Hooks:
         return ReferenceEngine(Reference(found))
 
     def standard(self, api: ApiName, direction: Direction, tested: Sequence[Any], default: Standard) -> Standard:
-        """The standard for the `tested` values."""
+        """The standard for the `tested` values.
+
+        Raises:
+            NotJudged: the hook raised or skipped, or answered something else than a Standard or None.
+        """
         if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
             return default
         dtypes = tuple(_dtype_name(value) for value in tested if _is_array(value))

@@ -55,7 +55,7 @@ class NumericSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> NumericSettings:
-        """From the parsed values of all options by name."""
+        """Settings from the parsed values of all options by name."""
         return cls(values["hf32"], values["strict"], values["seeds"])
 
 

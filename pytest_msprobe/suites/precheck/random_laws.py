@@ -50,7 +50,10 @@ def _of(law: laws.Law) -> OutputLaw:
 
 
 def _integers(bounds: tuple[Any, ...], low: Any, high: Any) -> OutputLaw:
-    """From `low` to `high - 1`; `bounds` are (high,) or (low, high), perhaps with a size behind them."""
+    """Law of integers from `low` to `high - 1`.
+
+    `bounds` are (high,) or (low, high), perhaps with a size behind them.
+    """
     given = [_scalar(bound) for bound in bounds if not isinstance(bound, tuple)]
     if len(given) == 1 and high is None:
         given = [_scalar(low), *given]

@@ -81,7 +81,11 @@ class StandardChoice:
 
 
 def standard_name(text: str) -> str:
-    """The name of a standard; ValueError for any other text."""
+    """The name of a standard, as it is.
+
+    Raises:
+        ValueError: there is no standard of this name; the text suggests one.
+    """
     if text not in STANDARDS:
         raise ValueError(f"{text!r} is not a standard; {_hint(text, STANDARDS)}")
     return text

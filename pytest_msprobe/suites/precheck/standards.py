@@ -61,12 +61,12 @@ class ByDtype:
 
     @property
     def name(self) -> str:
-        """That of the default one."""
+        """Name of the default standard."""
         return self.default.name
 
     @property
     def off_bound(self) -> float:
-        """That of the default one."""
+        """Bound of the default standard."""
         return self.default.off_bound
 
     def of(self, dtype: np.dtype[Any]) -> Standard:
@@ -127,7 +127,7 @@ class Standards:
 
 
 def for_outputs(standard: Standard, tested: list[np.dtype[Any]]) -> Standard:
-    """`standard`, or the one that it has for all outputs of these dtypes, where that is the same for all."""
+    """The one standard that judges all these dtypes; `standard` unchanged where they have different ones."""
     if not isinstance(standard, ByDtype) or not tested:
         return standard
     found = [standard.of(dtype) for dtype in tested]

@@ -107,7 +107,7 @@ class PrecheckSuite(Suite):
         return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
 
     def place(self, record: Record) -> Place:
-        """In the order and the Cells of its dump; an edge case stands where the call is that it is made from."""
+        """Place in the order and the Cells of the dump; an edge case stands where the call is that it is made from."""
         call = recorded_call(record.group)
         name = call if record.part == RECORD else f"{call}.{record.part}"
         return place_in(self.dump(record.file), name, f"{call}.forward")
@@ -166,7 +166,7 @@ class PrecheckSuite(Suite):
         return "the dumps hold no API call to check; collect level L1 or mix (L0 has Cells only)"
 
     def plugins(self) -> Iterable[tuple[str, object]]:
-        """Who says what the folders of error data and reproducers hold."""
+        """Plugins that say what the folders of error data and reproducers hold."""
         return self._evidence.plugins()
 
     def placement(self) -> Placement:

@@ -91,7 +91,7 @@ class RepeatSuite(Suite):
         return None if record.part == RECORD else parse_api_name(record.call)
 
     def place(self, record: Record) -> Place:
-        """In the order and the Cells of its dump, on any device."""
+        """Place in the order and the Cells of the dump, on any device."""
         direction = direction_and_device(record.part)[0]
         name = record.call if record.part == RECORD else f"{record.call}.{direction}"
         return place_in(self._dump(record.file), name, f"{record.call}.forward")
@@ -170,7 +170,7 @@ class RepeatSuite(Suite):
 
 
 def _directions(record: Record) -> Iterable[Direction]:
-    """Those of the record's call that this run judges on its device."""
+    """Directions of the record's call that this run judges on its device."""
     own = direction_and_device(record.part)[1]
     for part in record.group.parts:
         direction, device = direction_and_device(part)

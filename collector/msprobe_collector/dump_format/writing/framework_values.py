@@ -34,11 +34,11 @@ class TensorValues:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """Lengths of the dimensions."""
         return self.array.shape
 
     def statistics(self) -> Statistics:
-        """What a dump says about its elements."""
+        """Statistics of the elements, for the dump."""
         return statistics_of(self.array)
 
 
@@ -85,7 +85,7 @@ class FrameworkValues(Protocol):
         """
 
     def frozen(self, tensor: Any) -> TensorValues:
-        """As `read`, in memory of its own: the training may change the tensor afterwards."""
+        """Values as of `read`, in memory of their own: the training may change the tensor afterwards."""
 
     def dtype_text(self, dtype: Any) -> str:
         """The `value` of a dtype's entry."""

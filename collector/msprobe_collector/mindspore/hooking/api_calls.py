@@ -97,7 +97,7 @@ class ApiCalls:
     def _after_communication(
         self, record: OpenRecord, sources: Sources | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """As `_after_call`, with outputs that may come later, or stand in the arguments."""
+        """Finish a communication call like `_after_call`; outputs may come later or stand in the arguments."""
 
         def take_outputs() -> None:
             self._after(record, None, outputs_of(result, args, kwargs))

@@ -79,6 +79,11 @@ class CellCalls:
     def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def recorded(cell: Any, *args: Any, **kwargs: Any) -> Any:
+            """Run the Cell, with a record of it where it is watched.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             if cell is self._root and self.on_root_forward is not None:
                 self.on_root_forward()
             label = self._labels.get(id(cell))

@@ -172,6 +172,11 @@ class GradientTap:
         activity, faults = self._activity, self._faults
 
         def run(*gradients: Any) -> None:
+            """Run the hook; no fault of its own reaches the training.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
             was_inside, activity.is_inside = activity.is_inside, True
             try:
                 hook(*gradients)
@@ -228,7 +233,7 @@ def _floor(sources: Sequence[Any]) -> int:
 def _edges_to(
     targets: dict[Hashable, list[int]], outputs: list[Any], floor: int
 ) -> dict[Hashable, tuple[Any, list[tuple[int, int]]]]:
-    """By node of the call: the node, and its edges that lead to arguments as (edge, argument position).
+    """(node, its edges that lead to arguments as (edge, argument position)) by node of the call.
 
     Where several arguments come from one node (the parts of a chunk), its edges are assigned to them in order.
     """

@@ -155,7 +155,7 @@ def _empty(description: Description) -> np.ndarray[Any, Any]:
 
 
 def gradient_places(items: Description) -> list[bool]:
-    """For each tensor directly among `items`: whether its gradient can arrive (it is of floats, its shape known)."""
+    """Whether the gradient of each tensor directly among `items` can arrive (it is of floats, its shape known)."""
     return [item[0] == "tensor" and 0 not in item[2] and _is_float(item[1]) for item in items[1] if item[0] in _TENSORS]
 
 

@@ -159,7 +159,11 @@ class StagedRecords:
 
 
 def wait_for_files(folder: Path) -> None:
-    """Wait until TensorDump, which writes beside training and in order, has written what was asked before."""
+    """Wait until TensorDump, which writes beside training and in order, has written what was asked before.
+
+    Raises:
+        TimeoutError: it has not finished within a minute.
+    """
     import mindspore
     from mindspore import Tensor, ops
 

@@ -206,7 +206,7 @@ class ApiCalls:
     def _after_communication(
         self, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """As `_after`, with outputs that may come later, or stand in the arguments."""
+        """Finish a communication call like `_after`; outputs may come later or stand in the arguments."""
 
         def take_outputs() -> None:
             self._after(record, outputs_of(result, args, kwargs), args, kwargs)

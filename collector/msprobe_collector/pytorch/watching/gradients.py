@@ -60,7 +60,10 @@ class Sources(NamedTuple):
 def _leave_out_shared(
     found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]], targets: dict[Any, list[tuple[int, Edge]]]
 ) -> None:
-    """Of a tensor that stands for several arguments, several nodes do not say which edge belongs to which of them."""
+    """Leave out the edges of tensors that stand for several arguments behind several nodes.
+
+    The nodes do not say which edge belongs to which argument.
+    """
     unclear = {position for known in targets.values() if len(known) > 1 for position, _ in known}
     for key, (_, to) in list(found.items()):
         to[:] = [item for item in to if item[1] not in unclear]
@@ -151,7 +154,7 @@ class GradientTap:
         return call
 
     def _edges_to(self, sources: Sources, outputs: list[Any]) -> dict[int, tuple[Any, list[tuple[int, int, Edge]]]]:
-        """By node of the call: the node, and its edges that lead to arguments as (edge, argument position, edge)."""
+        """(node, its edges that lead to arguments as (edge, argument position, edge)) by node of the call."""
         targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
         for position, edge in enumerate(sources.edges):
             if edge is not None:

@@ -114,7 +114,7 @@ class Account(msgspec.Struct, frozen=True):
         return [(output, part, text) for output in self.outputs for part, text in output.blamed.items()]
 
     def to_wire(self) -> dict[str, Any]:
-        """In builtin types."""
+        """The account in builtin types."""
         wire: dict[str, Any] = msgspec.to_builtins(self)
         return wire
 

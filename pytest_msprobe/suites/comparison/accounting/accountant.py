@@ -131,7 +131,7 @@ class Accountant:
         return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
 
     def _is_contained(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
-        """Whether the calls of a layer say what becomes of its difference, or it gives only what it gets."""
+        """Whether a layer needs no account: its calls are in the dump, or it returns its inputs."""
         if operation.phase == GRADIENTS:
             return self._target.has_calls
         given = {(key.target, key.golden) for key in keys if not key.is_output}

@@ -36,17 +36,17 @@ class Step:
 
     @property
     def record(self) -> str:
-        """Its name."""
+        """Name of the record."""
         return self.operation.record
 
     @property
     def inputs(self) -> Iterator[ValueKey]:
-        """What it got."""
+        """Values that went into the operation."""
         return (key for key in self.account.keys if not key.is_output)
 
     @property
     def outputs(self) -> Iterator[ValueKey]:
-        """What it made."""
+        """Values that came out of the operation."""
         return (key for key in self.account.keys if key.is_output)
 
 
@@ -70,13 +70,13 @@ class _Index:
         makers.append(maker)
 
     def before(self, key: str, place: int) -> list[Maker]:
-        """Latest first."""
+        """Outputs with this content that were made before `place`, latest first; none for the empty content."""
         places, makers = self.makers.get(key, ([], []))
         return makers[: bisect_left(places, place)][::-1] if key else []
 
 
 class DataFlow:
-    """Who made what, for the API calls of one pair of dumps.
+    """Makers and users of values among the API calls of one pair of dumps.
 
     Attributes:
         steps: of API calls by the name of their record, in the order of execution of the target, then golden-only ones.
@@ -105,7 +105,7 @@ class DataFlow:
                     self._users.setdefault(key.target, []).append((step, place))
 
     def makers(self, step: Step, key: ValueKey) -> tuple[Maker | None, Maker | None]:
-        """Who made an input in the target, and who in the golden run; the same record where one made it in both."""
+        """Makers of an input in the target and in the golden run; the same record where one made it in both."""
         mine = self._target.before(key.target, step.account.place)
         theirs = self._golden.before(key.golden, step.account.partner_place)
         both = {id(maker.step) for maker in theirs}

@@ -86,7 +86,7 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
 def _outputs(
     found: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
 ) -> tuple[OutputAccount, ...]:
-    """That which is farthest off, with the growth of the distance."""
+    """The output that is farthest off, with the growth of the distance."""
     after, growth = growth_of(found.values)
     pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
     if not pairs:

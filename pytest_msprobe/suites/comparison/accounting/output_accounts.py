@@ -49,5 +49,5 @@ def of_other_shapes(
 
 
 def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
-    """With the relative size of its inherited part over that of the largest difference among the `inputs`."""
+    """The account with its growth: relative size of the inherited part over the largest difference among `inputs`."""
     return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
