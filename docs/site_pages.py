@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files
 
 from pytest_msprobe.commands.coverage_page import make_page
 from pytest_msprobe.run.settings import RUN_OPTIONS
-from pytest_msprobe.suites.option import Option
+from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.registry import SUITES, suites_with
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_msprobe.commands import coverage, merging, operators, page, templates
-from pytest_msprobe.commands.failure import CommandError
+from pytest_msprobe.support import CommandError
 
 #: Modules with `add_to(commands)`, which sets `run(arguments)`: it gives the exit code, or None for 0.
 COMMANDS = (templates, merging, page, coverage, operators)

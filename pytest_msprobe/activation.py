@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_msprobe.reports.properties import PropertyPlugin, are_read
+from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
-from pytest_msprobe.run import keys
-from pytest_msprobe.run.naming import named_paths
+from pytest_msprobe.run import settings as keys
 from pytest_msprobe.run.record_index import RecordIndex
-from pytest_msprobe.run.register import register_reports
+from pytest_msprobe.run.reporting import register_reports
 from pytest_msprobe.run.run import MARKERS, Run
-from pytest_msprobe.run.settings import Settings, read_settings
+from pytest_msprobe.run.settings import Settings, named_paths, read_settings
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
-from pytest_msprobe.workers.devices import check_index, choose_devices
+from pytest_msprobe.workers.hosts import check_index, choose_devices
 
 if TYPE_CHECKING:
     from pytest_msprobe.workers.controller import WorkersPlugin
@@ -41,7 +40,7 @@ def activate(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         _set_up_writer(config, run)
     if config.getoption("htmlpath", None):
-        from pytest_msprobe.run.failure_details import FailureDetails
+        from pytest_msprobe.run.nodes import FailureDetails
 
         config.pluginmanager.register(FailureDetails(), "msprobe-failure-details")
     if are_read(config):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe import finder
+from pytest_msprobe import support as finder
 
 finder.install()
 
-from pytest_msprobe.run import keys  # noqa: E402
+from pytest_msprobe.run import settings as keys  # noqa: E402
 from pytest_msprobe.run.settings import add_options  # noqa: E402
 
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     """Set the run up when there is something to judge."""
-    from pytest_msprobe.run.naming import names_a_dump
+    from pytest_msprobe.run.settings import names_a_dump
 
     if names_a_dump(config):
         from pytest_msprobe.activation import activate
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """`-n auto` means the number of devices, where there are any."""
-    from pytest_msprobe.run.naming import names_a_dump
+    from pytest_msprobe.run.settings import names_a_dump
 
     if not names_a_dump(config):
         return None
@@ -104,7 +104,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     run = session.config.stash.get(keys.RUN, None)
     if run is None:
         return (yield)
-    from pytest_msprobe.run.log_capture import without_log_capture
+    from pytest_msprobe.run.terminal import without_log_capture
 
     with without_log_capture(session, run.item_type):
         return (yield)
@@ -117,7 +117,7 @@ def pytest_runtest_makereport(
     """Send an item's verdict row along with its report."""
     report = yield
     if keys.RUN in item.config.stash:
-        from pytest_msprobe.run.outcomes import attach_row
+        from pytest_msprobe.run.nodes import attach_row
 
         attach_row(item, report)
     return report

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.dump_format.fingerprint import fingerprint_of
+from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 
 PERTURBED = Path(__file__).parent / "dumps" / "gpt_perturbed" / "dumps.tar.xz"
 #: What was multiplied by 1 + 0.02 N(0, 1) in the golden run of the perturbed pair, and who uses it.

@@ -10,7 +10,7 @@ import pytest
 from real_dumps import real_dumps
 from report_reader import Reports
 
-from pytest_msprobe.engines.float_environment import restore_subnormals
+from pytest_msprobe.engines.process import restore_subnormals
 
 # pytest loads this file also for a dump that is checked inside this repository, where the test extra may be missing.
 if importlib.util.find_spec("hypothesis"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import dtype_of_array
-from msprobe_collector.dump_format.fingerprint import fingerprint_of
+from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 
 Json = Any
 

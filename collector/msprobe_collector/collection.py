@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration, DumpSwitch
-from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
+from msprobe_collector.dump_format.writing.encoding import ComputationFailed
 from msprobe_collector.framework import CallWatch, Framework, Session
-from msprobe_collector.messages import Written, closing_lines
-from msprobe_collector.recording.activity import Activity
-from msprobe_collector.recording.backward_call import BackwardCall
-from msprobe_collector.recording.earlier_dump import dumps_before
-from msprobe_collector.recording.faults import FaultLog, guarded
-from msprobe_collector.recording.folder_locks import FolderInUseError
+from msprobe_collector.recording.folders import FolderInUseError, dumps_before
+from msprobe_collector.recording.gradients import BackwardCall
+from msprobe_collector.recording.observing import Activity, FaultLog, guarded
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
-from msprobe_collector.run_folder import step_folder
+from msprobe_collector.run_folder import Written, closing_lines, step_folder
 
 logger = logging.getLogger("msprobe_collector")
 

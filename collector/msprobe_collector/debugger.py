@@ -1,26 +1,101 @@
-"""What a training script says to the collector, whatever its framework."""
+"""What a training script says to the collector, whatever its framework.
+
+Methods that can be called on the class of a debugger too.
+
+What `start` and `perturb` take, checked.
+
+Arguments of `seed_all`, the same for every framework.
+"""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from msprobe_collector.configuration import Configuration, Overrides, read_configuration
 from msprobe_collector.framework import Framework
-from msprobe_collector.messages import show_messages
-from msprobe_collector.only_debugger import OfTheOnlyDebugger
-from msprobe_collector.run_folder import prepare_dump_path
-from msprobe_collector.start_arguments import DebuggerError as DebuggerError
-from msprobe_collector.start_arguments import check_rank, check_roundings, checked_models, checked_token_range
+from msprobe_collector.run_folder import prepare_dump_path, show_messages
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from msprobe_collector.collection import Collection
     from msprobe_collector.gradient_monitor import GradientMonitor
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class OfTheOnlyDebugger(Generic[_P, _R]):
+    """A method that the class may be asked for too: it is then the only debugger's."""
+
+    def __init__(self, method: Callable[Concatenate[Debugger, _P], _R]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, debugger: Debugger | None, owner: type[Debugger]) -> Callable[_P, _R]:
+        return functools.partial(self._method, debugger or owner.the_one())
+
+
+class DebuggerError(Exception):
+    """A call of PrecisionDebugger that cannot be done; one line."""
+
+
+def checked_models(model: Any, framework: Framework) -> list[Any]:
+    """The layers that were given: one, a list or tuple of them, or none.
+
+    Raises:
+        DebuggerError: one of them is not a layer of the framework.
+    """
+    if model is None:
+        return []
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    for item in models:
+        if not framework.is_layer(item):
+            layer = framework.layer
+            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s")
+    return models
+
+
+def checked_token_range(token_range: Sequence[int] | None) -> tuple[int, int] | None:
+    """(first, last) of a token range, or None for none.
+
+    Raises:
+        DebuggerError: it is not [first, last] with 0 <= first <= last.
+    """
+    if token_range is None:
+        return None
+    whole = isinstance(token_range, (list, tuple)) and all(type(number) is int for number in token_range)
+    if not whole or len(token_range) != 2 or not 0 <= token_range[0] <= token_range[1]:
+        raise DebuggerError(f"start(): token_range {token_range!r} is not [first, last] with 0 <= first <= last")
+    return token_range[0], token_range[1]
+
+
+def check_rank(rank_id: int | None) -> None:
+    """Refuse what is not a rank.
+
+    Raises:
+        DebuggerError: it is neither None nor a whole number from 0 on.
+    """
+    if rank_id is not None and (type(rank_id) is not int or rank_id < 0):
+        raise DebuggerError(f"start(): rank_id {rank_id!r} is not a whole number from 0")
+
+
+def check_roundings(roundings: int, seed: int) -> None:
+    """Refuse what is not a number of roundings or a seed.
+
+    Raises:
+        DebuggerError: `roundings` is not a whole number from 1 to 2**20, or `seed` not one from 0 on.
+    """
+    if type(roundings) is not int or not 1 <= roundings <= 2**20:
+        raise DebuggerError(f"perturb(): roundings {roundings!r} is not a whole number from 1 to {2**20}")
+    if type(seed) is not int or seed < 0:
+        raise DebuggerError(f"perturb(): seed {seed!r} is not a whole number from 0")
+
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -308,3 +383,22 @@ class Debugger:
     def _at_exit(self) -> None:
         if self._collection_made is not None:
             self._collection_made.close()
+
+
+_MAX_SEED = 2**32 - 1
+
+
+def check_seed_arguments(seed: object, **flags: object) -> None:
+    """Refuse what is no seed and no flag.
+
+    Raises:
+        TypeError: `seed` is not an int, or a flag is not a bool.
+        ValueError: `seed` is out of range.
+    """
+    if type(seed) is not int:
+        raise TypeError(f"seed_all: seed: {seed!r} is not a whole number")
+    if not 0 <= seed <= _MAX_SEED:
+        raise ValueError(f"seed_all: seed: {seed} is not from 0 to {_MAX_SEED}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"seed_all: {name}: {flag!r} is neither True nor False")

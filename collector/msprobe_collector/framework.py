@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msprobe_collector.configuration import Configuration
-from msprobe_collector.recording.activity import Activity
-from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.observing import Activity, FaultLog
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
-    from msprobe_collector.recording.backward_call import BackwardCall
+    from msprobe_collector.dump_format.writing.encoding import FrameworkValues
+    from msprobe_collector.recording.gradients import BackwardCall
     from msprobe_collector.recording.recorder import Recorder
 
 

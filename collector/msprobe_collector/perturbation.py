@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msprobe_collector.dump_format.dtypes import dtype_of_array
+from msprobe_collector.dump_format.values import dtype_of_array
 from msprobe_collector.framework import Framework
 
 #: By size of a float in bytes: the whole number that its bits are read as.

@@ -1,11 +1,79 @@
-"""Where a process writes: `{dump_path}/step{n}/rank{r}`, or `proc{pid}` while no rank is known."""
+"""Messages to the training script, most of them when collecting ends.
+
+Where a process writes: `{dump_path}/step{n}/rank{r}`, or `proc{pid}` while no rank is known.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from msprobe_collector.configuration import ConfigurationError
+from msprobe_collector.configuration import Configuration, ConfigurationError
+from msprobe_collector.configuration.configuration import parse_number_ranges
+
+logger = logging.getLogger("msprobe_collector")
+
+_MOST_NAMED = 3
+
+
+@dataclass(slots=True)
+class Written:
+    """What a process has written.
+
+    Attributes:
+        records: in all steps.
+        steps: numbers of those that have a dump.
+        owners: names of its folders, `rank0` or `proc{pid}`.
+        replaced: folders in which an earlier dump stood.
+        kept: folders below the same root with dumps of earlier runs.
+    """
+
+    records: int = 0
+    steps: set[int] = field(default_factory=set)
+    owners: set[str] = field(default_factory=set)
+    replaced: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+
+
+def show_messages() -> None:
+    """Show what the collector has to say on stderr, unless the script has set up logging."""
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
+        logger.setLevel(logging.INFO)
+
+
+def closing_lines(configuration: Configuration, written: Written) -> list[str]:
+    """What was written where, how it is checked, and what became of earlier dumps; one line each."""
+    root = configuration.dump_path
+    what = f"task {configuration.task}, level {configuration.level}"
+    if not written.steps:
+        return [f"nothing was collected in {root} ({what}): start() was not reached in a step and rank that is wanted"]
+    steps = parse_number_ranges(sorted(written.steps))
+    owners = ", ".join(sorted(written.owners))
+    lines = [f"{written.records} records of step {steps}, {owners}, are in {root} ({what}); {_check(configuration)}"]
+    if written.replaced:
+        lines.append(f"the earlier dump in {_named(written.replaced, root)} was replaced")
+    if written.kept:
+        lines.append(f"dumps of an earlier run are kept in {_named(written.kept, root)}")
+    return lines
+
+
+def _check(configuration: Configuration) -> str:
+    command = f"pytest --msprobe-dump={configuration.dump_path}"
+    if configuration.collects_apis and configuration.task in ("statistics", "tensor"):
+        return f"check them with: {command}"
+    if configuration.task == "overflow_check":
+        return f"check them with: {command} --msprobe-suite=overflow"
+    return f"compare them with another dump: {command} --msprobe-golden=OTHER"
+
+
+def _named(folders: Sequence[Path], root: Path) -> str:
+    shown = [str(folder.relative_to(root)) for folder in folders[:_MOST_NAMED]]
+    more = len(folders) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def step_folder(dump_path: Path, step: int, rank: int | None) -> Path:

@@ -1,10 +1,24 @@
-"""One API call made ready: its records, its inputs, and which gradients are wanted."""
+"""One API call made ready: its records, its inputs, and which gradients are wanted.
+
+The end of running an API call before there is anything to compare.
+
+What checking an API call may need in memory, from its records alone: nothing is allocated before it is known.
+
+Calls under automatic mixed precision, as what they were: calls with operands of another dtype.
+
+PyTorch's autocast, mindspore.amp and Cell.to_float cast operands inside a call, so that a record shows float32
+arguments of a product that was computed in bfloat16. With the operands cast likewise, the call is an ordinary one: for
+the benchmark, and for a device that runs it without autocast.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite, isnan, prod
+from typing import Any, Literal
+
+import numpy as np
 
 from msprobe_collector.dump_format import (
     ApiName,
@@ -13,19 +27,151 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     ForwardRecord,
+    PlainValue,
     TensorValue,
     Value,
+    array_dtype,
+    find_dtype,
     parse_api_name,
     tensors_in,
 )
-from pytest_msprobe.apis.not_judged import reason_not_judged
+from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.topics import reason_not_judged
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.cases.mixed_precision import with_cast_operands
-from pytest_msprobe.cases.needed_memory import bytes_of_outputs, needed_bytes
-from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.gradient_pairing import GradientPairing, gradient_field, pair_gradients
-from pytest_msprobe.engines.precision import is_differentiable
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    LeafPath,
+    NumpyArgument,
+    Unsupported,
+    is_differentiable,
+    map_leaves,
+)
+from pytest_msprobe.engines.recorded import GradientPairing, gradient_field, pair_gradients
+
+Ending = Literal["error", "skip"]
+
+
+class NotJudged(Exception):
+    """An API call cannot be judged: the verdict on it and why. Raised only where no array is held."""
+
+    def __init__(self, status: Ending, message: str) -> None:
+        super().__init__(message)
+        self.status: Ending = status
+        self.message = message
+
+
+#: Per element: float64 on both sides, and a gradient.
+_BYTES_BESIDE = 3 * 8
+#: A tensor of no recorded dtype.
+_BYTES = 8
+
+
+def needed_bytes(values: Value) -> int:
+    """Memory in bytes that checking tensors like `values` takes at most: a copy, float64 twice, and a gradient."""
+    return sum(
+        value.size * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
+        for value in tensors_in(values)
+    )
+
+
+def bytes_of_outputs(api: ApiName, framework: str, arguments: Sequence[Value], keywords: dict[str, Value]) -> float:
+    """Memory in bytes that the outputs of a call take at most where its arguments decide; 0 where its tensors do."""
+    fact = facts("output_sizes").of(api, framework)
+    if fact is None:
+        return 0
+    given = (*arguments, *keywords.values())
+    return _elements(fact.text, given) * (_BYTES + _BYTES_BESIDE)
+
+
+def _elements(rule: str, given: Sequence[Value]) -> float:
+    numbers = [number for value in given for number in _numbers(value)]
+    whole = [abs(number) for number in numbers if isinstance(number, int)]
+    first = next(([*_numbers(value)] for value in given if isinstance(value, tuple)), None)
+    largest = max((tensor for value in given for tensor in tensors_in(value)), key=lambda one: one.size, default=None)
+    if rule == "shape":
+        return prod(abs(number) for number in (first if first is not None else whole) if isinstance(number, int))
+    if rule == "steps":
+        return whole[-1] if whole else 0
+    if rule == "square":
+        return prod(whole[:2]) if len(whole) > 1 else prod(whole) ** 2
+    if rule == "times":
+        # A number may also be a dimension: 0 is not a factor.
+        return (largest.size if largest is not None else 1) * prod(max(1, number) for number in whole)
+    if rule == "padded":
+        return _padded(largest, [abs(number) for number in first or ()])
+    return _range(numbers)
+
+
+def _padded(tensor: TensorValue | None, pads: Sequence[float]) -> float:
+    if tensor is None:
+        return 0
+    sizes: list[float] = list(tensor.shape[::-1])
+    for place, pad in enumerate(pads):
+        if place // 2 < len(sizes):
+            sizes[place // 2] += pad
+    return prod(sizes)
+
+
+def _range(numbers: Sequence[float]) -> float:
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3] if numbers else (0, 0, 1)
+    return abs(end - start) / abs(step) if step else inf
+
+
+def _numbers(value: Value) -> Iterator[float]:
+    """The numbers in a value, NaN and bool left out."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, PlainValue):
+        number = value.value
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not isnan(number):
+            yield number
+
+
+_NARROW = ("Float16", "BFloat16")
+
+
+def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
+    """(`call` with its operands as they were cast inside, a note that says so); (`call`, "") where none was."""
+    dtype = _computed_in(call, forward)
+    target = array_dtype(dtype) if dtype is not None else None
+    if dtype is None or target is None:
+        return call, ""
+    casts = []
+
+    def cast(path: LeafPath, value: Any) -> Any:
+        if not hasattr(value, "__array_interface__") or value.dtype == target or not _is_cast(value.dtype):
+            return value
+        casts.append(path)
+        with np.errstate(over="ignore"):  # float16 overflows on the device as well
+            return value.astype(target)
+
+    arguments, keywords = map_leaves(call, cast)
+    note = f"mixed precision: computed in {dtype.name}" if casts else ""
+    return replace(call, arguments=tuple(arguments), keywords=keywords), note
+
+
+def _computed_in(call: Call, forward: ForwardRecord) -> Dtype | None:
+    """The dtype to which operands were cast inside the call; None where they were not."""
+    inputs = _float_dtypes((forward.arguments or (), forward.keywords))
+    outputs = _float_dtypes(forward.outputs or ())
+    wide = find_dtype("Float32")
+    if facts("mixed_precision").of(call.api, call.framework) is not None:
+        narrow = [dtype for dtype in outputs if dtype.name in _NARROW]
+        return narrow[0] if len(narrow) == 1 and wide in inputs else None
+    # Of other functions autocast gives float32 operands to some; which, differs between devices.
+    return wide if forward.autocast is not None and outputs == {wide} and inputs == {forward.autocast} else None
+
+
+def _float_dtypes(values: Value) -> set[Dtype]:
+    return {tensor.dtype for tensor in tensors_in(values) if tensor.dtype is not None and tensor.dtype.kind == "float"}
+
+
+def _is_cast(dtype: np.dtype[Any]) -> bool:
+    """Whether such operands are cast: floats but float64."""
+    return str(dtype) in ("float16", "bfloat16", "float32")
+
 
 _NO_GRADIENTS = GradientPairing({}, (), ())
 

@@ -8,8 +8,8 @@ from math import ceil, inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ForwardRecord, Place, TensorValue, dtype_of_array, tensors_in
-from msprobe_collector.dump_format.fields import INCOMING
-from pytest_msprobe.cases.not_judged import NotJudged
+from msprobe_collector.dump_format.values import INCOMING
+from pytest_msprobe.cases.case import NotJudged
 from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, Output, map_leaves
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _with(values: Callable[[Array], Sequence[float]]) -> Callable[[Sequence[Arra
     def make(tensors: Sequence[Array]) -> _Change:
         import numpy as np
 
-        from pytest_msprobe.numerics.kinds import kind_of
+        from pytest_msprobe.numerics.dtypes import kind_of
 
         def change(place: int, array: Array) -> Array:
             if kind_of(array.dtype) != "float" or not array.size:
@@ -212,7 +212,7 @@ def _with(values: Callable[[Array], Sequence[float]]) -> Callable[[Sequence[Arra
 
 
 def _extremes(array: Array) -> Sequence[float]:
-    from pytest_msprobe.numerics.ulp import float_format
+    from pytest_msprobe.numerics.dtypes import float_format
 
     limits = float_format(array.dtype)
     tiny = limits.smallest_normal

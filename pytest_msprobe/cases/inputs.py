@@ -1,9 +1,17 @@
-"""What an API call is given: real recorded values, or random ones in their range. Made once, shared by both sides."""
+"""What an API call is given: real recorded values, or random ones in their range. Made once, shared by both sides.
+
+What an argument drawn at random must be beyond its statistics: a mask of so many, sorted, positive definite, unique.
+
+Random values that an API refuses, or that mean nothing to it, make a check fail that says nothing about the device.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from msprobe_collector.dump_format import (
     DtypeValue,
@@ -17,10 +25,146 @@ from msprobe_collector.dump_format import (
     parse_api_name,
     tensors_in,
 )
-from msprobe_collector.dump_format.fields import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
-from pytest_msprobe.cases.argument_roles import fitted
+from msprobe_collector.dump_format.values import ARGUMENTS, ATTRIBUTES, INCOMING, KEYWORDS
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 from pytest_msprobe.engines.protocol import Argument, Array, NumpyArgument, Unsupported
+
+#: (drawn values, the record, a generator) -> values that fit.
+Role = Callable[[Array, ForwardRecord, np.random.Generator], Array]
+
+_INSIDE = 2.0**-7
+_IGNORED = -100
+#: A matrix whose inverse loses more digits than float16 has is as good as singular.
+_WORST_CONDITION = 2.0**10
+#: Larger ones would take seconds, and values drawn independently are hardly ever singular then.
+_MOST_INVERTED = 256
+
+
+def _positive_definite(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
+        return array
+    wide = array.astype(np.float64)
+    size = max(float(np.abs(wide).max(initial=0)), 1e-30)
+    product = wide @ wide.swapaxes(-1, -2) / size + size * np.eye(array.shape[-1])
+    return np.asarray(product, array.dtype)
+
+
+def _factor(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """A matrix with triangles far from singular: its diagonal outweighs the rest of each row and column."""
+    if array.ndim < 2 or array.shape[-1] != array.shape[-2]:
+        return array
+    found = array.copy()
+    size = max(float(np.abs(array.astype(np.float64)).max(initial=0)), 1e-30)
+    found[..., np.eye(array.shape[-1], dtype=np.bool_)] = array.shape[-1] * size
+    return found
+
+
+def _invertible(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Matrices as drawn, but for those nearly singular, as half of them are with values of 0 and 1 only."""
+    if array.ndim < 2 or not 0 < array.shape[-1] == array.shape[-2] <= _MOST_INVERTED:
+        return array
+    is_singular = np.linalg.cond(array.astype(np.float64)) > _WORST_CONDITION
+    if not is_singular.any():
+        return array
+    return np.where(is_singular[..., None, None], _factor(array, record, generator), array)
+
+
+def _sorted(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    return np.sort(array, axis=-1) if array.ndim else array
+
+
+def _strictly_inside(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Probabilities whose logarithms exist, also after rounding."""
+    return np.clip(array.astype(np.float64), _INSIDE, 1 - _INSIDE).astype(array.dtype)
+
+
+def _targets(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Class indices: what is below 0 is the index to ignore, and all others are from 0 on."""
+    if array.dtype.kind != "i" or not array.size or int(array.min()) >= 0:
+        return array
+    classes = max(1, int(array.max()) + 1)
+    between = (array < 0) & (array != _IGNORED)
+    found = array.copy()
+    found[between] = generator.integers(0, classes, int(between.sum()))
+    return found
+
+
+def _mask(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """A mask with as many True as the recorded output has elements."""
+    output = next(iter(tensors_in(record.outputs or ())), None)
+    if array.dtype != np.bool_ or output is None or output.size > array.size or len(output.shape) != 1:
+        return array
+    found = np.zeros(array.size, np.bool_)
+    found[generator.choice(array.size, output.size, replace=False)] = True
+    return found.reshape(array.shape)
+
+
+def _unique(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Indices that meet no place twice, so that the order of writing does not matter, where the range allows it."""
+    if array.dtype.kind not in "iu" or array.size < 2:
+        return array
+    low, high = int(array.min()), int(array.max())
+    length = array.shape[0]
+    if high - low + 1 < length:
+        return array
+    lines = array.reshape(length, -1)
+    columns = [generator.choice(np.arange(low, high + 1), length, replace=False) for _ in range(lines.shape[1])]
+    found: Array = np.stack(columns, axis=1).astype(array.dtype).reshape(array.shape)
+    return found
+
+
+def _lengths(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Lengths from 1 on, the longest first."""
+    return np.maximum(np.sort(array)[::-1], 1).astype(array.dtype) if array.dtype.kind in "iu" else array
+
+
+def _cumulative(array: Array, record: ForwardRecord, generator: np.random.Generator) -> Array:
+    """Ends of groups: rising, the last one where it was."""
+    return np.sort(array).astype(array.dtype) if array.dtype.kind in "iu" else array
+
+
+def _role(role: Role, *places: int | str) -> dict[int | str, Role]:
+    return dict.fromkeys(places, role)
+
+
+#: By short name of the API: roles by position, or by keyword.
+_ROLES: Mapping[str, Mapping[int | str, Role]] = {
+    **dict.fromkeys(("cholesky", "cholesky_ex"), _role(_positive_definite, 0, "input", "A")),
+    **dict.fromkeys(
+        ("inv", "inverse", "inv_ex", "matrixinverse", "solve", "solve_ex", "det", "logdet", "slogdet"),
+        _role(_invertible, 0, "input", "A", "x"),
+    ),
+    "cholesky_solve": _role(_factor, 1, "input2", "L"),
+    "cholesky_inverse": _role(_factor, 0, "input", "input_x", "L"),
+    "solve_triangular": _role(_factor, 0, "a", "A"),
+    "triangular_solve": _role(_factor, 1, "A"),
+    "searchsorted": _role(_sorted, 0, "sorted_sequence"),
+    "bucketize": _role(_sorted, 1, "boundaries"),
+    "binary_cross_entropy": _role(_strictly_inside, 0, "input", "logits"),
+    **dict.fromkeys(("cross_entropy", "nll_loss", "cross_entropy_loss"), _role(_targets, 1, "target", "labels")),
+    "masked_select": _role(_mask, 1, "mask"),
+    **dict.fromkeys(("getitem", "__getitem__"), _role(_mask, 1)),
+    **dict.fromkeys(("scatter", "scatter_", "index_copy", "index_copy_", "index_fill"), _role(_unique, 2, "index")),
+    **dict.fromkeys(("index_put", "index_put_"), _role(_unique, 1, "indices")),
+    **dict.fromkeys(("scatter_update", "scatter_nd", "scatter_nd_update"), _role(_unique, 1, "indices")),
+    "ctc_loss": _role(_lengths, 2, 3, "input_lengths", "target_lengths"),
+    **dict.fromkeys(("grouped_matmul", "grouped_matmul_v2"), _role(_cumulative, "group_list")),
+}
+
+
+def fitted(
+    api: str, place: int | str, value: Value, array: Array, record: ForwardRecord, generator: np.random.Generator
+) -> Array:
+    """`array`, drawn for the argument at `place` of the API of this short name, or values like it that fit.
+
+    Its shape and dtype stay; an argument without a role stays as it is.
+    """
+    role = _ROLES.get(api.lower(), {}).get(place)
+    if role is None or not isinstance(value, TensorValue) or not array.size:
+        return array
+    found: Any = role(array, record, generator)
+    return np.asarray(found)
+
 
 #: Arguments that one message names.
 _NAMED = 4

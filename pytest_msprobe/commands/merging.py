@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from pytest_msprobe.commands import page
-from pytest_msprobe.commands.failure import stated_errors
-from pytest_msprobe.reports.merge import MERGED_NAME, merge_runs
-from pytest_msprobe.reports.page.page import check_replaceable
+from pytest_msprobe.reports.jsonl import MERGED_NAME, merge_runs
+from pytest_msprobe.reports.page.page import check_page_replaceable
 from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.support import stated_errors
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with stated_errors():
         if arguments.page is not None:
-            check_replaceable(arguments.page)
+            check_page_replaceable(arguments.page)
         merged = merge_runs(arguments.sources, arguments.folder, _tally)
         sys.stdout.write("".join(f"{line}\n" for line in merged.lines()))
         if arguments.page is not None:

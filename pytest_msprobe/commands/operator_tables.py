@@ -14,10 +14,10 @@ from pathlib import Path
 
 from msprobe_collector.configuration import ApiList
 from msprobe_collector.dump_format import ApiName
-from msprobe_collector.mindspore.hooking.discovery import find_apis
+from msprobe_collector.mindspore.discovery import find_apis
 from pytest_msprobe.apis import operators
-from pytest_msprobe.apis.not_judged import reason_uncomputable
-from pytest_msprobe.apis.operators.table import Framework
+from pytest_msprobe.apis.operators import Framework
+from pytest_msprobe.apis.topics import reason_uncomputable
 from pytest_msprobe.commands.mindspore_surface import PublicApi, public_apis
 from pytest_msprobe.commands.torch_surface import public_operators
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_msprobe.commands.failure import stated_errors
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.suites.registry import SUITES, suite_class
+from pytest_msprobe.support import stated_errors
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -7,7 +7,7 @@ import ast
 import sys
 from pathlib import Path
 
-from pytest_msprobe.commands.failure import CommandError
+from pytest_msprobe.support import CommandError
 
 _PACKAGE = Path(__file__).parents[1]
 

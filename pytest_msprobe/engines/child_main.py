@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from msprobe_collector.dump_format import ApiName
-from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.child import receive, send
+from pytest_msprobe.engines.process import load_framework
 from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
-from pytest_msprobe.engines.wire import receive, send
 
 #: A forward, and the same for perturbed inputs, some of which may have to be made anew within the inputs' range.
 _MOST_EXECUTIONS = 5

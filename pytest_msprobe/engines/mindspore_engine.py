@@ -1,31 +1,357 @@
-"""MindSpore as an engine: the device under test (Ascend or CPU), or the float64 CPU benchmark where it has a kernel."""
+"""MindSpore as an engine: the device under test (Ascend or CPU), or the float64 CPU benchmark where it has a kernel.
+
+A forward that MindSpore has run, and values on their way between NumPy and MindSpore.
+
+The callable of MindSpore that a record names: a function, a method of Tensor, or an instance of a Primitive.
+
+How MindSpore says that a backend has no kernel for an API or a dtype: not one way but twenty.
+
+Texts seen on MindSpore 2.7 and 2.10, CPU, by calling every sampled API in float64, float16 and bfloat16. What is not
+listed here stays an error, so that a wrong argument is never taken for a missing kernel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from typing import Any, cast
 
-from msprobe_collector.dump_format import ApiName, Dtype
+from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
+from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
-from pytest_msprobe.apis.spelling import writes_in_place
-from pytest_msprobe.engines.loading import load_framework
-from pytest_msprobe.engines.memory_filling import filled_memory
-from pytest_msprobe.engines.mindspore_callables import in_mindspore, resolve
-from pytest_msprobe.engines.mindspore_execution import Guarded, MindSporeExecution, ReadyCall, to_array, to_tensor
-from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.precision import argument_dtype, copy_of, describes_dtype
+from pytest_msprobe.engines.process import load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
+    Array,
     Call,
     LeafPath,
     NumpyArgument,
+    Output,
+    Repetition,
+    Seeds,
     Unsupported,
+    argument_dtype,
+    contiguous,
+    copy_of,
+    describes_dtype,
+    filled_memory,
+    flatten_outputs,
     map_attributes,
     map_leaves,
+    padded_incoming,
+    plain_argument,
 )
-from pytest_msprobe.engines.repetition import Repetition
-from pytest_msprobe.installing import how_to_install, is_installed
+from pytest_msprobe.engines.torch_map import missing_attributes
+from pytest_msprobe.support import how_to_install, is_installed
+
+#: API types of MSAdapter, which passes calls on to functions of mint of the same names and arguments.
+_OF_MSADAPTER = {"Torch": "Mint", "Functional": "MintFunctional", "Tensor": "Tensor"}
+
+
+def in_mindspore(api: ApiName, framework: str) -> ApiName:
+    """`api` of a dump of `framework` under MindSpore's own name: `Mint.add` for `Torch.add` of MSAdapter."""
+    if framework != "mindtorch":
+        return api
+    return ApiName(_OF_MSADAPTER.get(api.type, api.type), api.api, api.number)
+
+
+def resolve(mindspore: Any, api: ApiName, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """The callable of `api`, which the table of operators has.
+
+    Args:
+        mindspore: the framework.
+        api: name of the API call.
+        attributes: what the class of a Primitive was called with; None where the dump does not say.
+
+    Raises:
+        Unsupported: this version lacks it, or it needs attributes that the dump does not hold.
+    """
+    path = find_operator("mindspore", api.type, api.table_name)
+    assert path is not None  # MindSporeEngine.refusal has seen to it
+    if api.type == "Tensor":
+        return method_of(mindspore.Tensor, path.rpartition(".")[2])
+    found = found_at(mindspore, path)
+    if found is None or not callable(found):
+        raise Unsupported(f"MindSpore {mindspore.__version__} has no {path}")
+    return instance_of(found, attributes) if api.type == "Primitive" else cast(Callable[..., Any], found)
+
+
+def instance_of(found: Any, attributes: Mapping[str, Any] | None) -> Callable[..., Any]:
+    """An instance of a Primitive's class, made with the `attributes` that its constructor takes.
+
+    Raises:
+        Unsupported: an argument of the constructor is not among the attributes.
+    """
+    taken = list(inspect.signature(found.__init__).parameters)[1:]
+    given = {name: value for name, value in (attributes or {}).items() if name in taken}
+    if len(given) < len(taken):
+        raise Unsupported(f"{found.__name__}: {missing_attributes([name for name in taken if name not in given])}")
+    return cast(Callable[..., Any], found(**given))
+
+
+def method_of(tensor_type: type, name: str) -> Callable[..., Any]:
+    """The method or property `name` of a tensor, as a function of that tensor."""
+
+    def call(tensor: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        """Call the method of `tensor`, or read the property of that name.
+
+        Raises:
+            Unsupported: `tensor` is not a tensor, or has no such method in this MindSpore.
+        """
+        if not isinstance(tensor, tensor_type):
+            raise Unsupported("the tensor whose method it is was not recorded")
+        attribute = getattr(tensor, name, None)
+        if attribute is None:
+            raise Unsupported(f"this MindSpore's Tensor has no {name}")
+        # Some names that PyTorch has as methods are properties here (`size`).
+        return attribute(*arguments, **keywords) if callable(attribute) else attribute
+
+    return call
+
+
+def found_at(mindspore: Any, path: str) -> Any:
+    """What stands at `path` of the table of operators; None when this version lacks it."""
+    found = mindspore
+    for step in path.split(".")[1:]:
+        found = getattr(found, step, None)
+    return found
+
+
+#: How often an error is waited for again; two have been seen.
+_MOST_LEFT_ERRORS = 10
+_NO_KERNEL = re.compile(
+    r"The kernel (?P<a>\w+) unregistered"
+    r"|Unsupported op \[(?P<b>\w+)\]"
+    r"|Create kernelmod for op (?P<c>\w+) failed"
+    r"|Not found op (?P<d>\w+) on device"
+    r"|'(?P<e>\w+)' is not supported on this device"
+    r"|(?P<f>\w+) only supports? Ascend"
+    r"|(?P<g>\w+) method supports? Ascend only"
+    r"|should not come here for (?P<h>\w+) py_method"
+    r"|'Registry' object has no attribute '(?P<i>\w+)'"
+    r"|(?P<j>Not implement exception)"
+)
+_NO_DTYPE = re.compile(
+    r"Select \w+ operator\[(?P<a>\w+)\] fail! Unsupported data type"
+    r"|(?P<b>\w+) does not support this kernel data type"
+    r"|KernelMod Init Failed: (?P<c>\w+)"
+    r"|(?P<d>bad_function_call)"
+)
+#: Only for dtypes that are a question of precision: an integer where a float belongs is a wrong argument.
+_PRECISION = r"(?:b?float16|float64|complex(?:64|128))"
+_REFUSED_DTYPE = re.compile(
+    rf"but got [^\n]*?\b(?:\w+[.:\[])?(?P<a>{_PRECISION})\b"
+    rf"|must not be (?P<b>{_PRECISION})"
+    rf"|(?:do not|doesn't|does not) support '?[\w/]*?(?P<c>{_PRECISION})",
+    re.IGNORECASE,
+)
+
+
+def missing_kernel(error: BaseException) -> str | None:
+    """What MindSpore lacks, `kernel LinalgVectorNorm` or `kernel MatMul for this dtype`; None for another error."""
+    text = str(error)
+    if match := _NO_KERNEL.search(text):
+        return f"kernel {_name(match)}"
+    if match := _NO_DTYPE.search(text):
+        return f"kernel {_name(match)} for this dtype"
+    if isinstance(error, (TypeError, ValueError)) and (match := _REFUSED_DTYPE.search(text)):
+        return f"kernel for {_name(match)} here: {text.strip().partition(chr(10))[0][:200]}"
+    return None
+
+
+def _name(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group)
+
+
+def discard_left_errors(mindspore: Any) -> None:
+    """Run something that cannot fail until it does not: MindSpore's threads may raise an error once more after it was
+    raised, and would do so from the next call.
+    """
+    for _ in range(_MOST_LEFT_ERRORS):
+        with suppress(Exception):  # of any kind: it is the error that was raised already
+            mindspore.runtime.synchronize()
+            (mindspore.Tensor(1.0) + 1.0).asnumpy()
+            return
+
+
+#: From this size on a tensor uses the memory of a NumPy array.
+_LENT_BYTES = 1 << 20
+
+
+@dataclass
+class ReadyCall:
+    """A call with its arguments converted, before it runs.
+
+    Attributes:
+        mindspore: the framework.
+        target: `CPU` or `Ascend`.
+        run: the call as a function of the leaves.
+        tensors: those among the arguments.
+        leaves: the tensors to differentiate.
+        seeds: the tensors of its incoming gradients.
+    """
+
+    mindspore: Any
+    target: str
+    run: Callable[..., Any]
+    tensors: Sequence[Any]
+    leaves: Sequence[Any]
+    seeds: Seeds = field(default_factory=Seeds)
+
+    @cached_property
+    def cell(self) -> Any:
+        """The Cell that keeps the graph of the last forward."""
+        return _graph_tools(self.mindspore)[0](self.run)
+
+    def watch(self) -> Callable[[], bool]:
+        """See `Ready.watch`."""
+        before = [(tensor, to_array(tensor).tobytes()) for tensor in self.tensors]
+        return lambda: all(to_array(tensor).tobytes() == held for tensor, held in before)
+
+
+class MindSporeExecution:
+    """A forward that MindSpore has run, with its graph when leaves are to be differentiated."""
+
+    def __init__(self, call: ReadyCall) -> None:
+        """Runs `call`, whose Cell keeps the graph of the last such run only."""
+        self._mindspore = call.mindspore
+        self._target = call.target
+        self._seeds = call.seeds
+        self._has_gradients = bool(call.leaves)
+        self._graph = (call.cell, call.leaves) if call.leaves else None
+        self._take(call.cell.run_keeping_all(*call.leaves) if call.leaves else call.run())
+
+    def _take(self, returned: Any) -> None:
+        tensor_type = self._mindspore.Tensor
+        flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
+        self._tensors = [value for path, value in flat if len(path) == 1 and isinstance(value, tensor_type)]
+        self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
+
+    def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
+        """See `Execution.gradients`. Lets go of the graph, which keeps the inputs: it can be asked once.
+
+        Raises:
+            RuntimeError: the gradients were asked for before.
+            Unsupported: no output of the API can carry a gradient, or MindSpore has no kernel for the backward.
+        """
+        if not self._has_gradients:
+            return ()
+        if self._graph is None:
+            raise RuntimeError("the gradients of a forward can be computed once")
+        cell, leaves = self._graph
+        padded = padded_incoming(incoming, len(self._tensors))
+        # The graph returns only outputs that can carry a gradient; theirs are passed in the same order.
+        pairs = [(gradient, out) for gradient, out in zip(padded, self._tensors) if _is_float(self._mindspore, out)]
+        sens = self._seeds.of(incoming, lambda: [self._like(gradient, out) for gradient, out in pairs])
+        if not sens:
+            raise Unsupported("no output of the API can carry a gradient")
+        operation = _graph_tools(self._mindspore)[1]
+        with Guarded(self._mindspore, self._target):
+            found = operation(cell)(*leaves, sens[0] if len(sens) == 1 else tuple(sens))
+            # MindSpore may have lost its graph and run the forward again: a random API has then drawn again.
+            if (returned := cell.take_returned()) is not None:
+                self._take(returned)
+            self._graph = None
+            return tuple(to_array(gradient) for gradient in found)
+
+    def _like(self, gradient: Array | None, output: Any) -> Any:
+        if gradient is None:
+            return self._mindspore.ops.zeros_like(output)
+        if tuple(gradient.shape) != tuple(output.shape):
+            raise ValueError(f"the incoming gradient has shape {gradient.shape}, the output {tuple(output.shape)}")
+        tensor = to_tensor(self._mindspore, gradient, is_raised=False)
+        return tensor if tensor.dtype == output.dtype else tensor.astype(output.dtype)
+
+
+class Guarded:
+    """Context of MindSpore's own code, which has many ways of saying "no kernel for this": they become Unsupported.
+
+    An error stays with the call that caused it, and the floating-point mode is put back.
+    """
+
+    def __init__(self, mindspore: Any, target: str) -> None:
+        self._mindspore = mindspore
+        self._target = target
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        restore_subnormals()
+        if error is not None:
+            discard_left_errors(self._mindspore)
+        lacking = missing_kernel(error) if isinstance(error, Exception) else None
+        if lacking is not None:
+            raise Unsupported(f"MindSpore {self._target} has no {lacking}") from None
+
+
+@cache
+def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
+    """(class of a Cell around a function, gradient operation).
+
+    MindSpore keeps the graph of a Cell with set_grad, so that GradOperation on it does not run the forward again
+    (documented for `Cell.set_grad`; counted on 2.7 and 2.10).
+    """
+
+    class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]  # MindSpore has no type information
+        def __init__(self, run: Callable[..., Any]) -> None:
+            super().__init__(auto_prefix=False)
+            self.run = run
+            self.returned: Any = None
+            self.set_grad()
+
+        def construct(self, *leaves: Any) -> Any:
+            self.returned = self.run(*leaves)
+            flat = flatten_outputs(self.returned, lambda item: isinstance(item, mindspore.Tensor))
+            carrying = tuple(value for path, value in flat if len(path) == 1 and _is_float(mindspore, value))
+            return carrying[0] if len(carrying) == 1 else carrying
+
+        def run_keeping_all(self, *leaves: Any) -> Any:
+            self(*leaves)
+            return self.take_returned()
+
+        def take_returned(self) -> Any:
+            returned, self.returned = self.returned, None
+            return returned
+
+    return GraphCell, mindspore.ops.GradOperation(get_all=True, sens_param=True)
+
+
+def to_tensor(mindspore: Any, array: Array, *, is_raised: bool) -> Any:
+    """A tensor of its own with the values of `array`, in float64 when `is_raised`.
+
+    `Tensor` copies an array for the host, and a CPU kernel copies that once more. A large array is copied once, here:
+    `from_numpy` uses the memory of the copy for both.
+    """
+    if array.nbytes < _LENT_BYTES or array.dtype.isbuiltin != 1:  # from_numpy knows NumPy's own dtypes only
+        return mindspore.Tensor(contiguous(array, is_raised=is_raised))
+    return mindspore.Tensor.from_numpy(copy_of(array, is_raised=is_raised))
+
+
+def _is_float(mindspore: Any, value: Any) -> bool:
+    return isinstance(value, mindspore.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _output(tensor_type: type, value: Any) -> Any:
+    import numpy as np
+
+    if isinstance(value, tensor_type):
+        return to_array(value)
+    if value is None or isinstance(value, (bool, int, float, str, np.ndarray)):
+        return value
+    return str(value)
+
+
+def to_array(tensor: Any) -> Array:
+    """The values of `tensor`; MindSpore brings a NumPy bfloat16 of its own, which is seen as everybody else's."""
+    array: Array = tensor.asnumpy()
+    dtype = dtype_of_array(array.dtype)
+    usual = array_dtype(dtype) if dtype is not None else None
+    return array if usual is None or usual == array.dtype else array.view(usual)
+
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 

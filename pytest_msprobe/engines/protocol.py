@@ -1,16 +1,29 @@
 """What every engine promises, and the values that cross its border.
 
 Values cross as NumPy arrays and plain Python values only; nothing of a framework leaks out.
+
+What of a dump may stand among the arguments of a call besides tensors and dtypes: plain values, and few strings.
+
+What the benchmark computes in: float64 in place of every smaller float, from exactly the values the device got.
+
+How users name engines: `recorded`, `mindspore:ascend:3`, `torch:cuda`.
+
+A call that runs again and again on the same tensors, as long as it does not write into them.
+
+Memory of a device, filled before an operation gets it, so that what it leaves unwritten or overwrites shows.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Union
 
-from msprobe_collector.dump_format import ApiName, Dtype
+from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, find_dtype
+from pytest_msprobe.apis.operators import refused_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,3 +214,213 @@ def _flattened(
             yield from _flattened((*path, str(key)), item, is_leaf)
     else:
         yield path, value
+
+
+def plain_argument(api: ApiName, path: LeafPath, value: Any) -> Any:
+    """`value`, a leaf at `path` that is neither an array nor a dtype.
+
+    Raises:
+        Unsupported: it is a string that is not among those which the operator takes, or stands in a dict.
+    """
+    if len(path) > 2 and any(isinstance(step, str) for step in path[2:]):
+        raise Unsupported(f"{_place(path)} is in a dict, which no operator takes")
+    if isinstance(value, str) and (reason := refused_argument(api.short, value)) is not None:
+        raise Unsupported(f"{_place(path)}: {reason}")
+    return value
+
+
+def _place(path: LeafPath) -> str:
+    return f"{path[0]}{''.join(f'[{step!a}]' for step in path[1:])}"
+
+
+#: APIs whose whole purpose is the dtype that they are given: in float64 they would do nothing.
+_CASTS = frozenset({"to", "type", "astype", "cast", "half", "bfloat16", "float", "double", "Cast", "ToDtype"})
+#: APIs that answer about the dtype of their argument, which must then keep it.
+_ABOUT_DTYPE = frozenset({"dtype", "type", "typeof", "element_size", "itemsize", "nbytes", "result_type"})
+
+
+def copy_of(array: Array, *, is_raised: bool) -> Array:
+    """A writable copy of `array`; with `is_raised`, floats as float64 and complex as complex128, which is exact."""
+    import numpy as np
+
+    return np.array(array, dtype=_dtype(array, is_raised=is_raised), order="C")
+
+
+def contiguous(array: Array, *, is_raised: bool) -> Array:
+    """What `copy_of` returns, or `array` itself where that is the same: for a framework that copies it."""
+    import numpy as np
+
+    return np.asarray(array, dtype=_dtype(array, is_raised=is_raised), order="C")
+
+
+def _dtype(array: Array, *, is_raised: bool) -> Any:
+    dtype = dtype_of_array(array.dtype) if is_raised else None
+    wide = {"float": "float64", "complex": "complex128"}
+    return array.dtype if dtype is None else wide.get(dtype.kind, array.dtype)
+
+
+def argument_dtype(dtype: Dtype, api: str, *, is_raised: bool) -> Dtype:
+    """The dtype to pass where the dump has the argument `dtype`.
+
+    A sum with dtype=float32 accumulates in float64 in the benchmark; a cast to float32 stays a cast to float32.
+    """
+    if is_raised and dtype.kind in ("float", "complex") and api not in _CASTS:
+        raised = find_dtype("Float64" if dtype.kind == "float" else "Complex128")
+        assert raised is not None
+        return raised
+    return dtype
+
+
+def describes_dtype(api: str) -> bool:
+    """Whether the API of this short name answers about a dtype."""
+    return api in _ABOUT_DTYPE
+
+
+def is_differentiable(array: Array) -> bool:
+    """Whether gradients with respect to `array` exist: floats and complex numbers."""
+    dtype = dtype_of_array(array.dtype)
+    return dtype is not None and dtype.kind in ("float", "complex")
+
+
+_DEVICE_ID = re.compile(r"[0-9]{1,4}")
+_TARGETS = {
+    "auto": (),
+    "recorded": (),
+    "mindspore": ("cpu", "ascend"),
+    "torch": ("cpu", "cuda", "npu"),
+}
+#: How a worker process learns which physical device it has; inside its process that device is number 0.
+DEVICE_VARIABLE = "PYTEST_MSPROBE_DEVICE"
+DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]"
+BENCH_FORMS = "auto, torch or mindspore"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpecification:
+    """A device under test as the user named it; `target` and `index` are None where left to us."""
+
+    engine: str
+    target: str | None = None
+    index: int | None = None
+
+
+def parse_device(text: str) -> DeviceSpecification:
+    """The device that `text` names.
+
+    Raises:
+        ValueError: it names none; the text lists the allowed forms.
+    """
+    engine, *rest = text.strip().lower().split(":")
+    targets = _TARGETS.get(engine)
+    if targets is None or len(rest) > 2 or (rest and rest[0] not in targets):
+        raise ValueError(f"{text!r} is not a device; use {DEVICE_FORMS}")
+    if len(rest) == 2 and (rest[0] == "cpu" or not (_DEVICE_ID.fullmatch(rest[1]) and int(rest[1]) <= 4095)):
+        raise ValueError(f"{text!r} has no valid device id; use {DEVICE_FORMS} with ID from 0 to 4095")
+    return DeviceSpecification(engine, rest[0] if rest else None, int(rest[1]) if len(rest) == 2 else None)
+
+
+def parse_bench(text: str) -> str:
+    """The benchmark that `text` names.
+
+    Raises:
+        ValueError: it names none; the text lists the allowed forms.
+    """
+    name = text.strip().lower()
+    if name not in ("auto", "torch", "mindspore"):
+        raise ValueError(f"{text!r} is not a benchmark; use {BENCH_FORMS}")
+    return name
+
+
+def own_device() -> str | None:
+    """Physical id of this worker process's device, or None outside a worker."""
+    return os.environ.get(DEVICE_VARIABLE)
+
+
+_Execution = TypeVar("_Execution")
+_Ready = TypeVar("_Ready", bound="Ready")
+
+
+@dataclass(slots=True)
+class Seeds:
+    """Incoming gradients as tensors of a framework, made for each run, or kept from one run to the next.
+
+    Attributes:
+        are_kept: whether the next run with the same `incoming` gets the same tensors.
+        incoming, tensors: of the last run, when they are kept.
+    """
+
+    are_kept: bool = False
+    incoming: tuple[Array | None, ...] | None = None
+    tensors: Sequence[Any] = ()
+
+    def of(self, incoming: tuple[Array | None, ...], make: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """The tensors of `incoming`, which `make` makes."""
+        if not self.are_kept:
+            return make()
+        if self.incoming is not incoming:
+            self.incoming, self.tensors = incoming, make()
+        return self.tensors
+
+
+class Ready(Protocol):
+    """A call with its arguments converted, before it runs."""
+
+    @property
+    def seeds(self) -> Seeds:
+        """The tensors of its incoming gradients."""
+
+    def watch(self) -> Callable[[], bool]:
+        """A function that says whether the tensors among the arguments are as they are now."""
+
+
+class Repetition(Generic[_Ready, _Execution]):
+    """Runs a call each time it is called: on the same tensors, unless the first run has written into them."""
+
+    def __init__(self, make: Callable[[], _Ready], run: Callable[[_Ready], _Execution]) -> None:
+        """`make` makes the call ready, which costs as much as a small kernel; `run` runs it once."""
+        self._make = make
+        self._run = run
+        self._kept: _Ready | None = None
+        self._has_run = False
+
+    def __call__(self) -> _Execution:
+        """The next run."""
+        if self._kept is not None:
+            return self._run(self._kept)
+        ready = self._make()
+        if self._has_run:
+            return self._run(ready)
+        are_unwritten = ready.watch()
+        execution = self._run(ready)
+        self._has_run = True
+        if are_unwritten():
+            ready.seeds.are_kept = True
+            self._kept = ready
+        return execution
+
+
+#: Elements of the tensors that stay, before and behind the released ones.
+_GUARD = 128
+_BYTES = 4
+
+
+def filled_memory(sizes: Sequence[int], full: Callable[[int], Any], read: Callable[[Any], Array]) -> Callable[[], bool]:
+    """What `DeviceEngine.fill_memory` does, by functions of one framework.
+
+    Args:
+        sizes: bytes of the tensors that are released.
+        full: (number of elements) -> a filled float32 tensor of the device.
+        read: a tensor -> its values.
+    """
+    guards = [full(_GUARD)]
+    released = [full(-(-size // _BYTES)) for size in sizes]
+    guards.append(full(_GUARD))
+    before = read(guards[0]).tobytes()
+    released.clear()
+
+    def are_intact() -> bool:
+        found = all(read(guard).tobytes() == before for guard in guards)
+        guards.clear()
+        return found
+
+    return are_intact

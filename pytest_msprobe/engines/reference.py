@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
-from pytest_msprobe.engines.precision import argument_dtype, copy_of
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -16,6 +15,8 @@ from pytest_msprobe.engines.protocol import (
     Output,
     OutputValue,
     Unsupported,
+    argument_dtype,
+    copy_of,
     flatten_outputs,
     map_leaves,
 )

@@ -9,8 +9,8 @@ from glob import glob
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
-from pytest_msprobe.engines.specification import DeviceSpecification, own_device
-from pytest_msprobe.installing import how_to_install, is_installed, version_of
+from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
+from pytest_msprobe.support import how_to_install, is_installed, version_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceEngine, Engine

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.kinds import kind_of
-from pytest_msprobe.numerics.measurement import measure, structural_mismatch
-from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
+from pytest_msprobe.numerics.dtypes import kind_of
+from pytest_msprobe.numerics.measurement import Element, Metrics, measure, structural_mismatch, unravelled
 
 #: Any finite difference counts: selected values must be equal.
 _ANY_DIFFERENCE = 5e-324

@@ -1,13 +1,73 @@
-"""From metrics to a verdict: the standards, and what no standard may forgive."""
+"""Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) measured like arrays.
+
+From metrics to a verdict: the standards, and what no standard may forgive.
+
+How numbers, places and values are written in messages.
+
+One output of both sides with what a standard may ask for beyond the metrics; nothing is computed before it asks.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any, ClassVar, Literal, Protocol
 
-from pytest_msprobe.numerics.metrics import Element, Metrics
-from pytest_msprobe.numerics.wording import count_of, limit_above, limit_below, number, position, values
+import numpy as np
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.dtypes import Kind
+from pytest_msprobe.numerics.measurement import Element, Metrics, Scalar, measure
+
+_DIGITS = 6
+_ROUNDED_UP = Context(prec=3, rounding=ROUND_CEILING)
+_LONGEST_VALUE = 60
+
+
+def number(value: float, limit: float | None = None) -> str:
+    """`value` in six digits, or in all of them where six would make it look equal to `limit`."""
+    short = f"{value:.{_DIGITS}g}"
+    is_blurred = limit is not None and value != limit and short == f"{limit:.{_DIGITS}g}"
+    return repr(float(value)) if is_blurred else short
+
+
+def limit_above(value: float) -> str:
+    """The shortest limit that is not below `value`, in three digits: 0.00123456 gives 0.00124."""
+    return f"{_ROUNDED_UP.create_decimal_from_float(value):g}"
+
+
+def limit_below(value: float) -> str:
+    """The shortest limit that is not above `value`; it keeps three digits of the distance from 1."""
+    distance = _ROUNDED_UP.subtract(Decimal(1), Decimal(value))
+    return f"{max(1 - distance, Decimal(-1)).normalize():f}"
+
+
+def position(element: Element) -> str:
+    """` at [1, 2]`; nothing for the only element of a 0-d array or a lone Python value."""
+    return f" at {list(element.index)}" if element.index else ""
+
+
+def values(element: Element) -> str:
+    """Both values, so exact that they can be typed in again."""
+    return f"tested {_value(element.tested)}, benchmark {_value(element.reference)}"
+
+
+def share(count: int, size: int) -> str:
+    """`3 of 8 elements (37.5 %)`."""
+    return f"{count_of(count, size)} ({100 * count / size:.3g} %)"
+
+
+def count_of(count: int, size: int) -> str:
+    """`3 of 8 elements`."""
+    return f"{count} of {size} element{'' if size == 1 else 's'}"
+
+
+def _value(value: Scalar) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
 
 Status = Literal["pass", "error", "skip"]
 
@@ -145,3 +205,187 @@ def _count(count: int, size: int, singular: str, plural: str) -> str:
 
 def _place(element: Element | None) -> str:
     return f"{position(element)} ({values(element)})" if element else ""
+
+
+_Path = tuple[int, ...]
+
+_EXACT_TYPES = (bool, int, str, type(None))
+_INEXACT_TYPES = (float, complex)
+
+
+def compare_scalars(
+    tested: object, reference: object, standard: Standard, *, dtype: np.dtype[Any] | None = None
+) -> tuple[Metrics, Judgement]:
+    """Metrics and verdict of two Python values: bool, int, float, complex, str, None, or nested sequences of them.
+
+    Exact values (bool, int, str, None) must be equal. Floats go to the standard, as one vector when there are several;
+    NaN equals NaN. Types must agree (1 is neither 1.0 nor True), except that a list may replace a tuple and a NumPy
+    scalar for the Python value that it holds. Differing types or lengths, and values of any other type, are errors.
+
+    `dtype` is that of the tensor that the tested floats were read from, if known: the benchmark's floats are then
+    rounded once to it.
+    """
+    elements: list[Element] = []
+    problems = list(_pair_up(tested, reference, (), elements))
+    if problems:
+        metrics = Metrics("other", len(elements), off_bound=standard.off_bound, structural=" ".join(problems))
+    else:
+        metrics = _measure_elements(elements, standard.off_bound, dtype)
+    return metrics, standard.judge(metrics)
+
+
+def _pair_up(tested: object, reference: object, path: _Path, elements: list[Element]) -> Iterator[str]:
+    """Appends the leaves that have the same place and type on both sides; yields what does not fit."""
+    tested, reference = _plain(tested), _plain(reference)
+    place = f" at {list(path)}" if path else ""
+    if isinstance(tested, (list, tuple)) and isinstance(reference, (list, tuple)):
+        if len(tested) != len(reference):
+            yield f"Lengths differ{place}: tested {len(tested)}, benchmark {len(reference)}."
+            return
+        for i, (tested_item, reference_item) in enumerate(zip(tested, reference, strict=True)):
+            yield from _pair_up(tested_item, reference_item, (*path, i), elements)
+    elif type(tested) is not type(reference):
+        yield f"Types differ{place}: tested {_typed(tested)}, benchmark {_typed(reference)}."
+    elif isinstance(tested, (*_EXACT_TYPES, *_INEXACT_TYPES)) and isinstance(reference, type(tested)):
+        elements.append(Element(path, tested, reference))
+    else:
+        yield f"Values of type {type(tested).__name__}{place} cannot be compared."
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _typed(value: object) -> str:
+    name = type(value).__name__
+    return f"{name} {value!r}" if isinstance(value, (bool, int, float, complex)) else name
+
+
+def _measure_elements(elements: list[Element], off_bound: float, dtype: np.dtype[Any] | None) -> Metrics:
+    inexact = [element for element in elements if isinstance(element.tested, _INEXACT_TYPES)]
+    unequal = [
+        element
+        for element in elements
+        if not isinstance(element.tested, _INEXACT_TYPES) and element.tested != element.reference
+    ]
+    metrics = _measure_inexact(inexact, off_bound, dtype) if inexact else Metrics(_exact_kind(elements), 0)
+    return replace(
+        metrics,
+        size=len(elements),
+        off_bound=off_bound,
+        off_count=metrics.off_count + len(unequal),
+        unequal_count=len(unequal),
+        first_unequal=unequal[0] if unequal else None,
+    )
+
+
+def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[Any] | None) -> Metrics:
+    tested = _vector([element.tested for element in elements])
+    reference = _vector([element.reference for element in elements])
+    metrics = measure(tested if dtype is None else tested.astype(dtype), reference, off_bound=off_bound)
+
+    def relocated(element: Element | None) -> Element | None:
+        return element and replace(element, index=elements[element.index[0]].index)
+
+    return replace(
+        metrics,
+        worst=relocated(metrics.worst),
+        worst_relative=relocated(metrics.worst_relative),
+        first_nonfinite=relocated(metrics.first_nonfinite),
+    )
+
+
+def _vector(values: list[Scalar]) -> npt.NDArray[Any]:
+    """Always float64 or complex128, however the values are mixed: leaf by leaf the types agree already."""
+    return np.array(values, dtype=np.complex128 if any(isinstance(value, complex) for value in values) else np.float64)
+
+
+def _exact_kind(elements: list[Element]) -> Kind:
+    types = {type(element.tested) for element in elements}
+    if types == {bool}:
+        return "bool"
+    return "int" if types == {int} else "other"
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed:
+    """A result of the benchmark for inputs that are off.
+
+    Attributes:
+        result: not rounded, in the shape of the output, float64 or complex128 for floats.
+        size: how far the inputs were off, in rounding errors of their dtypes.
+    """
+
+    result: Array
+    size: float
+
+
+def _none() -> tuple[Perturbed, ...]:
+    return ()
+
+
+def _no_probes(count: int) -> tuple[Array, ...]:
+    return ()
+
+
+def _no_opinion() -> Array | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPair:
+    """One output of both sides, and what a standard that looks at elements may ask for.
+
+    Attributes:
+        tested: output of the device, in its own shape and dtype.
+        reference: raw result of the benchmark, not rounded: of the shape of `tested`, float64 or complex128 for floats.
+        metrics: of the two.
+        accumulated: how many terms one element may sum up.
+        kernel_error: relative error that the functions which the API evaluates may have on a device, beside rounding.
+        perturbed: two results for perturbed inputs, the second for much smaller perturbations; fewer, or none, where
+            the benchmark could not be run on them.
+        rounded_inside: the same for the inputs as they are and arithmetic inside the operation moved by the rounding of
+            float32; none where the benchmark cannot do that.
+        operand_roundoff: by how much float32 inputs were off in `perturbed`, where that is not their own rounding.
+        probes: so many results for inputs that are each off by exactly one rounding error, up or down at random, each
+            like `reference`; none where the benchmark could not be run on them, or is too large for so many runs.
+        inside_probes: more results of the kind of `rounded_inside`, as arrays like `reference`.
+        arithmetic_probes: the same with what the forward saves for its gradients as it is.
+        second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
+            `tested`; None without one.
+    """
+
+    tested: Array
+    reference: Array
+    metrics: Metrics
+    accumulated: int = 1
+    kernel_error: float = 0.0
+    perturbed: Callable[[], tuple[Perturbed, ...]] = _none
+    rounded_inside: Callable[[], tuple[Perturbed, ...]] = _none
+    second_opinion: Callable[[], Array | None] = _no_opinion
+    operand_roundoff: float | None = None
+    probes: Callable[[int], tuple[Array, ...]] = _no_probes
+    arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
+    inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
+
+
+class PairStandard(Standard, Protocol):
+    """A standard that looks at the elements of both sides where there are any."""
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on an output that is an array; `judge` is left for values without elements to look at."""
+
+
+def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:
+    """The verdict of any standard; the `pair` is made only for one that looks at it."""
+    judge = getattr(standard, "judge_pair", None)
+    judgement: Judgement = judge(pair()) if judge is not None else standard.judge(metrics)
+    return judgement
+
+
+def judge_pair(standard: Standard, pair: OutputPair) -> Judgement:
+    """The verdict of any standard on an output pair that is there already."""
+    return judge_output(standard, pair.metrics, lambda: pair)

@@ -1,21 +1,319 @@
-"""How far a tested output is from its benchmark: one pass in chunks, without a temporary as large as the output."""
+"""How far a tested output is from its benchmark: one pass in chunks, without a temporary as large as the output.
+
+The running figures of a comparison, fed chunk by chunk; positions are flat, values stay in the arrays.
+
+The exact cosine: no epsilon that would call tiny opposite vectors alike, no overflow or underflow of squares.
+
+The figures that one comparison yields; plain values, so that old results can be judged again without any array.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.cosine import WidePair, largest_magnitudes, scaled_cosine
-from pytest_msprobe.numerics.kinds import Kind, kind_of
-from pytest_msprobe.numerics.metrics import Element, Metrics, unravelled
-from pytest_msprobe.numerics.rounding import round_unguarded
-from pytest_msprobe.numerics.tally import RunningMetrics, settle_nonfinite
-from pytest_msprobe.numerics.ulp import float_format
+from pytest_msprobe.numerics.dtypes import FloatFormat, Kind, float_format, kind_of, largest_ulp_error, round_unguarded
+
+WidePair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+# From here up to inf, sums of squares have lost nothing to underflow that a float64 cosine could show.
+_SMALLEST_RELIABLE = 1e-250
+
+_LONGEST_SERIAL_DOT = 4096
+
+
+class CosineSums:
+    """The three sums of a cosine, collected chunk by chunk.
+
+    Complex numbers count as their two real parts, so the numerator is the real part of the Hermitian product
+    sum(b * conj(t)): a device that rotates the phase loses cosine, as one that turns a real vector does.
+    """
+
+    __slots__ = ("reference", "shared", "tested")
+
+    def __init__(self) -> None:
+        self.tested = 0.0
+        self.reference = 0.0
+        self.shared = 0.0
+
+    def add(self, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        """Adds a chunk of float64 or complex128 values."""
+        tested, reference = _real_parts(tested), _real_parts(reference)
+        self.tested += _inner(tested, tested)
+        self.reference += _inner(reference, reference)
+        self.shared += _inner(tested, reference)
+
+    def add_equal(self, both: npt.NDArray[Any]) -> None:
+        """Adds a chunk that is the same on both sides."""
+        both = _real_parts(both)
+        square = _inner(both, both)
+        self.tested += square
+        self.reference += square
+        self.shared += square
+
+    @property
+    def is_reliable(self) -> bool:
+        """False when squares overflowed, vanished or met a NaN or Inf, or a side is zero: take `scaled_cosine`."""
+        return all(_SMALLEST_RELIABLE < square < math.inf for square in (self.tested, self.reference))
+
+    def cosine(self) -> float:
+        """The cosine, shared / (||tested|| * ||reference||), kept within -1..1."""
+        value = self.shared / (math.sqrt(self.tested) * math.sqrt(self.reference))
+        return max(-1.0, min(1.0, value))
+
+
+def largest_magnitudes(pairs: Iterable[WidePair]) -> tuple[float, float]:
+    """The largest |part| on each side: of the tested values, of the reference."""
+    tested_largest = reference_largest = 0.0
+    for tested, reference in pairs:
+        tested_largest = max(tested_largest, float(np.abs(_real_parts(tested)).max()))
+        reference_largest = max(reference_largest, float(np.abs(_real_parts(reference)).max()))
+    return tested_largest, reference_largest
+
+
+def scaled_cosine(pairs: Iterable[WidePair], largest: tuple[float, float]) -> float:
+    """The cosine of finite values of any magnitude: each side is first divided by its own `largest_magnitudes`.
+
+    Both sides all zero: 1. Exactly one side all zero: 0, because the angle is undefined and an output that was lost, or
+    made up, must not pass for similar.
+    """
+    tested_largest, reference_largest = largest
+    if tested_largest == 0 or reference_largest == 0:
+        return 1.0 if tested_largest == reference_largest else 0.0
+    sums = CosineSums()
+    for tested, reference in pairs:
+        sums.add(_real_parts(tested) / tested_largest, _real_parts(reference) / reference_largest)
+    return sums.cosine()
+
+
+def _real_parts(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    real: npt.NDArray[np.float64] = values if values.dtype == np.float64 else values.view(np.float64)
+    return real
+
+
+def _inner(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> float:
+    # np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
+    # engines, and the last digits would depend on how many there are.
+    if left.size <= _LONGEST_SERIAL_DOT:
+        return float(np.dot(left, right))
+    return float(np.einsum("i,i->", left, right))
+
+
+# Stands for |b| in the relative error where b is 0 (msProbe's formula, kept).
+_ZERO_REFERENCE = 1e-8
+
+
+class RunningMetrics:
+    """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine.
+
+    Chunks that are the same on both sides are only noted, in `equal_at`: most cosines are 1 without their sums.
+    """
+
+    __slots__ = (
+        "equal_at",
+        "format",
+        "integer_tolerance",
+        "max_abs",
+        "max_rel",
+        "max_ulp",
+        "nonfinite_at",
+        "nonfinite_mismatches",
+        "off_bound",
+        "off_count",
+        "sums",
+        "unequal_at",
+        "unequal_count",
+        "worst_at",
+        "worst_relative_at",
+    )
+
+    def __init__(self, off_bound: float, format_: FloatFormat | None, integer_tolerance: int = 0) -> None:
+        self.off_bound = off_bound
+        self.integer_tolerance = integer_tolerance
+        self.format = format_
+        self.sums = CosineSums()
+        self.equal_at: list[int] = []
+        #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
+        self.max_abs: int | float = 0
+        self.max_rel = 0.0
+        self.max_ulp = 0.0
+        self.worst_at: int | None = None
+        self.worst_relative_at: int | None = None
+        self.off_count = 0
+        self.nonfinite_mismatches = 0
+        self.nonfinite_at: int | None = None
+        self.unequal_count = 0
+        self.unequal_at: int | None = None
+
+    def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        """Adds a chunk of float64 or complex128 values, the reference already rounded."""
+        difference = np.abs(tested - reference)
+        at = int(difference.argmax())
+        if not difference.item(at) < math.inf:
+            tested, reference, mismatches = settle_nonfinite(tested, reference)
+            difference = np.abs(tested - reference)
+            self._add_nonfinite(start, difference, mismatches)
+            at = int(difference.argmax())
+        self.sums.add(tested, reference)
+        largest: float = difference.item(at)
+        if largest == 0:
+            return
+        self._raise_max_abs(largest, start + at)
+        if largest >= self.off_bound:
+            self.off_count += int(np.count_nonzero(difference >= self.off_bound))
+        magnitude = np.abs(reference)
+        if self.format is not None:
+            self.max_ulp = max(self.max_ulp, largest_ulp_error(difference, magnitude, self.format))
+        self._add_relative(start, difference, magnitude)
+
+    def add_exact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        """Adds a chunk of integers or bools, each side in a dtype of its own."""
+        wide_tested, wide_reference = tested.astype(np.float64), reference.astype(np.float64)
+        self.sums.add(wide_tested, wide_reference)
+        difference = integer_difference(tested, reference)
+        if not np.count_nonzero(difference):
+            return
+        unequal = difference > self.integer_tolerance
+        count = int(np.count_nonzero(unequal))
+        if count and self.unequal_at is None:
+            self.unequal_at = start + int(unequal.argmax())
+        self.unequal_count += count
+        self.off_count += count
+        at = int(difference.argmax())
+        self._raise_max_abs(int(difference.item(at)), start + at)
+        self._add_relative(start, difference.astype(np.float64), np.abs(wide_reference))
+
+    def _raise_max_abs(self, largest: float, at: int) -> None:
+        if largest > self.max_abs:
+            self.max_abs, self.worst_at = largest, at
+
+    def _add_nonfinite(
+        self, start: int, difference: npt.NDArray[np.float64], mismatches: npt.NDArray[np.bool_]
+    ) -> None:
+        count = int(np.count_nonzero(mismatches))
+        if count and self.nonfinite_at is None:
+            self.nonfinite_at = start + int(mismatches.argmax())
+        self.nonfinite_mismatches += count
+        difference[mismatches] = math.inf
+
+    def _add_relative(
+        self, start: int, difference: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64]
+    ) -> None:
+        if magnitude.item(int(magnitude.argmin())) == 0:
+            magnitude[magnitude == 0] = _ZERO_REFERENCE
+        relative = np.divide(difference, magnitude, out=magnitude)
+        at = int(relative.argmax())
+        largest: float = relative.item(at)
+        if largest > self.max_rel:
+            self.max_rel, self.worst_relative_at = largest, start + at
+
+
+def settle_nonfinite(
+    tested: npt.NDArray[Any], reference: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Copies with 0 on both sides wherever one side is not finite, and the mask of those places that disagree.
+
+    NaN agrees with NaN, inf with inf of the same sign. A complex number is NaN when either part is.
+    """
+    nonfinite = ~(np.isfinite(tested) & np.isfinite(reference))
+    agree = (tested == reference) | (np.isnan(tested) & np.isnan(reference))
+    return np.where(nonfinite, 0, tested), np.where(nonfinite, 0, reference), nonfinite & ~agree
+
+
+def integer_difference(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Exact |t-b| of integers or bools, as uint64; as Python ints where uint64 meets a signed dtype."""
+    common = _common_integer(tested.dtype, reference.dtype)
+    tested, reference = tested.astype(common), reference.astype(common)
+    higher, lower = np.maximum(tested, reference), np.minimum(tested, reference)
+    if common.kind == "O":
+        return np.asarray(higher - lower, dtype=object)
+    # The true difference is below 2**64, so what wraps around in uint64 wraps back to it.
+    return higher.astype(np.uint64) - lower.astype(np.uint64)
+
+
+def _common_integer(tested: np.dtype[Any], reference: np.dtype[Any]) -> np.dtype[Any]:
+    widest = np.dtype(np.uint64)
+    if widest not in (tested, reference):
+        return np.dtype(np.int64)
+    both_unsigned = tested.kind in "bu" and reference.kind in "bu"
+    return widest if both_unsigned else np.dtype(object)
+
+
+Scalar: TypeAlias = bool | int | float | complex | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One place in an output with both values there, as Python scalars.
+
+    `index` is a multi-dimensional index, () for a 0-d array; for Python values it is the path through the nested
+    sequences. `reference` is the benchmark's value as compared, that is already rounded to the tested dtype.
+    """
+
+    index: tuple[int, ...]
+    tested: Scalar
+    reference: Scalar
+
+
+def unravelled(at: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of the element at a flat position (np.unravel_index, a tenth of its time)."""
+    index = []
+    for length in reversed(shape):
+        at, place = divmod(at, length)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """How far a tested output is from its benchmark; t and b are the two values of one element.
+
+    A figure that does not apply is None: all of them for a structural mismatch or an empty output.
+    """
+
+    kind: Kind
+    size: int
+    #: sum(b*t) / (||b|| * ||t||); NaN when a NaN or Inf stands on one side only.
+    cosine: float | None = None
+    #: max |b-t|; inf when a NaN or Inf stands on one side only.
+    max_abs: float | None = None
+    #: max |b-t| / (|b|, or 1e-8 where b is 0).
+    max_rel: float | None = None
+    #: max |b-t| / (spacing of the tested dtype at b); only for floats.
+    max_ulp: float | None = None
+    #: The element of `max_abs`, the first one of equals; None when nothing differs.
+    worst: Element | None = None
+    #: The element of `max_rel`.
+    worst_relative: Element | None = None
+    #: Elements with |b-t| >= `off_bound`; of integers, bools and strings those that differ at all.
+    off_count: int = 0
+    off_bound: float | None = None
+    #: Places where a NaN or Inf is not matched by the same on the other side.
+    nonfinite_mismatches: int = 0
+    first_nonfinite: Element | None = None
+    #: Elements that had to be equal (integers, bools, strings, indices) and are not.
+    unequal_count: int = 0
+    first_unequal: Element | None = None
+    #: Why the first unequal element is wrong, where that is not plain from its values.
+    unequal_note: str = ""
+    #: Why nothing could be measured: shapes, kinds or types disagree.
+    structural: str | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True when elements must be equal and no tolerance applies."""
+        return self.kind not in ("float", "complex")
+
+    @property
+    def is_empty(self) -> bool:
+        """True when both sides agree that there is no element."""
+        return self.size == 0 and self.structural is None
+
 
 #: A quarter of a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
 CHUNK_ELEMENTS = 1 << 15

@@ -2,26 +2,242 @@
 
 Each rule is a hypothesis on what the device returned instead; the first that explains nearly all wrong elements is
 named, the most special first. Where none does, only the place is said.
+
+Where the elements of an output stand that are off: one box, a tile, columns, a stride, the last block.
+
+Whether an output was rounded to one side, as by truncation, where a device rounds to nearest.
+
+A truncated element is within one ULP of the exact result, so that no bound on single elements can see it. All of them
+together can: of the elements that rounding to nearest moves up, truncation moves every one down. Both rounding to
+nearest with an error below half an ULP before it and unbiased stochastic rounding move at most half of these elements
+the other way, each independently of the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.kinds import kind_of
-from pytest_msprobe.numerics.one_sidedness import find_one_sided
-from pytest_msprobe.numerics.regions import describe_region
-from pytest_msprobe.numerics.rounding import round_once
-from pytest_msprobe.numerics.ulp import float_format, part_dtype, unit_roundoff
+from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
+
+Mask = npt.NDArray[np.bool_]
+
+#: A region counts as off when so many of its elements are: some of a wrong block are right by chance.
+_FILLED = 0.7
+_NEARLY_ALL = 0.9
+
+
+def describe_region(is_off: Mask) -> str:
+    """Where the elements are, such as ``columns 992 to 1023`` or ``one 16 x 16 tile at [.., 32:48, 64:80]``.
+
+    "" where they are everywhere, or nowhere.
+    """
+    places = np.flatnonzero(is_off)
+    if places.size in (0, is_off.size) or (places.size > 8 and places.size >= _NEARLY_ALL * is_off.size):
+        return ""
+    if places.size == 1:
+        return f"one element at {list(unravelled(int(places[0]), is_off.shape))}"
+    found = _box(is_off) or _run(places, is_off.size) or _lines(is_off) or _stride(places)
+    return found or f"{places.size} of {is_off.size} elements, scattered"
+
+
+def _box(is_off: Mask) -> str:
+    """One box of indices that is smaller than the output along some axis."""
+    spans = [_span(is_off, axis) for axis in range(is_off.ndim)]
+    volume = int(np.prod([stop - start for start, stop in spans]))
+    partial = [axis for axis, (start, stop) in enumerate(spans) if stop - start < is_off.shape[axis]]
+    filled = np.count_nonzero(is_off) / volume
+    places = np.flatnonzero(is_off)
+    if (
+        is_off.ndim == 1
+        or not partial
+        or filled < _FILLED
+        or volume <= 2
+        or filled < places.size / (places[-1] - places[0] + 1)
+    ):
+        return ""  # nothing, or rather a run of elements
+    if len(partial) == 1:
+        return _slab(partial[0], spans[partial[0]], is_off.shape)
+    sizes = " x ".join(str(stop - start) for start, stop in spans if stop - start > 1)
+    return f"one {sizes} tile at {_slices(spans, is_off.shape)}"
+
+
+def _span(is_off: Mask, axis: int) -> tuple[int, int]:
+    others = tuple(other for other in range(is_off.ndim) if other != axis)
+    hit = np.flatnonzero(is_off.any(axis=others))
+    return int(hit[0]), int(hit[-1]) + 1
+
+
+def _slab(axis: int, span: tuple[int, int], shape: tuple[int, ...]) -> str:
+    name = {len(shape) - 1: "column", len(shape) - 2: "row"}.get(axis, f"index on axis {axis}:")
+    start, stop = span
+    if stop - start == 1:
+        return f"{name} {start}"
+    plural = f"{name}s" if name in ("row", "column") else f"indices on axis {axis}:"
+    return f"{plural} {start} to {stop - 1}"
+
+
+def _slices(spans: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> str:
+    """A region as NumPy writes it: ``[.., 32:48, 64:80]``, the axes before the first partial one left out."""
+    first = next(axis for axis, (start, stop) in enumerate(spans) if stop - start < shape[axis])
+    shown = [f"{start}:{stop}" if stop - start > 1 else str(start) for start, stop in spans[first:]]
+    return f"[{', '.join([*(['..'] if first else []), *shown])}]"
+
+
+def _run(places: npt.NDArray[np.int64], size: int) -> str:
+    """Elements in one run of memory."""
+    first, last = int(places[0]), int(places[-1])
+    length = last - first + 1
+    if places.size < _FILLED * length or length >= size:
+        return ""
+    if last == size - 1:
+        return f"the last {length} of {size} elements"
+    return f"the first {length} of {size} elements" if first == 0 else f"{length} elements from flat position {first}"
+
+
+def _lines(is_off: Mask) -> str:
+    """Whole rows or columns, not side by side."""
+    if is_off.ndim < 2:
+        return ""
+    rows = is_off.reshape(-1, is_off.shape[-1])
+    for name, table in (("rows", rows), ("columns", rows.T)):
+        shares = table.mean(axis=1)
+        hit = np.flatnonzero(shares)
+        if hit.size < len(shares) and (shares[hit] >= _FILLED).all():
+            step = _step(hit)
+            every = f"every {_ordinal(step)} of the {name}, from {hit[0]}" if step > 1 and hit.size > 2 else ""
+            shown = ", ".join(map(str, hit[:4])) + (", .." if hit.size > 4 else "")
+            return every or f"{hit.size} of {len(shares)} {name}: {shown}"
+    return ""
+
+
+def _stride(places: npt.NDArray[np.int64]) -> str:
+    step = _step(places)
+    if step < 2 or places.size < 8:
+        return ""
+    expected = (int(places[-1]) - int(places[0])) // step + 1
+    return f"every {_ordinal(step)} element, from {places[0]}" if places.size >= _FILLED * expected else ""
+
+
+def _step(places: npt.NDArray[Any]) -> int:
+    return int(np.gcd.reduce(np.diff(places))) if places.size > 1 else 0
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+Side = Literal["towards zero", "away from zero", "down", "up"]
+
+#: The order in which they are reported: a truncated output of positive numbers is also rounded down.
+_SIDES: tuple[Side, ...] = ("towards zero", "down", "away from zero", "up")
+#: How many of the elements that should have gone the other way have to be on the suspected side.
+NEARLY_ALL = 0.9
+#: Chance of that many under fair rounding, by Hoeffding's inequality: exp(-2 n (share - 1/2)**2).
+_CHANCE = 1e-9
+#: Elements of one significand are rounded alike, so that they count as one; more than this many are not distinguished.
+_ENOUGH = 128
+_LOOKED_AT = 4096
+#: Devices flush subnormals of wide exponent ranges only; float16 needs its own.
+_FLUSHED_BELOW = 2.0**-126
+
+
+@dataclass(frozen=True, slots=True)
+class OneSided:
+    """What was found.
+
+    Attributes:
+        side: where the elements went.
+        count, total: how many of the elements that rounding to nearest moves to the other side.
+    """
+
+    side: Side
+    count: int
+    total: int
+
+
+def find_one_sided(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> OneSided | None:
+    """The side to which `tested` was rounded, or None where its rounding may be fair.
+
+    Args:
+        tested: floats of a format narrower than float32; None for all others, where a factor that all elements share
+            may be off by half an ULP itself, which looks the same.
+        reference: the exact result in float64, of the same shape.
+
+    Only finite elements within one ULP count, and of bfloat16 only normal ones. What equals the rounded benchmark
+    is never one-sided.
+    """
+    if tested.dtype.kind not in "fV" or tested.dtype.itemsize >= 4:
+        return None
+    counts = _Counts()
+    flat, exact = tested.reshape(-1), reference.reshape(-1)
+    for start in range(0, flat.size, CHUNK_ELEMENTS):
+        counts.add(flat[start : start + CHUNK_ELEMENTS], exact[start : start + CHUNK_ELEMENTS])
+    return next((found for side in _SIDES if (found := counts.found(side)) is not None), None)
+
+
+class _Counts:
+    """Per side: elements that nearest rounding moves to the other one, and how many of them went to this one."""
+
+    def __init__(self) -> None:
+        self._total = dict.fromkeys(_SIDES, 0)
+        self._count = dict.fromkeys(_SIDES, 0)
+        self._agreeing = dict.fromkeys(_SIDES, 0)
+        self._significands: dict[Side, npt.NDArray[Any]] = dict.fromkeys(_SIDES, np.empty(0))
+
+    def add(self, tested: npt.NDArray[Any], exact: npt.NDArray[Any]) -> None:
+        """Take a chunk into account."""
+        exact = exact.astype(np.float64, copy=False)  # the benchmark of a cast has the dtype of the cast
+        wide, nearest = tested.astype(np.float64), round_once(exact, tested.dtype).astype(np.float64)
+        moved = _comparable(wide, exact, tested.dtype) & (nearest != exact)
+        wide, nearest, exact = wide[moved], nearest[moved], exact[moved]
+        upwards, is_up, is_negative = nearest > exact, wide > exact, exact < 0
+        wanted_up = (is_negative, np.zeros_like(is_up), ~is_negative, np.ones_like(is_up))
+        for side, wanted in zip(_SIDES, wanted_up):
+            self._add_side(side, exact, upwards != wanted, is_up == wanted)
+
+    def _add_side(
+        self, side: Side, exact: npt.NDArray[Any], is_other: npt.NDArray[Any], is_here: npt.NDArray[Any]
+    ) -> None:
+        self._total[side] += int(np.count_nonzero(is_other))
+        self._count[side] += int(np.count_nonzero(is_other & is_here))
+        self._agreeing[side] += int(np.count_nonzero(~is_other & ~is_here))
+        if self._significands[side].size < _ENOUGH:
+            seen = np.abs(np.frexp(exact[is_other][:_LOOKED_AT])[0])
+            self._significands[side] = np.unique(np.concatenate([self._significands[side], seen]))
+
+    def found(self, side: Side) -> OneSided | None:
+        """The finding for one side."""
+        count, total = self._count[side], self._total[side]
+        if count <= NEARLY_ALL * total or self._agreeing[side] > (1 - NEARLY_ALL) * total:
+            return None
+        independent = min(total, self._significands[side].size)
+        surprise = 2 * independent * (count / total - 0.5) ** 2
+        return OneSided(side, count, total) if surprise > -math.log(_CHANCE) else None
+
+
+def _comparable(wide: npt.NDArray[Any], exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Elements that are finite, within one ULP, and so large that no device flushes them to zero."""
+    format_ = float_format(dtype)
+    least = 4 * format_.smallest_normal
+    if format_.smallest_normal > _FLUSHED_BELOW:
+        least *= 2.0**-format_.mantissa_bits
+    magnitude = np.abs(exact)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(wide - exact)
+    usable = np.isfinite(error) & (magnitude >= least) & (magnitude <= format_.largest)
+    found: npt.NDArray[np.bool_] = usable.copy()
+    found[usable] = in_spacings(error[usable], magnitude[usable], format_) <= 1
+    return found
+
 
 Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 #: Larger outputs would take too much memory for copies of each hypothesis.
 _MOST_ELEMENTS = 1 << 24

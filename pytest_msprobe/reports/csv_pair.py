@@ -2,11 +2,16 @@
 
 Names, columns, order, encoding and vocabulary are those of the existing tool, so that scripts that read its files read
 ours: UTF-8 with a byte order mark, CRLF, times in the local zone.
+
+Rows of a CSV text whose fields may be of any length.
+
+A new CSV file for the results of a run, named after the time.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +20,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format.text import shown_lines
+from msprobe_collector.dump_format.values import shown_lines
 from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -179,3 +184,32 @@ def _output(name: str, output: OutputRow) -> list[Any]:
         WORDS[output.status],
         output.message,
     ]
+
+
+def csv_rows(text: str) -> list[list[str]]:
+    """The rows of `text`. A message or a name may be longer than the 131,072 characters that `csv` takes by default.
+
+    Raises:
+        csv.Error: it is not CSV.
+    """
+    limit = csv.field_size_limit(max(len(text), 1))
+    try:
+        return list(csv.reader(io.StringIO(text, newline="")))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def new_result_file(folder: Path, stem: str) -> TextIOWrapper:
+    """`{stem}_{time}.csv` in `folder`, which is created when absent. Raises OSError."""
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    moment = datetime.now()
+    while True:
+        path = folder / f"{stem}_{moment:%Y%m%d%H%M%S}.csv"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+        except FileExistsError:
+            moment += timedelta(seconds=1)  # another run of the same second
+            continue
+        os.close(descriptor)
+        # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
+        return path.open("w", encoding="utf-8-sig", errors="backslashreplace", newline="")

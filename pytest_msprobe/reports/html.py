@@ -1,17 +1,262 @@
-"""Our part of the page that pytest-html writes. Registered on the writing process, and only for `--html`."""
+"""Our part of the page that pytest-html writes. Registered on the writing process, and only for `--html`.
+
+What the HTML page shows for one item, as markup. Every text that comes from a dump passes `text` on its way.
+
+The top of the HTML page: what was tested against what, verdict totals, and one line per API.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import math
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
-from pytest_msprobe.reports import html_cells
-from pytest_msprobe.reports.html_summary import Summary
-from pytest_msprobe.reports.names import CallNames
-from pytest_msprobe.verdicts import Figure, VerdictRow
+from msprobe_collector.dump_format.values import shown
+from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
+
+#: Figures that have a column; the others stand with the outputs that a row unfolds to.
+_FIGURES = 3
+_LONGEST = 300
+_FRAMES = 50
+_OUTPUTS = 50
+
+
+def text(value: object, longest: int = _LONGEST) -> str:
+    """`value` as harmless markup on one line, cut to `longest` characters."""
+    line = shown(" ".join(str(value).split()))
+    return escape(line if len(line) <= longest else f"{line[: longest - 3]}...")
+
+
+def headers(figures: Sequence[Figure]) -> list[str]:
+    """Headlines of our columns."""
+    named = [(figure.name, figure.title) for figure in figures[:_FIGURES]]
+    columns = (("direction", "Direction"), ("dtype", "Dtype"), ("shape", "Shape"), *named, ("device", "Device"))
+    return [f'<th class="sortable" data-column-type="{name}">{title}</th>' for name, title in columns]
+
+
+def name_cell(name: str, hint: str) -> str:
+    """The cell that says what was checked; call 2 sorts before call 10."""
+    key = re.sub(r"\d+", lambda number: number.group().zfill(6), name)
+    return f'<td class="col-testId" title="{text(hint)}"><!--{text(key)}-->{text(name)}</td>'
+
+
+def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
+    """The cells of our columns for the output that is furthest off; without a row, empty ones."""
+    shown = figures[:_FIGURES]
+    output = row.worst if row is not None else None
+    if row is None or output is None:
+        dtype, shape = _cell("dtype", ""), _cell("shape", "")
+    else:
+        more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
+        dtype = _cell("dtype", output.tested_dtype)
+        shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
+    direction, device = (row.label, row.device) if row is not None else ("", "")
+    return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
+
+
+def number_text(value: float | None, form: str) -> str:
+    """A figure, or a dash where it has no meaning."""
+    return "-" if value is None else f"{value:{form}}"
+
+
+def sort_key(value: float | None, *, nan: str = "g", missing: str = "") -> str:
+    """A text that sorts as `value` does: pytest-html compares the content of cells as text."""
+    if value is None:
+        return missing
+    if math.isnan(value):
+        return nan
+    (bits,) = struct.unpack(">Q", struct.pack(">d", value))
+    return f"{bits ^ 0xFFFFFFFFFFFFFFFF if bits >> 63 else bits | 1 << 63:016x}"
+
+
+def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, extra: dict[str, Any]) -> str:
+    """What an item unfolds to: explanation (already escaped), plot, outputs and call stack."""
+    if row.status == "pass":
+        lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
+        return "\n".join(filter(None, lines)) or "passed"
+    parts = [f"<pre>{explanation.strip()}</pre>"]
+    if extra.get("plot"):
+        parts.append(f'<img alt="plot of the error" src="data:image/png;base64,{text(extra["plot"], 10**6)}">')
+    parts.append("".join(_outputs(row.outputs, figures)))
+    frames = extra.get("stack", ())
+    if frames:
+        listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames[:_FRAMES])
+        parts.append(f"<h4>Call stack, innermost first</h4><ol>{listed}</ol>")
+    # One line: the page's script treats lines that begin with E as those of a traceback.
+    return f'<div class="msprobe">{"".join(parts)}</div>'
+
+
+def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterator[str]:
+    if not outputs:
+        return
+    titles = "".join(f"<th>{figure.title}" for figure in figures)
+    yield f"<table><tr><th>Output<th>Tested<th>Benchmark<th>Shape{titles}<th>Verdict"
+    for output in outputs[:_OUTPUTS]:
+        words = (output.label, output.tested_dtype, output.bench_dtype, output.shape)
+        numbers = [number_text(output.figures.get(figure.name), figure.form) for figure in figures]
+        verdict = f"{output.status} by {output.standard}" if output.standard else output.status
+        verdict = "; ".join(filter(None, (verdict, output.rounding, output.pattern)))
+        line = "".join(f"<td>{text(word)}" for word in (*words, *numbers, verdict))
+        yield f'<tr class="{text(output.status)}">{line}'
+    if len(outputs) > _OUTPUTS:
+        yield f"<tr><td colspan={5 + len(figures)}>and {len(outputs) - _OUTPUTS} more"
+    yield "</table>"
+
+
+def _output_line(output: OutputRow, figures: Sequence[Figure]) -> str:
+    """A pass in plain text: a table for each of 5,000 would make the page slow."""
+    values = ((figure.title.lower(), output.figures.get(figure.name)) for figure in figures[:_FIGURES])
+    known = (f"{name} {value:.9g}" for name, value in values if value is not None)
+    standard = f", by {output.standard}" if output.standard else ""
+    return text(f"{output.label} {output.tested_dtype} {output.shape}: {', '.join(known) or 'equal'}{standard}")
+
+
+def _figure_cell(figure: Figure, value: float | None, row: VerdictRow | None) -> str:
+    if row is None:
+        return _cell(figure.name, "")
+    # The worst is the lowest or the highest; what has no figure comes after it either way.
+    key = sort_key(value, nan="", missing="h") if figure.is_low_bad else sort_key(value)
+    return _cell(figure.name, number_text(value, figure.form), key=key)
+
+
+def _cell(column: str, value: object, *, key: str | None = None, hint: str = "") -> str:
+    # pytest-html sorts by what stands between the tags, a comment included.
+    comment = "" if key is None else f"<!--{key}-->"
+    title = f' title="{text(hint)}"' if hint else ""
+    return f'<td class="col-{column}"{title}>{comment}{text(value)}</td>'
+
+
+_REASONS = 10
+_APIS = 1000
+_SUMMARY_FIGURES = 2
+#: (outcome, style, word) of the boxes; those of marks are shown where there are any.
+_BOXES = (
+    ("passed", "pass", "passed"),
+    ("failed", "error", "failed"),
+    ("skipped", "skip", "skipped"),
+    ("xfailed", "skip", "expected failures"),
+    ("xpassed", "skip", "unexpected passes"),
+)
+
+
+@dataclass(slots=True)
+class ApiCounts:
+    """Counts of one API over all its calls and both directions.
+
+    Attributes:
+        outcomes: rows by what pytest made of them.
+        worst: the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    worst: dict[str, float] = field(default_factory=dict)
+
+    def add(self, row: VerdictRow, figures: Sequence[Figure]) -> None:
+        """Count one row."""
+        self.outcomes[row.outcome] += 1
+        for output in row.outputs:
+            for figure in figures:
+                value = output.figures.get(figure.name)
+                if value is not None:
+                    self.worst[figure.name] = figure.worse_of(value, self.worst.get(figure.name))
+
+
+@dataclass(slots=True)
+class Summary:
+    """Running counts over verdict rows; grows with the number of APIs, not of rows.
+
+    Attributes:
+        noun: what a row is about.
+        kinds: what the rows are counted by, in the plural.
+        figures: numbers of an output.
+        apis: counts by API, or by the suite's own kind.
+        outcomes: rows by what pytest made of them.
+        reasons: skipped rows by reason.
+    """
+
+    noun: str = "API calls by direction"
+    kinds: str = "APIs"
+    figures: Sequence[Figure] = ()
+    apis: dict[str, ApiCounts] = field(default_factory=dict)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: VerdictRow) -> None:
+        """Count one row."""
+        self.outcomes[row.outcome] += 1
+        name = row.call.rpartition(".")[0] or row.call
+        self.apis.setdefault(name, ApiCounts()).add(row, self.figures[:_SUMMARY_FIGURES])
+        if row.status == "skip":
+            self.reasons[row.message] += 1
+
+    def markup(self, header: Sequence[str], passes: str) -> str:
+        """The summary as one block; `header` says what was tested against what, `passes` what became of passes."""
+        return f'<div class="msprobe-summary">{"".join(self._parts(header, passes))}</div>'
+
+    def _parts(self, header: Sequence[str], passes: str) -> Iterator[str]:
+        counts = self.outcomes
+        yield '<div class="msprobe-totals">'
+        for outcome, style, word in _BOXES:
+            if counts[outcome] or outcome in ("passed", "failed", "skipped"):
+                yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
+        yield f"</div><p>{self.noun}. "
+        if counts["passed"] and passes != "show":
+            yield {
+                "fold": "Passes are folded: tick <i>Passed</i> below to see them.",
+                "omit": "Passes are counted, but left out of the table (--msprobe-html-passes=omit).",
+            }[passes]
+        yield "</p><ul>"
+        yield from (f"<li>{text(line.removeprefix('msprobe: '), 1000)}</li>" for line in header)
+        yield "</ul>"
+        yield from self._api_table()
+        yield from self._skip_reasons()
+
+    def _api_table(self) -> Iterator[str]:
+        # Failing APIs first, the worst of them on top; then those nearest to the limit.
+        shown = self.figures[:_SUMMARY_FIGURES]
+        ranked = sorted(self.apis.items(), key=lambda entry: _rank(entry[1], shown), reverse=True)
+        yield f"<details open><summary>{len(ranked)} {self.kinds}</summary><div><table><tr>"
+        yield f"<th>{self.kinds}<th>Failed<th>Passed<th>Skipped"
+        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in shown)
+        for name, tally in ranked[:_APIS]:
+            counts = tally.outcomes
+            state = "error" if counts["failed"] else "pass" if counts["passed"] else "skip"
+            numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
+            worst = [_worst_text(tally.worst.get(figure.name), figure) for figure in shown]
+            yield f'<tr class="{state}"><td>{text(name)}{"".join(f"<td>{cell}" for cell in (*numbers, *worst))}'
+        if len(ranked) > _APIS:
+            yield f"<tr><td colspan={4 + len(shown)}>and {len(ranked) - _APIS} more"
+        yield "</table></div></details>"
+
+    def _skip_reasons(self) -> Iterator[str]:
+        if not self.reasons:
+            return
+        yield f"<details><summary>{self.outcomes['skipped']:,} not judged, and why</summary><div><table>"
+        for reason, count in self.reasons.most_common(_REASONS):
+            yield f"<tr><td>{count}<td>{text(reason)}"
+        if len(self.reasons) > _REASONS:
+            yield f"<tr><td><td>and {len(self.reasons) - _REASONS} more reasons"
+        yield "</table></div></details>"
+
+
+def _rank(tally: ApiCounts, figures: Sequence[Figure]) -> tuple[bool, float]:
+    highest = (tally.worst[figure.name] for figure in figures if figure.name in tally.worst and not figure.is_low_bad)
+    return bool(tally.outcomes["failed"]), next(highest, -1.0)
+
+
+def _worst_text(value: float | None, figure: Figure) -> str:
+    return "nan" if value is not None and math.isinf(value) and figure.is_low_bad else number_text(value, figure.form)
+
 
 _NAME_AT = 1
 _NO_LOG = "No log output captured."
@@ -70,7 +315,7 @@ class HtmlPage:
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
         """Put our columns after the name."""
         cells[_NAME_AT] = '<th class="sortable" data-column-type="testId">API</th>'
-        cells[_NAME_AT + 1 : _NAME_AT + 1] = html_cells.headers(self._figures)
+        cells[_NAME_AT + 1 : _NAME_AT + 1] = headers(self._figures)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport | pytest.CollectReport, cells: list[str]) -> None:
@@ -80,8 +325,8 @@ class HtmlPage:
         row = self._rows.get(report.nodeid)
         name = self._names.of(row.dump, row.call) if row is not None else report.nodeid
         phase = "" if report.when in ("call", "collect") or row is not None else f"::{report.when}"
-        cells[_NAME_AT] = html_cells.name_cell(f"{name}{phase}", report.nodeid)
-        cells[_NAME_AT + 1 : _NAME_AT + 1] = html_cells.cells(row, self._figures)
+        cells[_NAME_AT] = name_cell(f"{name}{phase}", report.nodeid)
+        cells[_NAME_AT + 1 : _NAME_AT + 1] = row_cells(row, self._figures)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_html(self, report: pytest.TestReport, data: list[str]) -> None:
@@ -92,7 +337,7 @@ class HtmlPage:
         explanation = data.pop(0) if report.longreprtext or data == [_NO_LOG] else ""
         if explanation == _NO_LOG:
             explanation = ""
-        data.insert(0, html_cells.details(row, self._figures, explanation, self._details.get(report.nodeid, {})))
+        data.insert(0, details(row, self._figures, explanation, self._details.get(report.nodeid, {})))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, prefix: list[str]) -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msprobe_collector.dump_format import DIRECTIONS
-from msprobe_collector.dump_format.files import read_plain
-from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, neutral, original
-from pytest_msprobe.reports.csv_rows import csv_rows
+from msprobe_collector.dump_format.yaml_files import read_plain
+from pytest_msprobe.reports.csv_pair import DETAILS_COLUMNS, RESULT_COLUMNS, STATUSES, csv_rows, neutral, original
 from pytest_msprobe.reports.jsonl import check_replaceable, encode_row, read_json_lines
 from pytest_msprobe.verdicts import OUTCOMES, VerdictRow
 

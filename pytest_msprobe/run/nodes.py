@@ -1,24 +1,32 @@
-"""The files of a run as pytest nodes: file, group of records, record. The same nodes for every suite."""
+"""The files of a run as pytest nodes: file, group of records, record. The same nodes for every suite.
+
+What becomes of an item: its row, onto pytest's report, whatever ended it.
+
+What only the process that ran a failing item can add to the HTML page: the call stack and the plot of the error.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.text import shown, shown_lines
-from pytest_msprobe.engines.time_limit import ending_after, time_limit_seconds
-from pytest_msprobe.run import keys
-from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError
-from pytest_msprobe.suites.node_names import file_id
-from pytest_msprobe.verdicts import OUTCOMES, Status, Verdict, VerdictRow
+from msprobe_collector.dump_format.values import shown, shown_lines
+from pytest_msprobe.engines.process import ending_after, time_limit_seconds
+from pytest_msprobe.run import settings as keys
+from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
+from pytest_msprobe.verdicts import OUTCOMES, Outcome, Status, Verdict, VerdictRow
+
+if TYPE_CHECKING:
+    from msprobe_collector.dump_format import Frame
 
 #: Characters of an explanation that rows keep: a dump may make it as long as it likes.
 _LONGEST_EXPLANATION = 4000
@@ -252,3 +260,90 @@ def row_of(
 def records_among(items: Iterable[pytest.Item]) -> Iterator[RecordItem]:
     """The items that are ours."""
     return (item for item in items if isinstance(item, RecordItem))
+
+
+#: How pytest begins the text of an item that passed although its strict xfail mark says that it must not.
+_STRICT = "[XPASS(strict)]"
+
+
+def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Put the row of `item`, in builtin types, on the report that every process can read.
+
+    An item that was skipped or broken before it ran (a skip mark, a failing fixture of a conftest) gets its row here.
+    """
+    if not isinstance(item, RecordItem) or (report.passed and report.when != "call"):
+        return
+    if report.skipped and report.when == "call" and isinstance(report.longrepr, tuple):
+        # The place of a skip is what was judged, not the line of our code that raised it.
+        report.longrepr = (str(item.path), 0, report.longrepr[2])
+    row = _row(item, report)
+    if row is not None:
+        row = replace(row, outcome=_outcome(report))
+        report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
+
+
+def _row(item: RecordItem, report: pytest.TestReport) -> VerdictRow | None:
+    if report.when == "call":
+        row = item.stash.get(keys.ROW, None)
+        # Kept for the failure details of the page only; pytest keeps its items to the end.
+        if row is not None:
+            item.stash[keys.ROW] = replace(row, attachment=None)
+            return _overruled(row, report)
+        # A hook of a conftest.py that wraps the test ended it before or in place of ours.
+        return item.unrun("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
+    if report.when == "setup" and not report.passed:
+        return item.unrun("skip" if report.skipped else "error", _reason(report))
+    return None
+
+
+def _overruled(row: VerdictRow, report: pytest.TestReport) -> VerdictRow:
+    """`row`, or an error where a hook of a conftest.py raised beside a verdict that is none."""
+    if not report.failed or row.status == "error" or report.longreprtext.startswith(_STRICT):
+        return row
+    reason = report.longreprtext.strip().splitlines()[-1:] or ["no reason"]
+    return replace(row, status="error", message=f"a hook raised after the verdict {row.status!r}: {reason[0]}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if hasattr(report, "wasxfail"):
+        return f"expected failure, not run: {report.wasxfail}".removesuffix(": ")
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+
+
+def _outcome(report: pytest.TestReport) -> Outcome:
+    """What pytest counts the item as."""
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed"
+    return report.outcome
+
+
+_FRAMES = 50
+_LONGEST = 300
+
+
+class FailureDetails:
+    """Puts both on the report of a failing item, in builtin types. Registered for `--html` only."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the details of an item whose verdict is `error`, expected or not."""
+        report = yield
+        row = item.stash.get(keys.ROW, None)
+        if report.when == "call" and row is not None and row.status == "error" and isinstance(item, RecordItem):
+            frames = item.config.stash[keys.SUITE].frames(item.record)
+            report.msprobe_details = {  # type: ignore[attr-defined]  # reports carry extra attributes
+                "stack": _stack(frames),
+                "plot": item.stash.get(keys.PLOT, ""),
+            }
+        return report
+
+
+def _stack(frames: Sequence[Frame]) -> list[list[str]]:
+    """(place, source line) of every frame, innermost first."""
+    return [
+        [
+            f"{frame.file}:{frame.line}, in {frame.function}"[:_LONGEST] if frame.file else "",
+            frame.source[:_LONGEST],
+        ]
+        for frame in frames[:_FRAMES]
+    ]

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.engines.time_limit import time_limit_seconds
+from pytest_msprobe.engines.process import time_limit_seconds
 from pytest_msprobe.run.nodes import row_of
-from pytest_msprobe.run.selection import names_of
-from pytest_msprobe.suites.contract import Group, Record, Suite, SuiteError
-from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.run.run import names_of
+from pytest_msprobe.suites.contract import Group, Record, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import Verdict, VerdictRow
 
 

@@ -1,24 +1,127 @@
-"""The reporting side of a run, on the one process that writes: alone, or the controller under xdist."""
+"""The reporting side of a run, on the one process that writes: alone, or the controller under xdist.
+
+Verdicts for the hook `pytest_msprobe_verdict`.
+
+The reports of a run, registered on the one process that writes.
+
+The page of a run, made from its machine rows when it ends.
+
+Whether results can be written, asked before the run.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.text import shown
+from msprobe_collector.dump_format.values import shown
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
+from pytest_msprobe.reports.page.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
-from pytest_msprobe.run.observers import VerdictObservers
-from pytest_msprobe.run.page import RunPage
-from pytest_msprobe.run.selection import names_of
-from pytest_msprobe.run.terminal_output import limited_failures
-from pytest_msprobe.run.writable import check_writable
+from pytest_msprobe.run.run import names_of
+from pytest_msprobe.run.settings import Settings
+from pytest_msprobe.run.terminal import Progress, limited_failures
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
+from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
+
+
+class VerdictObservers:
+    """Hands each verdict row to the conftest.py files that want it.
+
+    Attributes:
+        problem: what an observer did wrong, as one line; "" when nothing.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.problem = ""
+
+    def tell(self, row: VerdictRow) -> None:
+        """Hand `row` over. What an observer raises ends the observing, not the run."""
+        hook = self._config.hook.pytest_msprobe_verdict
+        if self.problem or not hook.get_hookimpls():
+            return
+        try:
+            hook(config=self._config, row=row)
+        except Exception as error:
+            self.problem = (
+                f"pytest_msprobe_verdict failed at {row.node_id}: {type(error).__name__}: {error} "
+                f"({place_of(error)}); it got no later verdict, all other reports are complete"
+            )
+
+
+class RunPage:
+    """Writes the page from the JSONL file of the run; where none was asked for, from one that is kept until then.
+
+    Attributes:
+        path: of the page.
+        option: as the command line has it.
+    """
+
+    def __init__(self, path: Path, suite: Suite) -> None:
+        """A page at `path`.
+
+        Raises:
+            pytest.UsageError: another file stands there.
+        """
+        self.path = path
+        self.option = f"--msprobe-page={path}"
+        self._suite = suite
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            check_page_replaceable(path)
+        except OSError as error:
+            raise pytest.UsageError(f"{self.option}: {error.strerror or error}") from None
+
+    def rows_beside(self) -> Path:
+        """A file for the rows of a run that writes none; it goes when the page is written."""
+        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="msprobe_rows_")
+        return Path(self._folder.name) / "rows.jsonl"
+
+    def write(self, rows: Path) -> None:
+        """Write it. Raises OSError."""
+        try:
+            write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get)
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+
+
+def started_as(config: pytest.Config) -> dict[str, object]:
+    """Command line, folder and version of the run.
+
+    Stored in the first row so that the page can print a command that repeats records.
+    """
+    return {
+        "arguments": [str(argument) for argument in config.invocation_params.args],
+        "folder": str(config.invocation_params.dir),
+        "version": version_of("pytest-msprobe"),
+    }
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Refuse a `folder` that is not, and cannot become, a folder to write into.
+
+    Raises:
+        pytest.UsageError: it cannot be one; the text names the `option`.
+    """
+    existing = folder
+    try:
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+    except OSError as error:
+        raise pytest.UsageError(f"{option}={folder}: {error.strerror}") from None
+    if not existing.is_dir():
+        raise pytest.UsageError(f"{option}={folder}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written")
 
 
 class ReportPlugin:
@@ -293,3 +396,87 @@ class ReportPlugin:
 def _without_attachment(row: VerdictRow) -> VerdictRow:
     """What is kept and shown of a row: its attachment is for the suite's report only."""
     return row if row.attachment is None else replace(row, attachment=None)
+
+
+def register_reports(
+    config: pytest.Config,
+    settings: Settings,
+    suite: Suite,
+    header: Callable[[], list[str]],
+    earlier: EarlierRun | None,
+) -> None:
+    """Have verdicts written: JSONL, terminal, hook, and what other plugins write, the page and JUnit.
+
+    Args:
+        config: of the run.
+        settings: of the run.
+        suite: of the run.
+        header: lines for the terminal before the run, and for the page.
+        earlier: the run that is continued.
+
+    Raises:
+        pytest.UsageError: a folder or file of the results cannot be written.
+    """
+    reports = ReportPlugin(
+        config,
+        suite,
+        header,
+        out=settings.out,
+        jsonl=settings.jsonl,
+        page=settings.page,
+        started=started_as(config),
+        earlier=earlier,
+        allows_empty=settings.allows_empty,
+    )
+    config.pluginmanager.register(reports, "msprobe-reports")
+    config.pluginmanager.register(Progress(), "msprobe-progress")
+    if config.getoption("durations") is None:
+        config.pluginmanager.register(PassedPhaseReports(), "msprobe-passed-phase-reports")
+    if config.getoption("xmlpath", None):
+        from pytest_msprobe.reports.junit import JUnitNames
+
+        config.pluginmanager.register(JUnitNames(), "msprobe-junit-names")
+    if page := config.getoption("htmlpath", None):
+        if os.path.isdir(page):
+            raise pytest.UsageError(f"--html={page}: is a folder; name a file")
+        from pytest_msprobe.reports.html import HtmlPage
+
+        report = reports.report
+        html = HtmlPage(
+            settings.html_passes,
+            lambda: [*report.findings(), *header()],
+            report.markup,
+            reports.names,
+            title=suite.title,
+            noun=suite.noun,
+            kinds=suite.kinds,
+            figures=suite.figures,
+        )
+        config.pluginmanager.register(html, "msprobe-html")
+
+
+class PassedPhaseReports:
+    """Releases passed setups and teardowns that printed nothing, two for each item.
+
+    pytest keeps them to the end, and its summary looks through all of them once for each failure. Only `--durations`
+    asks for them.
+    """
+
+    def __init__(self) -> None:
+        """Release the reports of the session that starts next."""
+        self._stats: dict[str, list[object]] = {}
+
+    @pytest.hookimpl
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Find the terminal's lists of reports by outcome; those that show nothing stand under ""."""
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            self._stats = terminal.stats
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the report off the list, once it stands there."""
+        if report.when != "call" and report.passed and not report.sections:
+            silent = self._stats.get("")
+            if silent and silent[-1] is report:
+                silent.pop()

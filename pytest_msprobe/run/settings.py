@@ -1,18 +1,51 @@
-"""Options, ini and YAML, folded once into one frozen value. The command line wins, then YAML, then ini."""
+"""Where our state is kept in pytest's stashes. One place for every key and its type.
+
+Options, ini and YAML, folded once into one frozen value. The command line wins, then YAML, then ini.
+
+The YAML file of --msprobe-config: its keys are `dump` and the names of options.
+
+A compare.json, in which older tools are told what to compare, is such a file too: JSON is YAML.
+
+Which dump.json files a run was pointed at.
+
+Whether a run has something to judge: all that a project without dumps pays for.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_msprobe.suites import option_values
-from pytest_msprobe.suites.option import Option
+from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
+from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+from pytest_msprobe.suites import options as option_values
+from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.registry import SUITES, suite_options, suites_with
+
+if TYPE_CHECKING:
+    from pytest_msprobe.run.run import Run
+    from pytest_msprobe.suites.contract import Suite
+    from pytest_msprobe.verdicts import VerdictRow
+
+#: The run of this process; unset in a run that has nothing to judge.
+RUN: pytest.StashKey[Run] = pytest.StashKey()
+#: Its suite.
+SUITE: pytest.StashKey[Suite] = pytest.StashKey()
+#: The row of an item that has run.
+ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
+#: A picture of what a failed item is off by, PNG in base64.
+PLOT: pytest.StashKey[str] = pytest.StashKey()
+#: A dump.json that was seen in the collection and not asked for.
+UNASKED: pytest.StashKey[str] = pytest.StashKey()
+
 
 #: Options of every suite.
 RUN_OPTIONS = (
@@ -147,9 +180,6 @@ def read_settings(config: pytest.Config) -> Settings:
         pytest.UsageError: an option, ini or YAML value is wrong, or the suite has no such option; one line with its
             name, its value and what is allowed.
     """
-    from pytest_msprobe.run.dump_search import find_dumps
-    from pytest_msprobe.run.settings_file import read_settings_file
-
     options = all_options()
     yaml_values = read_settings_file(config, options)
     values = {option.name: _value(option, config, yaml_values) for option in options}
@@ -231,3 +261,134 @@ def _ini(config: pytest.Config, option: Option) -> str:
             f'ini option {option.key}: write its value in quotes, as in {option.key} = "1"'
         ) from None
     return text
+
+
+#: Keys of a compare.json and what they are here.
+_COMPARED = {"npu_path": "dump", "bench_path": "golden"}
+#: stack.json is read from beside the dump, and pytest prints each record with -v.
+_WITHOUT_EFFECT = ("stack_path", "is_print_compare_log")
+_OF_KERNELS = ("rank_id", "step_id", "common", "map_dict")
+
+
+def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict[str, Any]:
+    """The values in the file by their keys, paths for `dump`; and as "" what messages call the file. Empty without one.
+
+    Raises:
+        pytest.UsageError: it cannot be read, or a key or the value of `dump` is wrong.
+    """
+    name: str = config.getoption("msprobe_config") or config.getini("msprobe_config")
+    if not name:
+        return {}
+    path = Path(os.path.abspath(name)) if config.getoption("msprobe_config") else config.rootpath / name
+    try:
+        content = read_yaml(path) or {}
+    except YamlFileError as error:
+        raise pytest.UsageError(f"--msprobe-config={name}: {error}") from None
+    if not isinstance(content, dict):
+        raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
+    content = _translated(content, name)
+    known = ["dump", *(option.name for option in options)]
+    for key in content:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise pytest.UsageError(f"--msprobe-config={name}: unknown key {shortened(key)}; {hint}")
+    return {**content, "dump": _yaml_dumps(content.get("dump"), path), "": f"--msprobe-config={name}"}
+
+
+def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """`content` with the keys of a compare.json under the names that they have here; its paths start where we do."""
+    if not any(key in content for key in _COMPARED):
+        return content
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in _OF_KERNELS:
+            raise pytest.UsageError(
+                f"--msprobe-config={name}: key {key!r} is for dumps of kernels, which nothing here compares"
+            )
+        if key in _COMPARED:
+            if not isinstance(value, str) or not value:
+                raise pytest.UsageError(
+                    f"--msprobe-config={name}: key {key!r}: expected the path of a dump, found {shortened(value)}"
+                )
+            found[_COMPARED[key]] = os.path.abspath(value)
+        elif key not in _WITHOUT_EFFECT:
+            found[key] = value
+    return found
+
+
+def _yaml_dumps(value: Any, path: Path) -> list[Path]:
+    names = [value] if isinstance(value, str) else value or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise pytest.UsageError(
+            f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {shortened(value)}"
+        )
+    return [path.parent / name for name in names]
+
+
+def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[tuple[Path, ...], bool]:
+    """The dumps that command line, YAML or ini name, the first of them that names any; and whether the ini does not.
+
+    A project whose ini file names dumps has tests of its own beside them.
+
+    Raises:
+        pytest.UsageError: a path does not exist or holds no dump.
+    """
+    named = config.getoption("msprobe_dump")
+    in_yaml = yaml_values.get("dump")
+    given = (
+        [config.invocation_params.dir / name for name in named] if named else in_yaml or config.getini("msprobe_dump")
+    )
+    is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
+    found: dict[Path, None] = {}
+    for path in given:
+        found.update(dict.fromkeys(_dump_files(Path(os.path.abspath(path)))))
+    return tuple(found), not is_in_ini
+
+
+def _dump_files(path: Path) -> list[Path]:
+    try:
+        is_file = path.is_file()
+    except OSError as error:  # a part of the name is too long
+        raise pytest.UsageError(f"--msprobe-dump={shortened(str(path))}: {error.strerror}") from None
+    if is_file:
+        return [path]
+    if not path.is_dir():
+        raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
+    # A tensor folder can hold 100,000 files; it never holds a dump.json.
+    found = [Path(folder) / "dump.json" for folder, _, files in _walk(path) if "dump.json" in files]
+    if not found:
+        why = NOT_READ if holds_kernel_dump(path) else "holds no dump.json; give a dump, step or rank folder"
+        raise pytest.UsageError(f"--msprobe-dump={path}: {why}")
+    return sorted(found, key=_natural)
+
+
+def _walk(path: Path) -> Any:
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if name != "dump_tensor_data"]
+        yield folder, folders, files
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key that puts step2 before step10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+
+
+_NAMING = ("dump", "config", "golden", "suite", "gradients")
+
+
+def names_a_dump(config: pytest.Config) -> bool:
+    """Whether options, ini, YAML or a plain argument name something to judge."""
+    return (
+        bool(getattr(config, "workerinput", {}).get("msprobe_dumps"))
+        or any(config.getoption(f"msprobe_{name}") or config.getini(f"msprobe_{name}") for name in _NAMING)
+        or any(path.name == "dump.json" for path in named_paths(config))
+    )
+
+
+def named_paths(config: pytest.Config) -> list[Path]:
+    """Paths that the command line named, or that a run put there; not those of testpaths."""
+    if config.args_source != pytest.Config.ArgsSource.ARGS and RUN not in config.stash:
+        return []
+    folder = config.invocation_params.dir
+    return [Path(os.path.abspath(folder / argument.partition("::")[0])) for argument in config.args]

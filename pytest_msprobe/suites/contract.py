@@ -2,17 +2,26 @@
 
 A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
 pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
+
+Names of a dump in node ids.
+
+Where records of a dump stand in their training step.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pytest_msprobe.suites.option import Option
+from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.values import shown
+from pytest_msprobe.suites.options import Option
 from pytest_msprobe.verdicts import Figure, Place, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
@@ -298,3 +307,46 @@ class Context(NamedTuple):
     has_other_hosts: bool
     sharers: int
     evidence: Mapping[str, str]
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+def escape(name: str) -> str:
+    """`name` in characters that a node id can hold: `::`, `[`, `@`, spaces and others become %XX."""
+    return _UNSAFE.sub(
+        lambda match: "".join(f"%{byte:02X}" for byte in match.group().encode("utf-8", "surrogatepass")), name
+    )
+
+
+def file_id(path: Path, root: Path) -> str:
+    """Id of a file or folder: relative to rootdir inside it, else absolute; pytest's own would be empty outside."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+
+
+def place_in(dump: Dump, record: str, forward: str = "") -> Place:
+    """Where `record` stands in its step. What a backward does not say is taken from its `forward`."""
+    slot = Slot.of(dump.path)
+    frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
+    return Place(
+        order=dump.orders.get(record, -1),
+        cells=cells_of(dump, record, forward),
+        rank=slot.rank,
+        step=slot.step,
+        source="" if frame is None else str(frame),
+    )
+
+
+def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
+    """The Cells that `record` ran in, outermost first, without the word `Cell` and their call numbers."""
+    own = Operation.of(record, 0)
+    known = record if record in dump.parents else forward
+    if own.phase == GRADIENTS and dump.parents.get(record) is None:  # written when the step ends, outside of any Cell
+        known = f"{own.name}.forward.{own.number or 0}"
+    chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
+    return tuple(shown(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
+
+
+def of_step(place: Place) -> Place:
+    """The place of something that is about the whole step of `place`: behind its last record."""
+    return replace(place, order=-1, cells=(), source="")

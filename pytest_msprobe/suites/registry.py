@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_msprobe.suites.comparison.options import OPTIONS as COMPARISON_OPTIONS
 from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
-from pytest_msprobe.suites.option import Option
+from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
 from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
 from pytest_msprobe.suites.repeat.options import OPTIONS as REPEAT_OPTIONS

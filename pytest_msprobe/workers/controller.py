@@ -1,7 +1,11 @@
-"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die."""
+"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die.
+
+How the process of a worker ended.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -12,25 +16,50 @@ from typing import Any
 import pytest
 from xdist.workermanage import parse_tx_spec_config
 
-from pytest_msprobe.engines.time_limit import EXIT_CODE
-from pytest_msprobe.reports.properties import are_read, properties
+from pytest_msprobe.engines.process import EXIT_CODE
+from pytest_msprobe.reports.junit import are_read, properties
 from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
 from pytest_msprobe.suites.contract import Placement
-from pytest_msprobe.workers.devices import WorkerPlace, distinct_devices, place_workers
 from pytest_msprobe.workers.hosts import (
+    WorkerPlace,
     check_devices,
+    distinct_devices,
     host_of,
     last_line,
     naming_lost_hosts,
+    place_workers,
     refuse_arguments,
     send_ahead,
     specs_of,
     starts_in_default_folder,
 )
-from pytest_msprobe.workers.process_end import cause_of_death, exit_code
-from pytest_msprobe.workers.records import Records
 from pytest_msprobe.workers.remote_start import StartReport, StartRequest
-from pytest_msprobe.workers.scheduler import CallScheduler
+from pytest_msprobe.workers.scheduler import CallScheduler, Records
+
+
+def exit_code(node: Any) -> int | None:
+    """Exit code of a worker on this machine, negative for a signal; None when execnet does not tell."""
+    process = getattr(getattr(node.gateway, "_io", None), "popen", None)
+    if process is None:
+        return None
+    try:
+        code: int = process.wait(timeout=2)
+    except Exception:  # whatever execnet's process object is, this is only for the message
+        return None
+    return code
+
+
+def cause_of_death(code: int | None) -> str:
+    """`, by SIGABRT` for a process that a signal ended; "" when it is not known."""
+    if code is None:
+        return ""
+    if code >= 0:
+        return f", with exit code {code}"
+    try:
+        return f", by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f", by signal {-code}"
+
 
 #: Ways of xdist to distribute that cost results, and why.
 _REFUSED_MODES = {

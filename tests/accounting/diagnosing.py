@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import Step
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
+from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.operation_groups import group_operations
+from pytest_msprobe.suites.grouping import group_operations
 
 _MEMORY = 8 * 1024**3
 

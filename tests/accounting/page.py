@@ -20,7 +20,7 @@ from accounting.held_out import catalogue as held_out
 from accounting.held_out.catalogue import HeldOut
 
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
-from pytest_msprobe.suites.comparison.accounting.fault import Fault
+from pytest_msprobe.suites.comparison.accounting.faults import Fault
 
 Pair = Cause | CleanPair | FrameworkPair | HeldOut
 CAUSES: tuple[Cause | FrameworkPair, ...] = (*causes.CAUSES, *framework_pairs.CAUSES)

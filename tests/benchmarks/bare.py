@@ -17,12 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Dtype, Dump, TensorValue, Value, dtype_of_array, tensors_in
-from pytest_msprobe.apis.spelling import writes_in_place
-from pytest_msprobe.cases.case import Case, read_case, read_incoming
+from pytest_msprobe.apis.fact_table import writes_in_place
+from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.precision import argument_dtype
-from pytest_msprobe.engines.protocol import NumpyArgument, map_leaves
+from pytest_msprobe.engines.protocol import NumpyArgument, argument_dtype, map_leaves
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.engines.torch_map import Refusal, lookup
 from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping

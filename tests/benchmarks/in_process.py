@@ -20,8 +20,8 @@ import pytest
 from bare import BareTime, prepare_calls, time_calls
 
 from msprobe_collector.dump_format import Dump
+from pytest_msprobe.engines.protocol import parse_bench, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import parse_bench, parse_device
 
 
 class LoopClock:

@@ -84,7 +84,7 @@ def collect(folder: Path, run: str, suffix: str) -> None:
 
 def judge(folder: Path, run: str, suffix: str, *, noise: bool) -> str:
     """How many tensors fail, the first of them, and how near the others come to their tolerance."""
-    from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
+    from pytest_msprobe.suites.comparison.operations import DumpComparison
     from pytest_msprobe.suites.comparison.options import ComparisonSettings
 
     paths = [folder / f"{name}{suffix}" / "step0" / "rank0" / "dump.json" for name in (run, "golden")]

@@ -20,10 +20,9 @@ from bare import CannotRunError, Side, Step, _first, _read, _tested_side, call_n
 from in_process import be_as_patient_as_a_run
 
 from msprobe_collector.dump_format import Dump
-from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.protocol import DeviceEngine
+from pytest_msprobe.cases.case import NotJudged
+from pytest_msprobe.engines.protocol import DeviceEngine, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
 
 _NO_LIMIT = 1 << 62

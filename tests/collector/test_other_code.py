@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from msprobe_collector.mindspore.hooking.primitives import constructor_attributes
+from msprobe_collector.mindspore.discovery import constructor_attributes
 
 
 class Net(nn.Cell):

@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from msprobe_collector import save, save_grad, step
-from msprobe_collector.mindspore.static_graph.saved_files import SAVED
+from msprobe_collector.mindspore.static_graph.files import SAVED
 
 X = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 

@@ -13,8 +13,8 @@ from mindspore import Tensor, mint, nn
 
 from msprobe_collector import ConfigurationError, DebuggerError, PrecisionDebugger
 from msprobe_collector.dump_format import Dump
-from msprobe_collector.dump_format.fingerprint import fingerprint_of
 from msprobe_collector.dump_format.leaves import flatten
+from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 
 
 def tensor(*values, dtype=ms.float32):

@@ -13,7 +13,7 @@ from mindspore import mint, nn, ops
 from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import Dump, find_dtype, read_construct
-from msprobe_collector.mindspore.hooking.discovery import find_apis
+from msprobe_collector.mindspore.discovery import find_apis
 
 EXISTING = real_dumps() / "gpt_tiny_mix" / "step0" / "rank0"
 

@@ -35,7 +35,7 @@ JUDGE = """
 import os, signal, sys, time
 from pathlib import Path
 import pytest
-from pytest_msprobe.run import keys
+from pytest_msprobe.run import settings as keys
 
 TARGETS = {targets!r}
 

@@ -15,8 +15,16 @@ import numpy as np
 
 from fakes.operators import OPERATORS, Array
 from msprobe_collector.dump_format import ApiName, Dump
-from pytest_msprobe.engines.protocol import Call, DeviceEngine, Engine, LeafPath, Output, Unsupported, map_leaves
-from pytest_msprobe.engines.specification import DeviceSpecification
+from pytest_msprobe.engines.protocol import (
+    Call,
+    DeviceEngine,
+    DeviceSpecification,
+    Engine,
+    LeafPath,
+    Output,
+    Unsupported,
+    map_leaves,
+)
 
 Values = list[Any]
 

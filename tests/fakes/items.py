@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.run import keys
+from pytest_msprobe.run import settings as keys
 from pytest_msprobe.run.nodes import GroupNode, RecordItem
 from pytest_msprobe.suites.contract import Group, Suite
 

@@ -15,7 +15,7 @@ from operator_audit.names import TYPES
 from operator_audit.watch import Watch
 
 from pytest_msprobe.apis.operators import find_operator, operator_names
-from pytest_msprobe.engines.mindspore_callables import found_at, instance_of, method_of
+from pytest_msprobe.engines.mindspore_engine import found_at, instance_of, method_of
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, adapters, lookup, names
 

@@ -330,7 +330,7 @@ import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from fakes.engine import FakeEngine
 from pytest_msprobe.engines import selection
-from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.engines.protocol import own_device
 
 class Device(FakeEngine):
     def forward(self, call, *, differentiate):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.run.terminal_output import MOST_FAILURES
+from pytest_msprobe.run.terminal import MOST_FAILURES
 
 X = np.arange(4, dtype=np.float32)
 CALLS = 30

@@ -11,8 +11,8 @@ from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines import selection
+from pytest_msprobe.engines.protocol import DeviceSpecification, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import DeviceSpecification, parse_device
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 

@@ -17,7 +17,7 @@ X = np.linspace(0.5, 2.0, 64, dtype=np.float32).reshape(8, 8)
 DEVICE = """
 from fakes.engine import FakeEngine
 from pytest_msprobe.engines import selection
-from pytest_msprobe.engines.specification import own_device
+from pytest_msprobe.engines.protocol import own_device
 
 class Device(FakeEngine):
     def forward(self, call, *, differentiate):

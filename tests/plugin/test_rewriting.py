@@ -15,7 +15,7 @@ import pytest_msprobe
 
 QUICKSTART = Path(__file__).parents[1] / "dumps" / "quickstart"
 #: Imported before the finder is in place.
-BEFORE = {"pytest_msprobe", "pytest_msprobe.plugin", "pytest_msprobe.finder"}
+BEFORE = {"pytest_msprobe", "pytest_msprobe.plugin", "pytest_msprobe.support"}
 WITNESS = """
 import sys
 from pathlib import Path

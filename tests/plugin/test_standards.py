@@ -96,7 +96,7 @@ def test_each_standard_has_its_own_verdicts(pytester: pytest.Pytester, reports: 
 
 
 def test_there_is_a_test_for_every_standard() -> None:
-    from pytest_msprobe.suites.precheck.standard_choice import STANDARDS
+    from pytest_msprobe.suites.precheck.options import STANDARDS
 
     assert list(BY_NAME) == list(STANDARDS)
     assert all(f"| `{name}`" in PAGE for name in STANDARDS)

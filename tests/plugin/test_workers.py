@@ -9,8 +9,7 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
-from pytest_msprobe.reports.jsonl import read_json_lines
-from pytest_msprobe.reports.merge import merge_runs
+from pytest_msprobe.reports.jsonl import merge_runs, read_json_lines
 from pytest_msprobe.reports.terminal import VerdictCounts
 
 RANDOM = np.random.default_rng(3)

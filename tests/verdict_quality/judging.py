@@ -17,14 +17,13 @@ from verdict_quality.recordings import BENCHMARK, NATIVE
 
 from msprobe_collector.dump_format import DIRECTIONS, ApiName, Direction, Dump
 from pytest_msprobe import hookspecs
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import parse_device
 from pytest_msprobe.engines.torch_engine import TorchEngine
 from pytest_msprobe.numerics import BackwardError, CosineMaxAbs, Fused, Standard
 from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 from pytest_msprobe.suites.precheck.hooks import Hooks
-from pytest_msprobe.suites.precheck.numeric_options import NumericSettings
+from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.verdicts import Verdict
 
 #: The one place where a standard is made by name.

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from msprobe_collector.dump_format import find_dtype, parse_api_name
-from pytest_msprobe.apis.random import random_api
+from pytest_msprobe.apis.topics import random_api
 from pytest_msprobe.engines.torch_map import Binding, MissingInTorch, lookup
 
 DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}

@@ -14,9 +14,9 @@ from verdict_quality.judging import Judge
 from verdict_quality.recordings import Recording, record
 from verdict_quality.samples import Sample
 
-from pytest_msprobe.cases.operand_rounding import rounded_incoming, with_rounded_operands
+from pytest_msprobe.cases.second_runs import rounded_incoming, with_rounded_operands
 from pytest_msprobe.numerics import round_once
-from pytest_msprobe.suites.precheck.numeric_options import Hf32, NumericSettings
+from pytest_msprobe.suites.precheck.options import Hf32, NumericSettings
 
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 

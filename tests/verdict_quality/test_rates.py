@@ -16,7 +16,7 @@ from verdict_quality.sizes import NOTHING, Envelopes, envelopes, size_of
 from verdict_quality.target import Target
 
 from pytest_msprobe.numerics.diagnosis import NOTHING_MORE
-from pytest_msprobe.suites.precheck import comparison
+from pytest_msprobe.suites.precheck import check as comparison
 
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo database needs expecttest")
 

@@ -6,26 +6,28 @@ only when a tensor is loaded.
 
 from __future__ import annotations
 
-from msprobe_collector.dump_format.construct import read_construct
-from msprobe_collector.dump_format.dtypes import Dtype, Kind, array_dtype, dtype_of_array, find_dtype
-from msprobe_collector.dump_format.dump import Dump
-from msprobe_collector.dump_format.errors import DumpError
-from msprobe_collector.dump_format.names import (
+from msprobe_collector.dump_format.dump import CallStacks, Dump, Frame, read_construct
+from msprobe_collector.dump_format.records import (
     API_TYPES,
     DIRECTIONS,
     ApiName,
+    BackwardRecord,
     Direction,
+    ForwardRecord,
+    Record,
     is_cell_record,
     is_communication,
     name_fault,
     parse_api_name,
     split_record_name,
+    tensor_positions,
 )
-from msprobe_collector.dump_format.records import BackwardRecord, ForwardRecord, Record, tensor_positions
-from msprobe_collector.dump_format.stacks import CallStacks, Frame
 from msprobe_collector.dump_format.tensors import TENSOR_FOLDER, TensorFolder
 from msprobe_collector.dump_format.values import (
+    Dtype,
     DtypeValue,
+    DumpError,
+    Kind,
     MalformedValue,
     OpaqueValue,
     Place,
@@ -33,6 +35,9 @@ from msprobe_collector.dump_format.values import (
     SizeValue,
     TensorValue,
     Value,
+    array_dtype,
+    dtype_of_array,
+    find_dtype,
     tensors_in,
 )
 

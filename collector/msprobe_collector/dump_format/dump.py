@@ -1,31 +1,224 @@
-"""A dump.json on disk: its header, the names of its records, and each record when it is asked for."""
+"""A dump.json on disk: its header, the names of its records, and each record when it is asked for.
+
+Which Cell an API call ran in: construct.json.
+
+Where in the training script an API was called: stack.json in both of its shapes.
+
+Which step and which rank a dump is of, as its folders say.
+
+Files that a killed process left without their end: cut back to the last whole entry.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from msprobe_collector.dump_format.construct import read_construct
-from msprobe_collector.dump_format.errors import DumpError
-from msprobe_collector.dump_format.files import read_plain
-from msprobe_collector.dump_format.names import Direction
-from msprobe_collector.dump_format.nonfinite import quote_nonfinite
 from msprobe_collector.dump_format.records import (
     BackwardRecord,
+    Direction,
     ForwardRecord,
     Record,
     decode_backward,
     decode_forward,
     decode_record,
 )
-from msprobe_collector.dump_format.stacks import CallStacks
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.truncated_files import repaired
+from msprobe_collector.dump_format.values import DumpError, quote_nonfinite, shown
+from msprobe_collector.dump_format.yaml_files import read_plain
+
+STEP = re.compile(r"step(\d+)")
+RANK = re.compile(r"rank(\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Step and rank of a dump, as its folders say; None where they do not."""
+
+    step: int | None
+    rank: int | None
+
+    @classmethod
+    @lru_cache(maxsize=1024)  # asked for every record of a dump
+    def of(cls, path: Path) -> Slot:
+        """Step and rank of the dump at `path`, from the innermost folders that name one."""
+        return cls(number_in(path, STEP), number_in(path, RANK))
+
+    def agrees(self, other: Slot) -> bool:
+        """Whether no number that both know differs."""
+        return all(
+            left is None or right is None or left == right
+            for left, right in ((self.step, other.step), (self.rank, other.rank))
+        )
+
+    def __str__(self) -> str:
+        known = [f"step {self.step}"] if self.step is not None else []
+        return " ".join([*known, f"rank {self.rank}"] if self.rank is not None else known) or "a dump without numbers"
+
+
+def number_in(path: Path, pattern: re.Pattern[str]) -> int | None:
+    """The number in the innermost folder of `path` whose name fits `pattern`, or None."""
+    for part in reversed(path.parts[:-1]):
+        match = pattern.fullmatch(part)
+        if match is not None and match.group(1) is not None:
+            return int(match.group(1))
+    return None
+
+
+#: What stands before the key of an entry: the collector here writes one per line, the existing one indents by two.
+_BEFORE_ENTRY = (b',\n"', b',\n  "')
+
+
+def repaired(text: bytes, *, brackets: int) -> bytes | None:
+    """`text` cut before its last entry, which is not whole, and closed by `brackets` brackets; None without any."""
+    end = max(text.rfind(start) for start in _BEFORE_ENTRY)
+    return None if end < 0 else text[:end] + b"\n" + b"}" * brackets
+
+
+def decoded_whole(text: bytes) -> object:
+    """What JSON `text` holds; without the last entry when its end is truncated. Raises msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        if (whole := repaired(text, brackets=1)) is None:
+            raise
+        return msgspec.json.decode(whole)
+
+
+def read_construct(path: Path) -> dict[str, str | None]:
+    """Parent of every record in a construct.json: the Cell that it ran in, or None at the top.
+
+    A Megatron entry `[parent, micro_step]` gives its parent. Empty for level L1, which records no parents.
+
+    Raises:
+        DumpError: the file cannot be read or has another form.
+    """
+    try:
+        decoded = decoded_whole(read_plain(path))
+    except OSError as error:
+        raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise DumpError(f"is not valid JSON: {error}", file=str(path)) from None
+    if not isinstance(decoded, dict):
+        raise DumpError(f"expected an object of parents, found {type(decoded).__name__}", file=str(path))
+    return {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+
+
+_MICRO_STEPS = "megatron_micro_step_number"
+
+
+def _parent(encoded: object, child: str, path: Path) -> str | None:
+    if isinstance(encoded, list) and encoded:
+        encoded = encoded[0]
+    if encoded is None or isinstance(encoded, str):
+        return encoded
+    raise DumpError(f"expected the name of the parent or null, found {encoded!r}", file=str(path), record=child)
+
+
+_FRAME = re.compile(
+    r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
+)
+_LIBRARY = re.compile(
+    r"[/\\](?:site-packages|dist-packages|mindspore|torch|torch_npu|msprobe|lib[/\\]python[\d.]+)[/\\]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a call stack: file, line number, function and the source text of that line, safe to show."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}, in {self.function}: {self.source}"
+
+
+def frame_text(frame: Frame) -> str:
+    """A frame as stack.json writes it; one that was read without a file, as it stood there."""
+    if not frame.file:
+        return frame.source
+    return f"File {frame.file}, line {frame.line}, in {frame.function}, \n {frame.source}"
+
+
+class CallStacks:
+    """The call stacks of one dump, by record name; innermost frame first.
+
+    Attributes:
+        problem: why there are none, as one line; "" when stack.json was read.
+    """
+
+    def __init__(self, frames_by_record: dict[str, tuple[str, ...]], problem: str = "") -> None:
+        self._frames_by_record = frames_by_record
+        self._user_frames: dict[tuple[str, ...], Frame | None] = {}
+        self.problem = problem
+
+    @classmethod
+    def beside(cls, dump_path: Path) -> CallStacks:
+        """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
+        path = dump_path.parent / "stack.json"
+        try:
+            decoded = decoded_whole(quote_nonfinite(read_plain(path)))
+        except FileNotFoundError:
+            return cls({}, "the dump has no stack.json")
+        except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            return cls({}, shown(f"{path} cannot be read: {error}"))
+        if not isinstance(decoded, dict):
+            return cls({}, f"{path} is not an object of call stacks")
+        return cls(_grouped(decoded) if decoded.get("0") else _by_name(decoded))
+
+    def frames(self, record: str) -> tuple[Frame, ...]:
+        """The stack of `record`, innermost first; empty when unknown."""
+        return tuple(_parse_frame(text) for text in self._frames_by_record.get(record, ()))
+
+    def user_frame(self, record: str) -> Frame | None:
+        """The innermost frame that is the user's own code, not a library's; None when there is none."""
+        texts = self._frames_by_record.get(record, ())
+        if texts not in self._user_frames:  # the calls of one line share a stack
+            frames = self.frames(record)
+            own = (frame for frame in frames if frame.file and not _LIBRARY.search(frame.file))
+            self._user_frames[texts] = next(own, None)
+        return self._user_frames[texts]
+
+
+def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
+    """Current shape: `{"0": [[names], [frames]], ...}`, one entry per distinct stack."""
+    stacks: dict[str, tuple[str, ...]] = {}
+    for group in decoded.values():
+        if isinstance(group, list) and len(group) == 2 and isinstance(group[0], list):
+            frames = _texts(group[1])
+            stacks.update((name, frames) for name in group[0] if isinstance(name, str))
+    return stacks
+
+
+def _by_name(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
+    """Older shape: `{name: [frames]}`."""
+    return {name: _texts(frames) for name, frames in decoded.items()}
+
+
+def _texts(frames: object) -> tuple[str, ...]:
+    return tuple(frame for frame in frames if isinstance(frame, str)) if isinstance(frames, list) else ()
+
+
+@lru_cache(maxsize=1024)  # calls share lines
+def _parse_frame(text: str) -> Frame:
+    match = _FRAME.fullmatch(text.strip())
+    if match is None:
+        return Frame("", 0, "", _on_one_line(text))
+    return Frame(shown(match["file"]), int(match["line"]), shown(match["function"]), _on_one_line(match["source"]))
+
+
+def _on_one_line(source: str) -> str:
+    return shown(" ".join(line.strip() for line in source.strip().splitlines()))
+
 
 TASKS = frozenset(
     {"statistics", "tensor", "structure", "overflow_check", "exception_dump", "acc_check", "diff_check", "nan_check"}

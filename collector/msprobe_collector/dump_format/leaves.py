@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from msprobe_collector.dump_format.dtypes import find_dtype
-from msprobe_collector.dump_format.fields import ARGUMENTS, INPUT_FIELDS, KEYWORDS
 from msprobe_collector.dump_format.records import Record
 from msprobe_collector.dump_format.values import (
+    ARGUMENTS,
+    INPUT_FIELDS,
+    KEYWORDS,
     DtypeValue,
     MalformedValue,
     OpaqueValue,
@@ -18,6 +19,7 @@ from msprobe_collector.dump_format.values import (
     SizeValue,
     TensorValue,
     Value,
+    find_dtype,
 )
 
 #: Arguments by which a process group or a peer is meant; their numbers differ between runs that agree.

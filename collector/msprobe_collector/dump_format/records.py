@@ -1,25 +1,411 @@
-"""Records, typed: the two of an API call as its execution needs them, and any record value by value."""
+"""Records, typed: the two of an API call as its execution needs them, and any record value by value.
+
+Record names: the meaning of `Mint.linalg.inv.0.forward` or `Cell.net.Dense.forward.3`.
+
+Names of records of every kind, taken apart: what ran, which call of it, and in which direction.
+
+How the JSON form of a record's values is decoded.
+
+Every form of the existing collectors is known: tensors, Python scalars, slices, Ellipsis, dtypes, NumPy scalars and
+arrays, lists, dicts and null. Others (process groups, devices) become an `OpaqueValue`, which no engine can rebuild.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from msprobe_collector.dump_format.decoding import decode_value, refuse_malformed
-from msprobe_collector.dump_format.dtypes import Dtype
-from msprobe_collector.dump_format.errors import DumpError
-from msprobe_collector.dump_format.fields import (
+from msprobe_collector.dump_format.values import (
     ARGUMENTS,
     ATTRIBUTES,
     AUTOCAST,
+    CHECKSUM,
+    DATA_NAME,
+    DTYPE_TYPES,
+    FINGERPRINT,
     INCOMING,
+    INF_COUNT,
     KEYWORDS,
+    NAN_COUNT,
     OTHER_GRADIENTS,
     OUTPUT,
+    STATISTICS,
     VALUE_FIELDS,
+    Dtype,
+    DtypeValue,
+    DumpError,
+    MalformedValue,
+    OpaqueValue,
+    Place,
+    PlainValue,
+    SizeValue,
+    Statistic,
+    TensorValue,
+    Value,
+    find_dtype,
 )
-from msprobe_collector.dump_format.values import DtypeValue, Place, TensorValue, Value
+
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+
+#: API types that the existing collectors write, each with what it records.
+API_TYPES = {
+    "Mint": "mindspore.mint",
+    "MintFunctional": "mindspore.mint.nn.functional",
+    "MintDistributed": "mindspore.mint.distributed",
+    "Tensor": "Tensor methods",
+    "Functional": "mindspore.ops, or torch.nn.functional in a PyTorch dump",
+    "Primitive": "Primitive instances on a Cell",
+    "Distributed": "communication functions",
+    "Jit": "jit functions",
+    "Torch": "torch functions",
+    "Aten": "torch.ops.aten",
+    "VF": "torch._VF",
+    "NPU": "torch_npu functions",
+}
+_CELL_TYPES = frozenset({"Cell", "Module"})
+_COMMUNICATION_TYPES = frozenset({"MintDistributed", "Distributed"})
+_MAX_NUMBER_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ApiName:
+    """Name of an API call: `Mint.linalg.inv.0` is type `Mint`, api `linalg.inv`, number 0."""
+
+    type: str
+    api: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.type}.{self.api}.{self.number}"
+
+    @property
+    def primitive_class(self) -> str:
+        """Class of a Primitive: `Conv2D` in `Primitive.conv.Conv2D.0`, whose `conv` is the attribute that held it."""
+        return self.short
+
+    @property
+    def table_name(self) -> str:
+        """The name under which tables of APIs know it: the class for a Primitive, else the api."""
+        return self.primitive_class if self.type == "Primitive" else self.api
+
+    @property
+    def short(self) -> str:
+        """The callable's own name, without the module path or the holding attribute: `inv`, `Conv2D`, `matmul`."""
+        return self.api.rpartition(".")[2]
+
+
+def split_record_name(text: str) -> tuple[str, Direction] | None:
+    """(API call's name, direction) of an API record's full name, or None when `text` is not such a name.
+
+    Only cuts the text, since a collection of 100,000 names has no time for more; see `parse_api_name`.
+    """
+    call, _, last = text.rpartition(".")
+    if last == "forward" or last == "backward":
+        front, _, number = call.rpartition(".")
+        if number.isdecimal() and number.isascii() and len(number) <= _MAX_NUMBER_DIGITS and "." in front.strip("."):
+            return call, "forward" if last == "forward" else "backward"
+    return None
+
+
+def is_cell_record(text: str) -> bool:
+    """Whether `text` names a Cell (or Module) record, which other suites read: a call, backward or its gradients."""
+    return text.partition(".")[0] in _CELL_TYPES
+
+
+def is_communication(text: str) -> bool:
+    """Whether `text`, a name or its type alone, names something that moves values between processes."""
+    return text.partition(".")[0] in _COMMUNICATION_TYPES
+
+
+def parse_api_name(call: str) -> ApiName:
+    """The parts of an API call's name that `split_record_name` has accepted."""
+    api_type, _, rest = call.partition(".")
+    api, _, number = rest.rpartition(".")
+    return ApiName(api_type, api, int(number))
+
+
+def name_fault(text: str) -> str:
+    """One line on why `text` is not a record name."""
+    parts = text.split(".")
+    if parts[-1] not in DIRECTIONS:
+        return f"the record name {text!r} does not end in .forward or .backward"
+    if len(parts) < 3 or not parts[-2].isdecimal():
+        return f"the record name {text!r} has no call number before .{parts[-1]}"
+    return f"the record name {text!r} is not <type>.<api>.<number>.{parts[-1]}"
+
+
+GRADIENTS = "parameters_grad"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A record of a dump, of which only the name is known yet.
+
+    Attributes:
+        record: full name.
+        name: what ran, without the call number: `Mint.matmul`, `Cell.net.fc.Dense`.
+        number: which call of it; "" where the name has none.
+        phase: `forward`, `backward`, `parameters_grad`, or "" for other records.
+        index: place in the order of execution.
+    """
+
+    record: str
+    name: str
+    number: str
+    phase: str
+    index: int
+
+    @classmethod
+    def of(cls, record: str, index: int) -> Operation:
+        """The operation that the full record name `record` names."""
+        found = split_record_name(record)
+        if is_cell_record(record):
+            return cls._of_cell(record, index)
+        if found is not None:
+            name, _, number = found[0].rpartition(".")
+            return cls(record, name, number, found[1], index)
+        front, _, last = record.rpartition(".")
+        if last == "debug":  # saved by hand: {name}.{number}.debug
+            name, _, number = front.rpartition(".")
+            return cls(record, name or front, number if name else "", "", index)
+        return cls(record, record, "", "", index)
+
+    @classmethod
+    def _of_cell(cls, record: str, index: int) -> Operation:
+        front, _, last = record.rpartition(".")
+        if last == GRADIENTS:
+            return cls(record, front, "", GRADIENTS, index)
+        name, _, phase = front.rpartition(".")
+        if last.isdecimal() and phase in ("forward", "backward", GRADIENTS):
+            return cls(record, name, last, phase, index)
+        return cls(record, record, "", "", index)
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether a Cell or Module ran, not an API."""
+        return is_cell_record(self.record)
+
+    @property
+    def call(self) -> str:
+        """Name that its directions share: `Mint.matmul.3`, `Cell.net.fc.Dense.0`; the record's own for others."""
+        return f"{self.name}.{self.number}" if self.phase in ("forward", "backward") else self.record
+
+    @property
+    def bare(self) -> str:
+        """The callable's own name: `matmul` of `Mint.matmul`, `Dense` of `Primitive.dense.Dense`."""
+        return self.name.rpartition(".")[2]
+
+
+#: The existing collector stops at 400; no real argument comes near this, and Python recursion must not be the limit.
+_MAX_DEPTH = 100
+_MAX_DIMENSION = 1 << 48
+_TENSOR_TYPES = frozenset({"mindspore.Tensor", "torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
+#: As the reader quotes them, and as dumps of older tools write them, with blanks around them.
+_NONFINITE = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "infinity": float("inf"),
+    "-infinity": float("-inf"),
+}
+
+
+class _Misfit(Exception):
+    """What is wrong with a value, and where inside it."""
+
+    def __init__(self, problem: str, *steps: str | int) -> None:
+        self.problem = problem
+        self.steps = steps
+
+
+def decode_value(encoded: Any, depth: int = 0) -> Value:
+    """The typed form of one JSON value of a record at `depth`; what has none is a `MalformedValue` inside it."""
+    if encoded is None:
+        return None
+    if depth > _MAX_DEPTH:
+        problem = f"nested deeper than {_MAX_DEPTH} levels, the limit of this reader"
+        return MalformedValue("", tensor=_readable_part({}), problem=problem)
+    if isinstance(encoded, list):
+        return tuple([decode_value(item, depth + 1) for item in encoded])
+    if isinstance(encoded, dict):
+        if isinstance(encoded.get("type"), str):
+            return _tagged(encoded["type"], encoded)
+        found = {key: decode_value(item, depth + 1) for key, item in encoded.items()}
+        class_name = encoded.get("class_type")
+        return OpaqueValue(class_name, parts=found) if isinstance(class_name, str) else found
+    problem = f"expected an object with a type, a list or null, found {_shown(encoded)}"
+    return MalformedValue(type(encoded).__name__, encoded, problem=problem)
+
+
+def refuse_malformed(value: Value, place: Place) -> None:
+    """Refuse a `value`, which stands at `place`, when it or a value inside it is malformed.
+
+    Raises:
+        DumpError: it is; the text names the innermost place.
+    """
+    if isinstance(value, MalformedValue):
+        raise place.fault(value.problem, *value.steps)
+    if isinstance(value, (tuple, dict)):
+        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(item, (MalformedValue, tuple, dict)):
+                refuse_malformed(item, place / step)
+
+
+def _tagged(type_name: str, encoded: dict[str, Any]) -> Value:
+    """The value of an object that gives its type."""
+    try:
+        return _typed(type_name, encoded)
+    except _Misfit as misfit:
+        return MalformedValue(type_name, _content(encoded), None, _tensor_part(encoded), misfit.problem, misfit.steps)
+
+
+def _content(encoded: dict[str, Any]) -> Any:
+    return encoded.get("value", encoded.get("group_ranks", ""))
+
+
+def _typed(type_name: str, encoded: dict[str, Any]) -> Value:
+    if type_name in _TENSOR_TYPES:
+        return _tensor(type_name, encoded)
+    if "value" not in encoded:
+        return OpaqueValue(type_name, _content(encoded), tensor=_tensor_part(encoded))
+    value = encoded["value"]
+    if type_name in DTYPE_TYPES:
+        return _dtype(type_name, value)
+    if type_name == "slice":
+        return _slice(value)
+    if type_name == "ellipsis":
+        return Ellipsis
+    if type_name == "torch.Size" and isinstance(value, list):
+        return _size(value)
+    return _plain(type_name, value)
+
+
+def _plain(kind: str, value: Any) -> PlainValue | OpaqueValue:
+    base = kind.rstrip("_0123456789")
+    if base == "str":
+        if isinstance(value, str):
+            return PlainValue(kind, value)
+    elif base == "bool":
+        if isinstance(value, bool):
+            return PlainValue(kind, value)
+    elif base in ("int", "uint"):
+        if _is_int(value):
+            return PlainValue(kind, value)
+    elif base == "float":
+        number = _number(value)
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and _fits_float(number):
+            return PlainValue(kind, float(number))
+    else:
+        return OpaqueValue(kind, value)
+    raise _Misfit(f"type {kind!r} does not fit its value {_shown(value)}")
+
+
+def _size(numbers: list[Any]) -> SizeValue:
+    for index, number in enumerate(numbers):
+        if not _is_int(number):
+            raise _Misfit(f"type 'int' does not fit its value {_shown(number)}", index)
+    return SizeValue(PlainValue("int", number) for number in numbers)
+
+
+def _dtype(type_name: str, value: Any) -> DtypeValue | OpaqueValue:
+    if not isinstance(value, str) or not value:
+        raise _Misfit(f"expected the name of a dtype, found {_shown(value)}")
+    dtype = find_dtype(value)
+    # A keyword called `dtype` is written with this type whatever its value was ("3" for the number 3).
+    return OpaqueValue(type_name, value) if dtype is None else DtypeValue(dtype, type_name, value)
+
+
+def _slice(value: Any) -> slice:
+    if not isinstance(value, list) or len(value) != 3 or not all(bound is None or _is_int(bound) for bound in value):
+        raise _Misfit(f"expected [start, stop, step] of whole numbers or null, found {_shown(value)}")
+    return slice(*value)
+
+
+def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
+    is_numpy = type_name == "numpy.ndarray"
+    dtype_name = encoded.get("dtype")
+    dtype = find_dtype(dtype_name) if isinstance(dtype_name, str) else None
+    if dtype is None and not is_numpy:
+        raise _Misfit(f"unknown tensor dtype {_shown(dtype_name)}", "dtype")
+    data_name = encoded.get(DATA_NAME)
+    # The existing collector writes -1 where a tensor's file could not be saved.
+    if data_name == -1:
+        data_name = None
+    if data_name is not None and not isinstance(data_name, str):
+        raise _Misfit(f"expected a file name, found {_shown(data_name)}", DATA_NAME)
+    maximum, minimum, mean, norm = [_statistic(encoded.get(key), key) for key in STATISTICS]
+    shape = _shape(encoded.get("shape"))
+    return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy, *_secondary(encoded))
+
+
+def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str, str]:
+    """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
+    requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
+    return (
+        "" if requires_grad is None else str(requires_grad),
+        md5 if isinstance(md5, str) else "",
+        _count(encoded.get(NAN_COUNT)),
+        _count(encoded.get(INF_COUNT)),
+        fingerprint if isinstance(fingerprint, str) else "",
+        str(encoded.get("dtype")),
+    )
+
+
+def _tensor_part(encoded: dict[str, Any]) -> TensorValue | None:
+    return _readable_part(encoded) if "shape" in encoded and "dtype" in encoded else None
+
+
+def _readable_part(encoded: dict[str, Any]) -> TensorValue:
+    """What can be read of a malformed tensor; statistics stand in it as they are written, also words."""
+    found: list[Any] = [encoded.get(key) for key in STATISTICS]
+    statistics: Iterator[Any] = (one if isinstance(one, (float, int, str)) else None for one in found)
+    maximum, minimum, mean, norm = statistics
+    data_name = encoded.get(DATA_NAME)
+    data_name = data_name if isinstance(data_name, str) else None
+    return TensorValue(None, (), maximum, minimum, mean, norm, data_name, False, *_secondary(encoded))
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list):
+        raise _Misfit(f"expected a list of whole numbers, found {_shown(shape)}", "shape")
+    for dimension in shape:
+        if not _is_int(dimension) or not 0 <= dimension <= _MAX_DIMENSION:
+            raise _Misfit(f"expected a list of whole numbers from 0 to 2**48, found {_shown(shape)}", "shape")
+    return tuple(shape)
+
+
+def _statistic(value: Any, key: str) -> Statistic:
+    if value is None or type(value) is float:
+        return value
+    number = _number(value)
+    if isinstance(number, (bool, int, float)) and _fits_float(number):
+        return number
+    raise _Misfit(f"expected a number, true, false or null, found {_shown(value)}", key)
+
+
+def _number(value: Any) -> Any:
+    """`value`, or the number that it is a word for."""
+    return _NONFINITE.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def _count(number: Any) -> int | None:
+    return number if _is_int(number) and number >= 0 else None
+
+
+def _fits_float(number: float) -> bool:
+    """Whether float(number) is possible: a whole number in JSON has no limit."""
+    return not isinstance(number, int) or number.bit_length() < 1024
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True, slots=True)

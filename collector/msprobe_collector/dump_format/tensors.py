@@ -10,12 +10,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
-from msprobe_collector.dump_format.dtypes import array_dtype
-from msprobe_collector.dump_format.fields import DATA_NAME
-from msprobe_collector.dump_format.files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
-from msprobe_collector.dump_format.text import shortened, shown
-from msprobe_collector.dump_format.values import Place, TensorValue
+from msprobe_collector.dump_format.values import DATA_NAME, Place, TensorValue, array_dtype, shortened, shown
+from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,14 +1,182 @@
-"""What an argument or output of a record can be, and where in a dump it stands."""
+"""What an argument or output of a record can be, and where in a dump it stands.
+
+Names of tensor dtypes as dumps write them, and the NumPy dtype behind each.
+
+Sources: the `dtype` names of MindSpore dumps (`Float32`), of PyTorch dumps (`torch.float32`), and of a keyword
+argument called `dtype` (`float32`). NumPy and ml_dtypes load only when an array dtype is asked for.
+
+Fields of a record in dump.json, and of a tensor in it, by the names that the file gives them.
+
+The one way in which a dump says that it cannot be used.
+
+Text of a dump made safe to show: on a terminal, in a message, in a table.
+
+Bare NaN and Infinity in a JSON text, made readable for a strict parser.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import EllipsisType
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
-from msprobe_collector.dump_format.dtypes import Dtype
-from msprobe_collector.dump_format.errors import DumpError
+if TYPE_CHECKING:
+    import numpy as np
+
+Kind = Literal["bool", "int", "float", "complex"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A tensor element type.
+
+    Attributes:
+        name: canonical name, as MindSpore dumps write it.
+        kind: what class of numbers it holds.
+        item_bytes: size of one element in memory.
+        array_name: NumPy (or ml_dtypes) name, or None when there is no such array type.
+        stored_as: NumPy name of the element type in `.npy` files, which lack the small floats.
+    """
+
+    name: str
+    kind: Kind
+    item_bytes: int
+    array_name: str | None
+    stored_as: str | None
+
+
+def _plain(name: str, kind: Kind, item_bytes: int) -> Dtype:
+    return Dtype(name, kind, item_bytes, name.lower(), name.lower())
+
+
+_DTYPES = (
+    _plain("Bool", "bool", 1),
+    *(_plain(f"{sign}{bits}", "int", bits // 8) for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
+    *(_plain(f"Float{bits}", "float", bits // 8) for bits in (16, 32, 64)),
+    *(_plain(f"Complex{bits}", "complex", bits // 8) for bits in (64, 128)),
+    Dtype("BFloat16", "float", 2, "bfloat16", "float32"),
+    Dtype("Float8E4M3FN", "float", 1, "float8_e4m3fn", "float32"),
+    Dtype("Float8E5M2", "float", 1, "float8_e5m2", "float32"),
+    Dtype("HiFloat8", "float", 1, None, "float32"),
+    Dtype("Int4", "int", 1, "int4", "int8"),
+)
+
+_ALIASES = {
+    "bool_": "Bool",
+    "half": "Float16",
+    "float": "Float32",
+    "double": "Float64",
+    "short": "Int16",
+    "int": "Int32",
+    "long": "Int64",
+    "float8_e4m3fn": "Float8E4M3FN",
+    "float8_e5m2": "Float8E5M2",
+}
+
+_BY_LOWER_NAME = {dtype.name.lower(): dtype for dtype in _DTYPES}
+_BY_LOWER_NAME |= {alias: _BY_LOWER_NAME[name.lower()] for alias, name in _ALIASES.items()}
+
+
+@cache
+def find_dtype(text: str) -> Dtype | None:
+    """The dtype that `text` names in any spelling a dump may hold (`Float32`, `torch.float32`, `float32`), or None."""
+    return _BY_LOWER_NAME.get(text.rpartition(".")[2].lower())
+
+
+@cache
+def array_dtype(dtype: Dtype) -> np.dtype[np.generic] | None:
+    """NumPy dtype for arrays of `dtype` (bfloat16, float8 and int4 through ml_dtypes); None when there is none."""
+    if dtype.array_name is None:
+        return None
+    import ml_dtypes
+    import numpy as np
+
+    # Not by name alone: MindSpore, once imported, registers a bfloat16 of its own under the same name.
+    return np.dtype(getattr(ml_dtypes, dtype.array_name, dtype.array_name))
+
+
+@cache
+def dtype_of_array(numpy_dtype: np.dtype[np.generic]) -> Dtype | None:
+    """The dtype whose arrays are `numpy_dtype`, or None for one that no dump can hold."""
+    return _BY_LOWER_NAME.get(numpy_dtype.name.lower())
+
+
+ARGUMENTS = "input_args"
+KEYWORDS = "input_kwargs"
+#: Incoming gradients of a backward record.
+INCOMING = "input"
+PARAMETERS = "parameters"
+OUTPUT = "output"
+OTHER_GRADIENTS = "other_gradients"
+#: What the class of a Primitive was called with.
+ATTRIBUTES = "attributes"
+#: Device type and dtype of the autocast under which a PyTorch call ran.
+AUTOCAST = "autocast"
+
+#: Fields that hold values of the run, in the order of tables.
+VALUE_FIELDS = (ARGUMENTS, KEYWORDS, INCOMING, PARAMETERS, OUTPUT, OTHER_GRADIENTS)
+#: Fields of values that existed before the call.
+INPUT_FIELDS = frozenset({ARGUMENTS, KEYWORDS, INCOMING, PARAMETERS})
+
+#: Statistics of a tensor: maximum, minimum, mean and Euclidean norm.
+STATISTICS = ("Max", "Min", "Mean", "Norm")
+NAN_COUNT = "NaN_count"
+INF_COUNT = "Inf_count"
+DATA_NAME = "data_name"
+CHECKSUM = "md5"
+FINGERPRINT = "fingerprint"
+
+
+_LONGEST = 80
+
+
+def shown(text: str) -> str:
+    r"""`text` with every character that is not printable as its Python escape: `\x1b`, `\n`, `\u202e`, `\ud800`.
+
+    Names, file names and source lines of a dump may hold control characters, which a terminal would obey, line breaks,
+    which would make one line of a report two, and marks that reverse the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def shown_lines(text: str) -> str:
+    """Text as of `shown` that we laid out in lines: the line breaks stay, everything else is escaped."""
+    return text if text.isprintable() else "\n".join(map(shown, text.split("\n")))
+
+
+def shortened(value: Any) -> str:
+    """The representation of a value from a dump in at most 80 characters."""
+    try:
+        text = shown(repr(value))
+    except (ValueError, RecursionError):  # Python writes no whole number of more than 4,300 digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+class DumpError(Exception):
+    """One line on a fault of a dump: what is wrong, where, the value found, and what to do.
+
+    Attributes:
+        file: path of the file at fault, as text.
+        record: full record name, or "" when the whole file is meant.
+        field: place inside the record (`input_args[1].shape`), or "".
+    """
+
+    def __init__(self, problem: str, *, file: str, record: str = "", field: str = "") -> None:
+        self.file = file
+        self.record = record
+        self.field = field
+        self.problem = problem
+        place = ": ".join(part for part in (file, record, field) if part)
+        super().__init__(shown(f"{place}: {problem}"))
+
 
 #: Types of a dtype that is given as an argument.
 DTYPE_TYPES = frozenset({"mindspore.dtype", "torch.dtype"})
@@ -148,3 +316,36 @@ def tensors_in(value: Value) -> list[TensorValue]:
         return [value]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
     return [tensor for item in items for tensor in tensors_in(item)]
+
+
+_TOKEN = re.compile(rb"-?(?:NaN|Infinity)")
+_QUOTE_OR_ESCAPE = re.compile(rb'"|\\.', re.DOTALL)
+
+
+def quote_nonfinite(text: bytes) -> bytes:
+    """`text` with every bare NaN, Infinity and -Infinity as a JSON string; those inside strings stay as they are.
+
+    Dumps hold these tokens where a statistic is not finite. Linear in the length; returns a text without them itself.
+    """
+    if b"NaN" not in text and b"Infinity" not in text:
+        return text
+    pieces: list[bytes] = []
+    copied = scanned = 0
+    inside_string = False
+    for match in _TOKEN.finditer(text):
+        inside_string ^= _toggles_string(text, scanned, match.start())
+        scanned = match.end()
+        if not inside_string:
+            pieces += (text[copied : match.start()], b'"', match.group(), b'"')
+            copied = match.end()
+    if not pieces:
+        return text
+    pieces.append(text[copied:])
+    return b"".join(pieces)
+
+
+def _toggles_string(text: bytes, start: int, end: int) -> bool:
+    """Whether text[start:end] holds an odd number of unescaped quotes."""
+    if text.find(b"\\", start, end) < 0:
+        return text.count(b'"', start, end) % 2 == 1
+    return sum(token.group() == b'"' for token in _QUOTE_OR_ESCAPE.finditer(text, start, end)) % 2 == 1

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "PrecisionDebugger": "debugger",
-    "GradientMonitor": "gradient_monitor",
-    "seed_all": "seeding",
+    "PrecisionDebugger": "framework",
+    "GradientMonitor": "framework",
+    "seed_all": "framework",
     "MsprobeStep": "callbacks",
     "MsprobeInitStep": "callbacks",
     "save": "static_graph.graph_code.saving",
     "save_grad": "static_graph.graph_code.saving",
-    "step": "static_graph.saved_files",
+    "step": "static_graph.files",
 }
 
 __all__ = list(_HOMES)  # strings all

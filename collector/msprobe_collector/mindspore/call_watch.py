@@ -8,19 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.framework import Session
+from msprobe_collector.mindspore.calls import ApiCalls, CellCalls, Waits, named_cells, own_parameters
+from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
+from msprobe_collector.mindspore.gradients import GradientTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
-from msprobe_collector.mindspore.hooking.api_calls import ApiCalls
-from msprobe_collector.mindspore.hooking.cells import CellCalls, named_cells, own_parameters
-from msprobe_collector.mindspore.hooking.communication import Waits
-from msprobe_collector.mindspore.hooking.discovery import find_apis
-from msprobe_collector.mindspore.hooking.early_names import is_searched, unreachable_names
-from msprobe_collector.mindspore.hooking.gradients import GradientTap
-from msprobe_collector.mindspore.hooking.jit_calls import JitCalls
-from msprobe_collector.mindspore.hooking.primitives import PrimitiveCalls
-from msprobe_collector.mindspore.static_graph.graph_taps import GraphTaps
-from msprobe_collector.recording.faults import guarded
-from msprobe_collector.recording.installation import Installation
-from msprobe_collector.recording.parameter_gradients import ParameterGradients
+from msprobe_collector.mindspore.static_graph.taps import GraphTaps
+from msprobe_collector.recording.gradients import ParameterGradients
+from msprobe_collector.recording.observing import guarded
+from msprobe_collector.recording.swaps import Installation
 
 logger = logging.getLogger("msprobe_collector")
 

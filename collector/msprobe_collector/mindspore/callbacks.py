@@ -96,7 +96,7 @@ def _classes() -> dict[str, type]:
 
 
 def _debugger_of_process() -> Debugger:
-    from msprobe_collector.mindspore.debugger import PrecisionDebugger
+    from msprobe_collector.mindspore.framework import PrecisionDebugger
 
     return PrecisionDebugger.the_one()
 

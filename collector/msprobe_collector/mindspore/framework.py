@@ -1,17 +1,34 @@
-"""MindSpore, as the framework-free part of the collector asks for it."""
+"""MindSpore, as the framework-free part of the collector asks for it.
+
+PrecisionDebugger for training with MindSpore.
+
+The gradient monitor for optimizers of MindSpore.
+
+Seeing what an optimizer of MindSpore is called with.
+
+One call that makes a training run repeatable.
+
+Dropout without effect, and back.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from msprobe_collector import gradient_monitor
+from msprobe_collector.configuration import Configuration
+from msprobe_collector.debugger import Debugger, check_seed_arguments
+from msprobe_collector.framework import Framework
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.configuration import Configuration
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.mindspore.tensor_values import MindSporeValues
 
@@ -81,8 +98,6 @@ class MindSpore:
 
     def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
         """See `seeding.seed_all`."""
-        from msprobe_collector.mindspore.seeding import seed_all
-
         seed_all(seed, mode=is_deterministic)
 
     def watch_calls(self, session: Session) -> CallWatch:
@@ -99,6 +114,188 @@ class MindSpore:
 
     def optimizers(self) -> OptimizerAccess:
         """See `optimizer_watch`."""
-        from msprobe_collector.mindspore.optimizer_watch import MindSporeOptimizers
-
         return MindSporeOptimizers()
+
+
+class PrecisionDebugger(Debugger):
+    """Collects what the APIs and Cells of a MindSpore training compute; see `Debugger`."""
+
+    @staticmethod
+    def _make_framework() -> Framework:
+        return MindSpore()
+
+
+class GradientMonitor(gradient_monitor.GradientMonitor):
+    """See `msprobe_collector.gradient_monitor.GradientMonitor`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Watch as `configuration` says.
+
+        Raises:
+            ValueError: its task is not `grad_probe`.
+        """
+        super().__init__(configuration, MindSpore())
+
+
+class MindSporeOptimizers:
+    """See `msprobe_collector.framework.OptimizerAccess`."""
+
+    def names(self, optimizer: Any) -> tuple[str, ...]:
+        """Names of the parameters of an optimizer.
+
+        Raises:
+            TypeError: it is not a Cell that has `parameters`.
+        """
+        import mindspore
+
+        if not (isinstance(optimizer, mindspore.nn.Cell) and hasattr(optimizer, "parameters")):
+            raise TypeError(f"monitor: {type(optimizer).__name__} is not a MindSpore optimizer: a Cell with parameters")
+        return tuple(parameter.name for parameter in optimizer.parameters)
+
+    def warning(self) -> str:
+        """Warning in GRAPH_MODE, where graphs hide gradients; "" otherwise."""
+        from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
+
+        if is_graph_mode():
+            return "GRAPH_MODE: gradients are seen only where Python calls the optimizer, not inside a graph"
+        return ""
+
+    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
+        """Show the gradients of each call of `optimizer` before the update.
+
+        The optimizer's class is replaced by a subclass with a `__call__` of its own. A forward pre-hook, the obvious
+        way, is compiled with the optimizer wherever a graph holds it, and fails there (seen on 2.10: `mindspore.jit` of
+        a training step, GRAPH_MODE). A graph passes `__call__` over: it shows nothing, and trains.
+        """
+        original = type(optimizer)
+        watched = _watched_class(original, show)
+        optimizer.__class__ = watched
+
+        def remove() -> None:
+            if type(optimizer) is watched:
+                optimizer.__class__ = original
+
+        return remove
+
+    def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
+        """The gradient as an array of a float dtype that NumPy has.
+
+        Raises:
+            TypeError: it is not a dense Tensor of real floats.
+        """
+        import mindspore
+
+        if not isinstance(gradient, mindspore.Tensor):
+            raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")
+        if not gradient.is_floating_point():
+            raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
+        # NumPy has no bfloat16 or float8
+        is_native = gradient.dtype in (mindspore.float16, mindspore.float32, mindspore.float64)
+        values: npt.NDArray[np.floating[Any]] = (
+            gradient if is_native else gradient.astype(mindspore.float32)
+        ).asnumpy()
+        return values
+
+
+def _watched_class(original: type, show: Callable[[Any], None]) -> type:
+    def call(self: Any, gradients: Any, *others: Any, **keywords: Any) -> Any:
+        show(gradients)
+        return original.__call__(self, gradients, *others, **keywords)
+
+    names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(original.__name__, (original,), {**names, "__call__": call})
+
+
+#: What stood in each place before: (owner, attribute, value). Filled while dropout is removed.
+_originals: list[tuple[Any, str, Any]] = []
+
+
+def remove_dropout() -> None:
+    """Let dropout pass its input on, in PyNative and graph mode, until `restore_dropout`.
+
+    Reached are: the layers of `nn` and `mint.nn`, also those built before; `mint.nn.functional.dropout` and
+    `dropout2d`, unless imported by name before; `ops.dropout` and its kin; `ops.Dropout`, `Dropout2D` and `Dropout3D`
+    made from now on. Dropout inside fused operators, such as flash attention, stays: set its probability to 0 in the
+    model.
+    """
+    if _originals:
+        return
+    for owner, name, replacement in _replacements():
+        _originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, replacement)
+
+
+def restore_dropout() -> None:
+    """Put dropout back. Primitives that were made while it was removed keep passing their input on."""
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+
+
+def _replacements() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    from mindspore import mint, nn, ops
+
+    for layer in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
+        yield layer, "construct", _layer_of_x
+    for layer in (mint.nn.Dropout, mint.nn.Dropout2d):
+        yield layer, "construct", _layer_of_input
+    for name in ("dropout", "dropout2d"):
+        yield mint.nn.functional, name, _function_of_input
+    for primitive in (ops.Dropout, ops.Dropout2D, ops.Dropout3D):
+        yield primitive, "__init__", _keeping_all(primitive.__init__)
+
+
+# The parameters have the names of those that they replace: callers may pass them by name.
+def _layer_of_x(self: Any, x: Any) -> Any:
+    return x
+
+
+def _layer_of_input(self: Any, input: Any) -> Any:
+    return input
+
+
+def _function_of_input(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    return input
+
+
+def _keeping_all(initialise: Callable[..., None]) -> Callable[..., None]:
+    """The initialiser of a dropout Primitive that keeps every element, whatever it is asked for."""
+
+    @functools.wraps(initialise)
+    def initialise_keeping_all(self: Any, keep_prob: float = 0.5, *arguments: Any, **keywords: Any) -> None:
+        initialise(self, 1.0, *arguments, **keywords)
+
+    return initialise_keeping_all
+
+
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
+    """Seed every generator that a MindSpore script draws from: Python, NumPy, operators, data sets and mint.
+
+    Call it first, before the network is built. Equal seeds give equal weights, data order and dropout masks; equal
+    values besides need `mode`.
+
+    Args:
+        seed: 0 to 4294967295. PYTHONHASHSEED is set for child processes; this one keeps the hashes it started with.
+        mode: have operators and communication compute in a fixed order (`mindspore.set_deterministic`, slower). Switch
+            it on once: MindSpore refuses to have it switched again.
+        rm_dropout: let dropout layers and functions pass their input on. False gives them back; see `remove_dropout`.
+
+    Raises:
+        TypeError: `seed` is not an int, or a flag is not a bool.
+        ValueError: `seed` is out of range.
+        RuntimeError: by MindSpore: deterministic computing was on and cannot be switched off.
+    """
+    check_seed_arguments(seed, mode=mode, rm_dropout=rm_dropout)
+    import mindspore
+
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    random.seed(seed)
+    mindspore.set_seed(seed)
+    # set_seed leaves out the generator of mint's random functions (seen on 2.10).
+    mindspore.manual_seed(seed)
+    if mode != (mindspore.get_context("deterministic") == "ON"):
+        mindspore.set_deterministic(mode)
+    if rm_dropout:
+        remove_dropout()
+    else:
+        restore_dropout()

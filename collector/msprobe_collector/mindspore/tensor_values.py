@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.framework_values import ComputationFailed, EncodeInner, TensorValues
+from msprobe_collector.dump_format.writing.encoding import ComputationFailed, EncodeInner, TensorValues
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 
 TENSOR = "mindspore.Tensor"

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "PrecisionDebugger": "debugger",
-    "GradientMonitor": "gradient_monitor",
-    "seed_all": "seeding",
+    "PrecisionDebugger": "framework",
+    "GradientMonitor": "framework",
+    "seed_all": "framework",
 }
 
 __all__ = list(_HOMES)  # strings all

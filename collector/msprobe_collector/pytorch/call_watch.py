@@ -8,18 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from msprobe_collector.framework import Session
+from msprobe_collector.pytorch.api_names import ApiNames
+from msprobe_collector.pytorch.calls import ApiCalls, ModuleCalls, Waits, named_modules, own_parameters
+from msprobe_collector.pytorch.gradients import CheckpointSwaps, GradientTap, Recomputation
+from msprobe_collector.pytorch.installation import ApiInstallation, left_out
 from msprobe_collector.pytorch.tensor_values import torch_values
-from msprobe_collector.pytorch.watching.api_calls import ApiCalls
-from msprobe_collector.pytorch.watching.api_names import ApiNames
-from msprobe_collector.pytorch.watching.communication import Waits
-from msprobe_collector.pytorch.watching.compiled_regions import CompiledRegions
-from msprobe_collector.pytorch.watching.gradients import GradientTap
-from msprobe_collector.pytorch.watching.installation import ApiInstallation, left_out
-from msprobe_collector.pytorch.watching.modules import ModuleCalls, named_modules, own_parameters
-from msprobe_collector.pytorch.watching.recomputation import CheckpointSwaps, Recomputation
-from msprobe_collector.pytorch.watching.threads import ThreadSwaps
-from msprobe_collector.recording.faults import guarded
-from msprobe_collector.recording.parameter_gradients import ParameterGradients
+from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
+from msprobe_collector.recording.gradients import ParameterGradients
+from msprobe_collector.recording.observing import guarded
 
 
 class TorchCallWatch:

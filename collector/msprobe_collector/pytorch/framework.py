@@ -1,16 +1,33 @@
-"""PyTorch, as the framework-free part of the collector sees it."""
+"""PyTorch, as the framework-free part of the collector sees it.
+
+PrecisionDebugger for training with PyTorch.
+
+The gradient monitor for optimizers of PyTorch.
+
+Seeing the gradients that an optimizer of PyTorch updates with.
+
+One call that makes a training run repeatable.
+
+Dropout without effect, and back.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import ConfigurationError
+from msprobe_collector import gradient_monitor
+from msprobe_collector.configuration import Configuration, ConfigurationError
+from msprobe_collector.debugger import Debugger, check_seed_arguments
+from msprobe_collector.framework import Framework
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
-    from msprobe_collector.configuration import Configuration
     from msprobe_collector.framework import CallWatch, KernelDump, OptimizerAccess, Session
     from msprobe_collector.pytorch.tensor_values import TorchValues
 
@@ -73,8 +90,6 @@ class PyTorch:
 
     def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
         """See `seeding.seed_all`."""
-        from msprobe_collector.pytorch.seeding import seed_all
-
         seed_all(seed, mode=is_deterministic)
 
     def watch_calls(self, session: Session) -> CallWatch:
@@ -97,6 +112,149 @@ class PyTorch:
 
     def optimizers(self) -> OptimizerAccess:
         """See `optimizer_watch`."""
-        from msprobe_collector.pytorch.optimizer_watch import TorchOptimizers
-
         return TorchOptimizers()
+
+
+class PrecisionDebugger(Debugger):
+    """Collects what the APIs and Modules of a PyTorch training compute; see `Debugger`."""
+
+    @staticmethod
+    def _make_framework() -> Framework:
+        return PyTorch()
+
+
+class GradientMonitor(gradient_monitor.GradientMonitor):
+    """See `msprobe_collector.gradient_monitor.GradientMonitor`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Watch as `configuration` says.
+
+        Raises:
+            ValueError: its task is not `grad_probe`.
+        """
+        super().__init__(configuration, PyTorch())
+
+
+class TorchOptimizers:
+    """See `msprobe_collector.framework.OptimizerAccess`."""
+
+    def names(self, optimizer: Any) -> tuple[str, ...]:
+        """Parameter names: those that the optimizer was made with (`named_parameters`), or `param_groups.0.params.3`.
+
+        Raises:
+            TypeError: it is not a torch.optim.Optimizer.
+        """
+        import torch
+
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        names: list[str] = []
+        for number, group in enumerate(optimizer.param_groups):
+            given = group.get("param_names")
+            places = (f"param_groups.{number}.params.{index}" for index in range(len(group["params"])))
+            names += given or places
+        return tuple(names)
+
+    def warning(self) -> str:
+        """Nothing hides."""
+        return ""
+
+    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
+        """Show the gradients before each `optimizer.step`."""
+
+        def before(_: Any, __: Any, ___: Any) -> None:
+            show([parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
+
+        remove: Callable[[], None] = optimizer.register_step_pre_hook(before).remove
+        return remove
+
+    def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
+        """The gradient as an array of a float dtype that NumPy has.
+
+        Raises:
+            TypeError: it is not a Tensor of real floats.
+        """
+        import torch
+
+        if not isinstance(gradient, torch.Tensor):
+            raise TypeError(f"it is a {type(gradient).__name__}, not a Tensor")
+        if not gradient.is_floating_point():
+            raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
+        dense = gradient.detach().to_dense() if gradient.layout is not torch.strided else gradient.detach()
+        is_native = dense.dtype in (torch.float16, torch.float32, torch.float64)
+        values: npt.NDArray[np.floating[Any]] = (dense if is_native else dense.float()).cpu().numpy()
+        return values
+
+
+#: What stood in each name of torch.nn.functional before. Filled while dropout is removed.
+_originals: dict[str, Any] = {}
+_NAMES = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+def remove_dropout() -> None:
+    """Let dropout pass its input on until `restore_dropout`.
+
+    Reached are the layers of `torch.nn` and `torch.nn.functional`, unless imported by name before. Dropout inside fused
+    operators (scaled_dot_product_attention, LSTM layers) stays: set its probability to 0 in the script.
+    """
+    from torch.nn import functional
+
+    if not _originals:
+        for name in _NAMES:
+            _originals[name] = getattr(functional, name)
+            setattr(functional, name, _without_effect(name))
+
+
+def restore_dropout() -> None:
+    """Put dropout back."""
+    if _originals:
+        from torch.nn import functional
+
+        while _originals:
+            name, original = _originals.popitem()
+            setattr(functional, name, original)
+
+
+def _without_effect(name: str) -> Callable[..., Any]:
+    def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        return input
+
+    dropout.__name__ = name
+    return dropout
+
+
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
+    """Seed every generator that a PyTorch script draws from: Python, NumPy if it is loaded, PyTorch on every device.
+
+    Call it first, before the network is built. Equal seeds give equal weights and dropout masks; equal values besides
+    need `mode`.
+
+    Args:
+        seed: 0 to 4294967295. PYTHONHASHSEED is set for child processes; this one keeps the hashes it started with.
+        mode: have operators compute in a fixed order (`torch.use_deterministic_algorithms`, cuDNN and HCCL likewise);
+            one that cannot raises RuntimeError where it is called.
+        rm_dropout: let dropout layers and functions pass their input on. False gives them back; see `remove_dropout`.
+
+    Raises:
+        TypeError: `seed` is not an int, or a flag is not a bool.
+        ValueError: `seed` is out of range.
+    """
+    check_seed_arguments(seed, mode=mode, rm_dropout=rm_dropout)
+    import torch
+
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    torch.manual_seed(seed)  # also of CUDA, and of torch_npu, which registers its own
+    torch.use_deterministic_algorithms(mode)
+    torch.backends.cudnn.deterministic = mode
+    if mode:
+        torch.backends.cudnn.benchmark = False
+        # Read when the libraries start: cuBLAS, and HCCL on Ascend.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ["HCCL_DETERMINISTIC"] = "true"
+    if rm_dropout:
+        remove_dropout()
+    else:
+        restore_dropout()

@@ -12,8 +12,7 @@ import torch
 from torch._C import _functorch
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.framework_values import EncodeInner, TensorValues
-from msprobe_collector.dump_format.writing.statistics import Statistics, statistics_of
+from msprobe_collector.dump_format.writing.encoding import EncodeInner, Statistics, TensorValues, statistics_of
 
 TENSOR = "torch.Tensor"
 #: No other reader knows their dtypes; the values are those that the quantised ones stand for.

@@ -1,28 +1,135 @@
-"""The records of a step, from the first value of a call to its line in dump.json."""
+"""The records of a step, from the first value of a call to its line in dump.json.
+
+A record from its first value to its end.
+
+Which records are kept: scope, list and data_mode, asked once per record, so that one is kept whole or not at all.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from msprobe_collector.configuration import Configuration
-from msprobe_collector.dump_format import Direction
-from msprobe_collector.dump_format.writing.encoding import RecordText, ValueEncoder, without_files
-from msprobe_collector.dump_format.writing.framework_values import FrameworkValues
-from msprobe_collector.dump_format.writing.growing_file import quoted
-from msprobe_collector.recording.earlier_dump import remove_earlier_dump
-from msprobe_collector.recording.faults import FaultLog, guarded
-from msprobe_collector.recording.folder_locks import FolderLocks
-from msprobe_collector.recording.open_record import OpenRecord, held_bytes
-from msprobe_collector.recording.record_filter import RecordFilter
-from msprobe_collector.recording.stacks import StackRecorder
-from msprobe_collector.recording.step_files import StepFiles
-from msprobe_collector.recording.writing_queue import WritingQueue
+import numpy as np
+
+from msprobe_collector.configuration import Configuration, RecordSelection
+from msprobe_collector.dump_format import Direction, is_cell_record
+from msprobe_collector.dump_format.writing.encoding import (
+    FrameworkValues,
+    RecordText,
+    TensorValues,
+    ValueEncoder,
+    without_files,
+)
+from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
+from msprobe_collector.recording.observing import FaultLog, guarded
+from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
+
+
+class OpenRecord:
+    """A record that has begun: its parts as text (or, when another thread writes it, as copied values)."""
+
+    __slots__ = ("direction", "fault", "is_ended", "is_kept", "lists_of_one", "name", "parts", "stack", "text")
+
+    def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
+        self.name = name
+        self.direction = direction
+        self.is_kept = is_kept
+        self.text = RecordText(name, saves=saves)
+        self.parts: list[tuple[str, str, Any]] = []
+        self.stack = ""
+        #: What went wrong while it was taken; its reader learns that parts may be missing.
+        self.fault = ""
+        self.is_ended = False
+        #: Each part is written as a list that holds it.
+        self.lists_of_one = False
+
+
+def held_bytes(value: Any) -> int:
+    """What copied values take in memory, about."""
+    if isinstance(value, TensorValues):
+        return 0 if value.array is None else value.array.nbytes
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (list, tuple)):
+        return sum(held_bytes(item) for item in value) + 64
+    if isinstance(value, dict):
+        return sum(held_bytes(item) for item in value.values()) + 64
+    return 64
+
+
+class RecordFilter:
+    """Follows the records of a step as they begin and end.
+
+    `scope` opens when its first record begins and closes when its last one ends. `list` keeps what it names; where it
+    names a Cell and APIs are collected too, everything that runs before that Cell ends is kept.
+    """
+
+    def __init__(self, selection: RecordSelection, *, opens_windows: bool) -> None:
+        """Filter by `selection`.
+
+        Args:
+            selection: what the configuration asks for.
+            opens_windows: whether a listed Cell keeps what runs inside it (level mix).
+        """
+        self._selection = selection
+        self._opens_windows = opens_windows
+        self._windows: list[str] = []
+        self._is_in_scope = selection.scope is None
+        self._is_trivial = selection.scope is None and not selection.names
+        #: Names that have been met, of those that the configuration spells out.
+        self.met: set[str] = set()
+        #: What ran, without numbers, to point to near names.
+        self._seen: set[str] = set()
+
+    def begin(self, record: str, direction: Direction) -> bool:
+        """Whether the record that begins now is kept."""
+        wanted = direction in self._selection.directions
+        if self._is_trivial:
+            return wanted
+        scope = self._selection.scope
+        if scope is not None and record == scope[0]:
+            self._is_in_scope = True
+            self.met.add(record)
+        is_listed = self._selection.lists(record)
+        if is_listed and self._opens_windows and is_cell_record(record):
+            self._windows.append(record)
+        if is_listed:
+            self.met.update(self._selection.matches(record))
+        self._seen.add(record.rsplit(".", 2)[0])
+        return wanted and self._is_in_scope and (is_listed or bool(self._windows))
+
+    def end(self, record: str) -> None:
+        """The record has ended."""
+        if self._is_trivial:
+            return
+        scope = self._selection.scope
+        if scope is not None and record == scope[1]:
+            self._is_in_scope = False
+            self.met.add(record)
+        if record in self._windows:
+            self._windows.remove(record)
+
+    def never_met(self) -> list[str]:
+        """Names in `scope` and `list` that no record had."""
+        named = (*(self._selection.scope or ()), *self._selection.names)
+        return [name for name in named if name not in self.met]
+
+    def near(self, name: str) -> list[str]:
+        """Names of what ran that come near `name`, which nothing had."""
+        lower = {last: seen for seen in sorted(self._seen) for last in (seen.lower(), seen.rpartition(".")[2].lower())}
+        wanted = name.lower()
+        inside = [seen for last, seen in lower.items() if last in wanted]
+        close = [lower[last] for last in get_close_matches(wanted, lower, n=3, cutoff=0.6)]
+        return list(dict.fromkeys(close + inside))[:3]
+
 
 _PACKAGE = str(Path(__file__).parents[1])
 

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from msprobe_collector.dump_format.writing.framework_values import ComputationFailed
+from msprobe_collector.dump_format.writing.encoding import ComputationFailed
 from msprobe_collector.framework import Framework
-from msprobe_collector.recording.activity import Activity
-from msprobe_collector.recording.faults import FaultLog
+from msprobe_collector.recording.observing import Activity, FaultLog
 from msprobe_collector.recording.recorder import Recorder
 
 logger = logging.getLogger("msprobe_collector")

@@ -1,19 +1,30 @@
-"""The files of one step of one rank."""
+"""The files of one step of one rank.
+
+Work that waits for a thread of its own, bounded in memory: when it is full, training waits.
+
+Where in the training script a call came from: taken in microseconds, put into words once per place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import linecache
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from threading import Condition, Thread
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.dump_format import TENSOR_FOLDER
-from msprobe_collector.dump_format.writing.growing_file import GrowingFile
-from msprobe_collector.dump_format.writing.tensor_files import TensorFiles
-from msprobe_collector.recording.earlier_dump import remove_earlier_dump
+from msprobe_collector.dump_format.dump import Frame, frame_text
+from msprobe_collector.dump_format.writing.files import GrowingFile, TensorFiles
+from msprobe_collector.recording.folders import remove_earlier_dump
 
 
 class StepFiles:
@@ -97,3 +108,135 @@ class StepFiles:
 
     def _files(self) -> list[GrowingFile]:
         return [file for file in (self.dump, self.stacks, self.construct) if file is not None]
+
+
+class WritingQueue:
+    """Runs jobs in order in one background thread.
+
+    Jobs that wait hold at most `most_bytes` of copied values, save that one larger job is taken alone.
+    """
+
+    def __init__(self, on_fault: Callable[[str, BaseException], None], *, most_bytes: int = 1 << 29) -> None:
+        """Start nothing yet; the thread starts with the first job.
+
+        Args:
+            on_fault: called for a job that raised.
+            most_bytes: limit of the values that wait.
+        """
+        self._on_fault = on_fault
+        self._most_bytes = most_bytes
+        self._jobs: deque[tuple[int, Callable[[], None]]] = deque()
+        self._held_bytes = 0
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    def put(self, job: Callable[[], None], *, held_bytes: int) -> None:
+        """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full."""
+        with self._changed:
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="msprobe-writer", daemon=True)
+                self._thread.start()
+            while self._held_bytes and self._held_bytes + held_bytes > self._most_bytes:
+                self._changed.wait()
+            self._jobs.append((held_bytes, job))
+            self._held_bytes += held_bytes
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Wait until every job has run."""
+        with self._changed:
+            while self._jobs:
+                self._changed.wait()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    self._changed.wait()
+                held_bytes, job = self._jobs[0]
+            try:
+                job()
+            except Exception as error:  # the writer's fault must not end the writer
+                self._on_fault("writing a record", error)
+            del job
+            with self._changed:
+                # Taken off only now, so that `drain` waits for it too.
+                self._jobs.popleft()
+                self._held_bytes -= held_bytes
+                self._changed.notify_all()
+
+
+#: Names of one stack that wait for their group: what stack.json can lack after a kill, and all that stays in memory.
+_MOST_WAITING = 4096
+_Place = tuple[int, int]
+
+
+class StackRecorder:
+    """Call stacks of forward records, grouped in stack.json by identical stack.
+
+    A stack is recognised by its code objects and their current instructions, so that a loop costs no formatting.
+    Records of one stack form a group when `flush` is called or too many wait: one stack may have several groups.
+    """
+
+    def __init__(self, own_package: str, hidden: tuple[str, ...] = ()) -> None:
+        """Leave out the frames of files below `own_package`, and those whose source line has one of `hidden`."""
+        self._own_package = own_package
+        self._hidden = hidden
+        self._texts: dict[tuple[_Place, ...], str] = {}
+        self._frames: dict[_Place, str | None] = {}
+        # Places are ids of code objects, which stay theirs only while the objects live.
+        self._kept: dict[int, CodeType] = {}
+        self._waiting: dict[str, list[str]] = {}
+        self._waiting_count = 0
+        self._groups = 0
+
+    def capture(self) -> str:
+        """The caller's stack as JSON text, innermost frame first."""
+        places = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            places.append((id(frame.f_code), frame.f_lasti))
+            frame = frame.f_back
+        key = tuple(places)
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = self._written(sys._getframe(1))
+        return text
+
+    def add(self, record: str, stack: str, file: GrowingFile) -> None:
+        """Note that `record` has the captured `stack`; `file` is the stack.json of its step."""
+        self._waiting.setdefault(stack, []).append(record)
+        self._waiting_count += 1
+        if self._waiting_count >= _MOST_WAITING:
+            self.flush(file)
+
+    def flush(self, file: GrowingFile) -> None:
+        """Write the groups that wait. Raises OSError; they are given up then."""
+        waiting, self._waiting, self._waiting_count = self._waiting, {}, 0
+        for stack, names in waiting.items():
+            file.add(f'"{self._groups}": [{json.dumps(names)}, {stack}]')
+            self._groups += 1
+
+    def restart(self) -> None:
+        """Begin another step's file."""
+        self._groups = 0
+
+    def _written(self, innermost: FrameType | None) -> str:
+        texts = []
+        frame = innermost
+        while frame is not None:
+            place = (id(frame.f_code), frame.f_lasti)
+            if place not in self._frames:
+                self._kept[id(frame.f_code)] = frame.f_code
+                self._frames[place] = self._frame_text(frame)
+            if (text := self._frames[place]) is not None:
+                texts.append(text)
+            frame = frame.f_back
+        return json.dumps(texts)
+
+    def _frame_text(self, frame: FrameType) -> str | None:
+        path = frame.f_code.co_filename
+        source = linecache.getline(path, frame.f_lineno).strip()
+        if not source or path.startswith(self._own_package) or any(text in source for text in self._hidden):
+            return None
+        return frame_text(Frame(path, frame.f_lineno, frame.f_code.co_name, source))

@@ -10,8 +10,7 @@ from importlib import import_module
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.not_judged import reason_not_judged
-from pytest_msprobe.apis.random import random_apis
+from pytest_msprobe.apis.topics import random_apis, reason_not_judged
 from pytest_msprobe.commands.mindspore_surface import PublicApi
 from pytest_msprobe.engines.references import find
 from pytest_msprobe.engines.torch_map import MissingInTorch, Refusal, lookup

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.attention_core import Scoring, attend
-from pytest_msprobe.engines.references.attention_masks import IntList, bounds, integers
-from pytest_msprobe.engines.references.flash_attention import copied
+from pytest_msprobe.engines.references.attention import copied
+from pytest_msprobe.engines.references.attention_core import IntList, Scoring, attend, bounds, integers
 from pytest_msprobe.engines.references.fused_precision import fused
 
 _ALL = 9223372036854775807

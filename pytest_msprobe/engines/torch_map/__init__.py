@@ -10,12 +10,12 @@ from pytest_msprobe.engines.torch_map.bindings import (
     Binding,
     CallMapping,
     MissingAttributes,
+    MissingInTorch,
     Refusal,
     lookup,
     missing_attributes,
     names,
 )
-from pytest_msprobe.engines.torch_map.expressions import MissingInTorch
 
 __all__ = [
     "Binding",

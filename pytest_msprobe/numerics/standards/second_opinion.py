@@ -10,14 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
-from pytest_msprobe.numerics.metrics import Metrics
-from pytest_msprobe.numerics.rounding import round_once
-from pytest_msprobe.numerics.standards.constants import LEVELS, SECOND_OPINION, Levels, SecondOpinionConstants
-from pytest_msprobe.numerics.standards.elements import Floats, dtype_name, judge_plain, weigh
-from pytest_msprobe.numerics.standards.output_pair import OutputPair
-from pytest_msprobe.numerics.wording import count_of, limit_above, number
+from pytest_msprobe.numerics.dtypes import round_once
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, count_of, limit_above, number
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Metrics
+from pytest_msprobe.numerics.standards.elementwise import (
+    LEVELS,
+    SECOND_OPINION,
+    Floats,
+    Levels,
+    SecondOpinionConstants,
+    dtype_name,
+    judge_plain,
+    weigh,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,21 @@
-"""How strongly an output answers to rounding errors of its inputs, from benchmark results for perturbed inputs."""
+"""How strongly an output answers to rounding errors of its inputs, from benchmark results for perturbed inputs.
+
+How one output answers to runs of the benchmark that were moved by rounding errors, chunk by chunk.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from pytest_msprobe.numerics.dtypes import FloatFormat
+from pytest_msprobe.numerics.judgement import Perturbed
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 
 Floats = npt.NDArray[np.float64]
 
@@ -177,3 +184,231 @@ def _is_nearly_all(alike: int, changed: int) -> bool:
 def _extreme(choose: Any, changes: Sequence[Floats]) -> Floats:
     found: Floats = changes[0] if len(changes) == 1 else choose(*changes)
     return found
+
+
+#: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
+#: inputs twice, and a quarter for what the probes did not meet.
+_PROBED = 2.25
+
+
+#: So many more results, for inputs or arithmetic that are off.
+Probes = Callable[[int], tuple[npt.NDArray[Any], ...]]
+
+
+class Factors(NamedTuple):
+    """How many answers to one rounding error are forgiven: where several inputs may add up by chance, and where not."""
+
+    several: float
+    single: float
+
+
+class Answers:
+    """The answers of one output to a set of moved runs.
+
+    Attributes:
+        is_known: whether there was any run.
+        format: the format whose reach counts.
+        sensitivity: what they say of the output as a whole.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Perturbed],
+        probes: Probes,
+        reference: npt.NDArray[Any],
+        format_: FloatFormat,
+        *,
+        is_for_all: bool = False,
+    ) -> None:
+        """How the output moved in `runs` (probes are run only when asked).
+
+        Args:
+            runs: results of the moved runs, each in the shape of the output.
+            probes: gives so many more of them, as arrays in the shape of the output.
+            reference: raw result of the benchmark in the shape of the output, float64 or complex128.
+            format_: the format whose reach counts.
+            is_for_all: every device makes this rounding, not only an inexact one.
+        """
+        self._sizes = [run.size for run in runs]
+        self._results = [run.result.reshape(-1) for run in runs]
+        self._ask = probes
+        self._reference = reference.reshape(-1)
+        self.format = format_
+        self._is_for_all = is_for_all
+        self.is_known = bool(runs)
+        self.sensitivity = self._settled(self._reference)
+
+    def near(self) -> Answers:
+        """Answers with nothing forgiven beyond what the runs themselves have shown."""
+        return NearAnswers(self)
+
+    def probed(self, count: int) -> Answers:
+        """Answers with `count` probes; `self` where there are none."""
+        probes = self._ask(count) if self.is_known else ()
+        if not probes:
+            return self
+        return ProbedAnswers(self, probes, self._reference, is_for_all=self._is_for_all)
+
+    def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
+        """Move of each element of a chunk for one rounding error of everything that was moved, shape (n,), float64.
+
+        In the unit of the output. `reference` is the benchmark's chunk in reach of the format, shape (n,), float64 or
+        complex128, whose first element stands at the flat position `start`.
+        """
+        magnitude = magnitude_of(reference)
+        return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """Tolerance of each element of a chunk, shape (n,), float64.
+
+        In the unit of the output, and for what was moved alone: the standard adds the rounding of the output.
+        `start` and `reference` are those of `responses`, whose result for them is `response`.
+        """
+        return (factors.single if self.sensitivity.is_single else factors.several) * response
+
+    def scaling(self, factors: Factors) -> float:
+        """Largest scaling of the output as a whole that is forgiven, relative to 1."""
+        return factors.several * self.sensitivity.slope
+
+    def _settled(self, reference: npt.NDArray[Any]) -> Sensitivity:
+        scatter = Scatter()
+        for start in range(0, reference.size if self.is_known else 0, CHUNK_ELEMENTS):
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            scatter.add(chunk, self.moves(start, chunk))
+        return scatter.settled()
+
+    def moves(self, start: int, reference: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Signed moves of the elements of a chunk in each run, over its size: shape (n,), float64 or complex128.
+
+        In the unit of the output; NaN where nothing is known. `start` and `reference` are those of `responses`.
+        """
+        moves = []
+        with np.errstate(invalid="ignore"):
+            for result, size in zip(self._results, self._sizes):
+                move = (widened(result[start : start + reference.size]) - reference) / size
+                move[~np.isfinite(move)] = math.nan  # a perturbed input that left the domain tells nothing
+                moves.append(move)
+        if len(moves) > 1 and self._sizes[1] < self._sizes[0]:
+            without_jumps(reference, moves, self._sizes[1])
+        return moves
+
+
+class NearAnswers(Answers):
+    """Answers with nothing forgiven beyond what the runs themselves have shown."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+        self.is_known = answers.is_known
+        self.format = answers.format
+        self.sensitivity = answers.sensitivity
+
+    def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
+        """Responses of the answers, which stand for the size of an element's terms: shape (n,), float64."""
+        return self.answers.responses(start, reference)
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """The larger of the two moves of each element, without a floor: shape (n,), float64."""
+        largest = np.zeros(reference.shape)
+        for move in self.answers.moves(start, reference):
+            np.fmax(largest, np.abs(move), out=largest)
+        return np.minimum(largest, response)
+
+    def scaling(self, factors: Factors) -> float:
+        """Largest scaling by a run, relative to 1."""
+        return self.sensitivity.slope
+
+
+class ProbedAnswers(NearAnswers):
+    """Answers with probes that say more closely how far rounding takes each element.
+
+    Two moved runs say little of one element: where their effects cancelled by chance it answers too little, and the
+    allowance for that is too much for all others. The largest move of many probes is neither.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        probes: Sequence[npt.NDArray[Any]],
+        reference: npt.NDArray[Any],
+        *,
+        is_for_all: bool,
+    ) -> None:
+        """Add the answers to `probes` to those to the two runs, which `answers` has.
+
+        With `is_for_all`, an element whose probes are all small by chance gets the typical move instead.
+
+        Args:
+            answers: of the two runs.
+            probes: results of the benchmark in the shape of the output.
+            reference: the benchmark's raw result, flat, float64 or complex128.
+            is_for_all: every device makes this rounding.
+        """
+        super().__init__(answers)
+        self._probes = [probe.reshape(-1) for probe in probes]
+        self._slope = self._largest_slope(reference)
+        self._typical = self._typical_move(reference) if is_for_all else Typical()
+
+    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
+        """`_PROBED` times the largest move of each element by a probe, shape (n,), float64."""
+        largest = self._largest_move(start, reference)
+        wide = self.answers.forgiven(start, reference, response, factors)
+        forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
+        # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
+        return np.where((wide == 0) | np.isinf(largest), wide, forgiven)
+
+    def _largest_move(self, start: int, reference: npt.NDArray[Any]) -> Floats:
+        largest = np.full(reference.shape, -np.inf)
+        for probe in self._probes:
+            np.fmax(largest, np.abs(self._probe_move(probe, start, reference)), out=largest)
+        return largest
+
+    def _typical_move(self, reference: npt.NDArray[Any]) -> Typical:
+        typicals = Typicals()
+        for start in range(0, reference.size, CHUNK_ELEMENTS):
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            typicals.add(magnitude_of(chunk), self._largest_move(start, chunk))
+        return typicals.settled()
+
+    def scaling(self, factors: Factors) -> float:
+        """`_PROBED` times the largest scaling by a probe, relative to 1."""
+        return _PROBED * self._slope
+
+    def _largest_slope(self, reference: npt.NDArray[Any]) -> float:
+        squares, projections = 0.0, [0.0] * len(self._probes)
+        for start in range(0, reference.size, CHUNK_ELEMENTS):
+            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
+            settled = np.where(np.isfinite(chunk), chunk, 0)
+            squares += float(np.vdot(settled, settled).real)
+            for number, probe in enumerate(self._probes):
+                move = self._probe_move(probe, start, chunk)
+                projections[number] += float(np.vdot(settled, np.where(np.isfinite(move), move, 0)).real)
+        return max(map(abs, projections)) / squares if squares else 0.0
+
+    def _probe_move(self, probe: npt.NDArray[Any], start: int, reference: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(invalid="ignore"):
+            move: npt.NDArray[Any] = widened(probe[start : start + reference.size]) - reference
+        move[~np.isfinite(move)] = math.nan
+        return move
+
+
+def widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values in float64 or complex128, in the shape of `array`, which it may be itself."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
+
+
+def in_reach(array: npt.NDArray[Any], format_: FloatFormat) -> npt.NDArray[Any]:
+    """Values clipped to one spacing beyond the largest of `format_`, in the shape and dtype of `array`.
+
+    A finite result at the end of the range and Inf are then neighbours. Complex values are left as they are.
+    """
+    if array.dtype.kind == "c":
+        return array
+    limit = format_.largest + format_.largest_spacing
+    return np.clip(array, -limit, limit)
+
+
+def magnitude_of(reference: npt.NDArray[Any]) -> Floats:
+    """|b| of each element, float64, in the shape of `reference` (float64 or complex128); 0 where it is NaN."""
+    magnitude: Floats = np.abs(reference)
+    magnitude[np.isnan(magnitude)] = 0
+    return magnitude

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_msprobe.suites.comparison.entry_points import compare, compare_distributed
+    from pytest_msprobe.suites.comparison.scripts import compare, compare_distributed
 
 __all__ = ["compare", "compare_distributed"]
 
@@ -17,6 +17,6 @@ __all__ = ["compare", "compare_distributed"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_msprobe.suites.comparison import entry_points
+    from pytest_msprobe.suites.comparison import scripts as entry_points
 
     return getattr(entry_points, name)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from msprobe_collector.dump_format.operation import GRADIENTS, Operation
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.verdicts import Verdict, VerdictRow
 
 #: The property of a row that says it, and the key of what a row must say for it.

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics import Element, Kind, Metrics, kind_of, measure
-from pytest_msprobe.numerics.cosine import CosineSums
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, structural_mismatch
-from pytest_msprobe.numerics.metrics import unravelled
-from pytest_msprobe.numerics.tally import settle_nonfinite
+from pytest_msprobe.numerics.measurement import (
+    CHUNK_ELEMENTS,
+    CosineSums,
+    settle_nonfinite,
+    structural_mismatch,
+    unravelled,
+)
 
 #: Relative errors whose shares tables list.
 _SHARE_BOUNDS = (0.001, 0.005)

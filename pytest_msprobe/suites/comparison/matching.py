@@ -3,17 +3,172 @@
 Call numbers identify no call: one call more on one side shifts all that follow. So an API whose calls agree in number
 and shapes on both sides is paired call by call; every other one by aligning both sequences of operations, first with
 shapes and parent Cells, then by name alone. A backward goes where its forward went.
+
+Two sequences aligned: which elements are the same ones, although some were added or left out in between.
+
+Myers, "An O(ND) difference algorithm and its variations" (1986): fast when few elements differ, and never crossing.
+
+What an operation is called on both sides: operations of equal names may be the same one.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from msprobe_collector.dump_format.operation import Operation
-from pytest_msprobe.suites.comparison.alignment import align
-from pytest_msprobe.suites.comparison.naming import Name, Naming, bare_name
-from pytest_msprobe.suites.comparison.side import Side
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.apis import facts
+from pytest_msprobe.apis.fact_table import plain_name
+from pytest_msprobe.suites.comparison.sides import Side
+
+#: From this many additions and omissions on, a shortest script is not worth its time; see `align`.
+_MOST_DIFFERENCES = 2000
+
+
+def align(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Index pairs of equal elements, ascending on both sides: a longest common subsequence.
+
+    Where more than 2,000 elements differ, a common subsequence that need not be the longest.
+    """
+    known_left, known_right = set(left), set(right)
+    kept_left = [index for index, token in enumerate(left) if token in known_right]
+    kept_right = [index for index, token in enumerate(right) if token in known_left]
+    found = _align([left[index] for index in kept_left], [right[index] for index in kept_right])
+    return [(kept_left[i], kept_right[j]) for i, j in found]
+
+
+def _align(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    start = 0
+    shortest = min(len(left), len(right))
+    while start < shortest and left[start] == right[start]:
+        start += 1
+    end = 0
+    while end < shortest - start and left[-1 - end] == right[-1 - end]:
+        end += 1
+    middle_left, middle_right = left[start : len(left) - end], right[start : len(right) - end]
+    middle = _shortest_script(middle_left, middle_right)
+    if middle is None:
+        middle = _nearest_next(middle_left, middle_right)
+    pairs = [(index, index) for index in range(start)]
+    pairs += [(i + start, j + start) for i, j in middle]
+    return pairs + [(len(left) - k, len(right) - k) for k in range(end, 0, -1)]
+
+
+def _shortest_script(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]] | None:
+    """The matches of a shortest edit script, or None when it is too long."""
+    most = len(left) + len(right)
+    reach = array("q", [0]) * (2 * min(most, _MOST_DIFFERENCES) + 3)
+    offset = len(reach) // 2
+    history: list[array[int]] = []
+    for cost in range(min(most, _MOST_DIFFERENCES) + 1):
+        history.append(reach[offset - cost - 1 : offset + cost + 2])
+        for diagonal in range(-cost, cost + 1, 2):
+            below, above = reach[offset + diagonal + 1], reach[offset + diagonal - 1]
+            x = below if diagonal == -cost or (diagonal != cost and above < below) else above + 1
+            y = x - diagonal
+            while x < len(left) and y < len(right) and left[x] == right[y]:
+                x += 1
+                y += 1
+            reach[offset + diagonal] = x
+            if x >= len(left) and y >= len(right):
+                return _matches(history, len(left), len(right))
+    return None
+
+
+def _matches(history: list[array[int]], x: int, y: int) -> list[tuple[int, int]]:
+    found = []
+    for cost in range(len(history) - 1, -1, -1):
+        reach = history[cost]  # diagonals -cost-1 .. cost+1, as they were before this step
+        diagonal = x - y
+        below, above = reach[diagonal + cost + 2], reach[diagonal + cost]
+        came_down = diagonal == -cost or (diagonal != cost and above < below)
+        before = 0 if cost == 0 else (below if came_down else above + 1)
+        while x > max(before, 0) and y > 0 and x > before:
+            x -= 1
+            y -= 1
+            found.append((x, y))
+        if cost:
+            x, y = (below, below - diagonal - 1) if came_down else (above, above - diagonal + 1)
+    return found[::-1]
+
+
+def _nearest_next(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Greedy: each element takes its first equal behind the match before, unless that would skip over most of them."""
+    places: dict[Hashable, list[int]] = {}
+    for index in range(len(right) - 1, -1, -1):
+        places.setdefault(right[index], []).append(index)
+    found, last = [], -1
+    for index, token in enumerate(left):
+        waiting = places.get(token, [])
+        while waiting and waiting[-1] <= last:
+            waiting.pop()
+        if waiting and waiting[-1] - last <= 1 + 4 * (len(right) - last) // max(1, len(left) - index):
+            last = waiting.pop()
+            found.append((index, last))
+    return found
+
+
+Name = Callable[[Operation], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How operations are named for matching.
+
+    Attributes:
+        target, golden: name of an operation of that side; equal names mean the same.
+        is_translated: whether names cross frameworks, so that parameters do too.
+    """
+
+    target: Name
+    golden: Name
+    is_translated: bool = False
+
+
+def own_name(operation: Operation) -> str:
+    """The name in the dump, without call number."""
+    return f"{operation.name}:{GRADIENTS}" if operation.phase == GRADIENTS else operation.name
+
+
+def bare_name(operation: Operation) -> str:
+    """The callable's own name in the one spelling for both frameworks; for a Cell, its path without its class."""
+    if operation.is_cell:
+        path = operation.name.partition(".")[2].rpartition(".")[0]
+        return f"Cell.{path}:{GRADIENTS}" if operation.phase == GRADIENTS else f"Cell.{path}"
+    return canonical_operation(operation.bare, operation.name.partition(".")[0])
+
+
+SAME_NAMES = Naming(own_name, own_name)
+ACROSS_FRAMEWORKS = Naming(bare_name, bare_name, is_translated=True)
+
+
+@cache
+def canonical_operation(bare: str, api_type: str = "") -> str:
+    """`linear` for `Dense`, `dense` and `linear`: one word for an API in both frameworks.
+
+    `api_type` is that of its record names, where the word depends on it.
+    """
+    known = facts("operation_names").find(api_type, bare)
+    return known.text if known else plain_name(bare)
+
+
+@cache
+def tensor_order(name: str, framework: str) -> tuple[int, ...]:
+    """Where PyTorch has the tensors among the arguments of the operation `name` (`Functional.gather`), in its order.
+
+    () where the order is PyTorch's, as far as is known.
+    """
+    known = facts("tensor_order").find(name.partition(".")[0], name.rpartition(".")[2], framework)
+    return tuple(int(place) for place in known.text.split()) if known else ()
+
+
+@cache
+def canonical_parameter(name: str) -> str:
+    """`weight` for `gamma`: one word for a parameter in both frameworks."""
+    known = facts("parameter_names").word(name)
+    return known.text if known else plain_name(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.suites import option_values
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import BENCH, BENCH_PYTHON, DATA_DIR, GOLDEN, MAX_MEMORY
+from pytest_msprobe.suites import options as option_values
+from pytest_msprobe.suites.options import BENCH, BENCH_PYTHON, DATA_DIR, GOLDEN, MAX_MEMORY, Option
 
 #: Differences that a user may declare to be expected.
 #: `bits`: fingerprints differ and the statistics agree within their limits.

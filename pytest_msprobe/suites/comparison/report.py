@@ -1,24 +1,483 @@
-"""Tables, advice and findings of a comparison, on the one process that writes."""
+"""Tables, advice and findings of a comparison, on the one process that writes.
+
+What finished rows of a comparison amount to.
+
+What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
+
+The advisor file: the first suspect and what to look at next, in the three lines that users know.
+
+Why two dumps have no operation in common.
+
+Where two runs diverge: the first operation that differs, and those that introduce a difference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.values import shortened, shown, shown_lines
 from pytest_msprobe.suites.comparison.cells import CellDifferences
-from pytest_msprobe.suites.comparison.divergence import RecordSummary
-from pytest_msprobe.suites.comparison.output import ComparisonOutput
-from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_steps
-from pytest_msprobe.suites.comparison.row_summary import divergence_lines
-from pytest_msprobe.suites.contract import SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import file_id
+from pytest_msprobe.suites.comparison.noise import BASES, Growth, growth_of
+from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.sides import Side, table_stem
+from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
+from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+    from pytest_msprobe.suites.comparison.accounting.faults import Causes
     from pytest_msprobe.suites.comparison.accounting.flow import Step
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
+
+_MOST_KINDS = 3
+_MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
+
+
+def why_unmatched(comparison: DumpComparison) -> str:
+    """The likely reason why no operation matched, on one line, with what to do."""
+    target, golden = comparison.target, comparison.golden
+    kinds = _kinds(target), _kinds(golden)
+    if not kinds[0] & kinds[1]:
+        return (
+            f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
+            f"{_listed(kinds[1])}; dump both at one level"
+        )
+    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
+    if target.framework != golden.framework:
+        return (
+            f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
+            f"({names}); see {_MAPPINGS}"
+        )
+    if comparison.is_mapped:
+        return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
+    return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
+
+
+def _kinds(side: Side) -> set[str]:
+    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
+
+
+def _listed(kinds: set[str]) -> str:
+    return " and ".join(sorted(kinds)) or "nothing"
+
+
+def _names(side: Side) -> str:
+    names = list(dict.fromkeys(shortened(operation.name) for operation in side.operations))
+    more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
+    return ", ".join(names[:_MOST_KINDS]) + more
+
+
+_MOST_NAMED = 10
+_NONE: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSummary:
+    """What the report needs of one operation; small, because one is kept for each that differs.
+
+    Attributes:
+        record: name in the dump that holds it.
+        order: place in the order of execution.
+        held_by: `both`, `target` or `golden`.
+        status: verdict on the operation.
+        values: number of its values by state.
+        first: name of the first value that differs, "" when none does.
+        reason: what differs there.
+        is_input: whether that value went into the operation.
+        row: which of its values that is.
+        is_origin: whether its inputs agree and its outputs do not.
+        first_bits: name of the first value whose checksum or fingerprint differs, "" when none does.
+        distance, growth: of its outputs, see `growth`.
+        tolerances: number of its values by the basis of their tolerance, where a noise run was given.
+    """
+
+    record: str
+    order: int
+    held_by: str
+    status: str
+    values: dict[str, int]
+    first: str = ""
+    reason: str = ""
+    is_input: bool = False
+    row: int = 0
+    is_origin: bool = False
+    first_bits: str = ""
+    distance: float = 0.0
+    growth: float = 0.0
+    tolerances: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, verdict: OperationComparison) -> RecordSummary:
+        """The summary of a verdict."""
+        first = verdict.first_error
+        values: Counter[str] = Counter(
+            value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
+        )
+        if verdict.fault:
+            values["skip" if verdict.is_skipped else "unreadable"] += 1
+        distance, growth = growth_of(verdict.values)
+        tolerances: dict[str, int] = {}
+        for value in verdict.values:
+            if value.tolerance is not None:
+                tolerances[value.tolerance.basis] = tolerances.get(value.tolerance.basis, 0) + 1
+        return cls(
+            record=verdict.operation.record,
+            order=verdict.order,
+            held_by=verdict.held_by,
+            status=verdict.status,
+            values=dict(values),
+            first=first.name if first is not None else "",
+            reason=first.message if first is not None else "",
+            is_input=first is not None and not first.is_output,
+            row=verdict.values.index(first) if first is not None else 0,
+            is_origin=verdict.is_origin,
+            first_bits=next(
+                (value.name for value in verdict.values if value.distance != 0 and value.differs_in_bits), ""
+            ),
+            distance=distance,
+            growth=growth,
+            tolerances=tolerances,
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The summary in builtin types, which is all that may cross a process."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> RecordSummary:
+        """The inverse of `to_wire`."""
+        return msgspec.convert(wire, cls)
+
+
+@dataclass(slots=True)
+class Divergence:
+    """Counts and findings over the operations of one dump, taken in any order.
+
+    Attributes:
+        values: values by state.
+        operations: operations by who holds them.
+        verdicts: operations by verdict.
+        why_unmatched: what is said when no operation matched.
+    """
+
+    values: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    why_unmatched: str = "no operation matched"
+    _differing: list[RecordSummary] = field(default_factory=list)
+    _golden_only: list[str] = field(default_factory=list)
+    _growth: Growth = field(default_factory=Growth)
+    _tolerances: Counter[str] = field(default_factory=Counter)
+    _first_bits: tuple[int, str] | None = None
+
+    def add(self, summary: RecordSummary) -> None:
+        """Count one operation."""
+        self.values.update(summary.values)
+        self.operations[summary.held_by] += 1
+        self.verdicts[summary.status] += 1
+        self._growth.add(summary.order, summary.record, summary.distance, summary.growth)
+        self._tolerances.update(summary.tolerances)
+        if summary.first_bits:
+            bits = (summary.order, summary.first_bits)
+            self._first_bits = min(self._first_bits or bits, bits)
+        if summary.first:
+            # One is kept for each operation that differs: without what has been added up.
+            self._differing.append(replace(summary, distance=0.0, growth=0.0, first_bits="", tolerances=_NONE))
+        if summary.held_by == "golden":
+            self._golden_only.append(summary.record)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that either dump holds was compared."""
+        return not (
+            self.operations["target"] or self.operations["golden"] or self.values["unmatched"] or self.unreadable
+        )
+
+    @property
+    def is_unmatched(self) -> bool:
+        """Whether there were operations, and none had a partner."""
+        return bool(self.verdicts) and not self.operations["both"]
+
+    @property
+    def unreadable(self) -> int:
+        """How many values or operations could not be read."""
+        return self.values["unreadable"]
+
+    @property
+    def first(self) -> RecordSummary | None:
+        """The first operation in the order of execution that has a value that differs."""
+        return min(self._differing, key=lambda summary: summary.order, default=None)
+
+    @property
+    def origins(self) -> list[RecordSummary]:
+        """Operations that introduce a difference, in order.
+
+        A backward also takes what its forward kept, so it is none when its forward differs; gradients of parameters
+        have no recorded inputs; a Cell is none when an operation inside it differs, or was recorded at all beside it.
+        """
+        differing = sorted(self._differing, key=lambda summary: summary.order)
+        operations = [Operation.of(summary.record, summary.order) for summary in differing]
+        forwards = {operation.call for operation in operations if operation.phase == "forward"}
+        has_calls = any(not operation.is_cell for operation in operations)
+        cells = [operation.name.rpartition(".")[0] for operation in operations if operation.is_cell]
+        found = []
+        for summary, operation in zip(differing, operations):
+            if not summary.is_origin or operation.phase == GRADIENTS:
+                continue
+            if operation.phase == "backward" and operation.call in forwards:
+                continue
+            path = operation.name.rpartition(".")[0]
+            if operation.is_cell and (has_calls or any(cell.startswith(f"{path}.") for cell in cells)):
+                continue
+            found.append(summary)
+        return found
+
+    def lines(self) -> Iterator[str]:
+        """The findings, most important first."""
+        yield from self._first_lines()
+        if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
+            yield f"first differing bits: {self._first_bits[1]}"
+        yield from self._growth.lines()
+        counts = self.operations
+        yield (
+            f"{counts['both']} operations matched, {counts['target']} only in the target, "
+            f"{counts['golden']} only in the golden dump"
+        )
+        if self._golden_only:
+            shown = ", ".join(self._golden_only[:_MOST_NAMED])
+            more = len(self._golden_only) - _MOST_NAMED
+            yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
+        states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
+        found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
+        yield f"values: {found or 'none'}"
+        if self._tolerances:
+            bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
+            yield f"tolerances: {', '.join(bases)}"
+
+    def _first_lines(self) -> Iterator[str]:
+        first = self.first
+        if first is None:
+            if not self.verdicts:
+                yield "no operation was compared"
+            elif not self.operations["both"]:
+                yield self.why_unmatched
+            elif not self.values["pass"] + self.values["warning"]:
+                yield "no value was compared"
+            elif self.unreadable:
+                yield f"no divergence among the values that were compared; {self.unreadable} could not be"
+            else:
+                yield "no divergence: every value that was compared agrees"
+            return
+        yield f"first divergence: {first.first}: {first.reason}"
+        origins = self.origins
+        if first.is_input:
+            yield "  no operation before it differs: it came from outside the dump, like a parameter or a batch"
+        elif any(origin.record == first.record for origin in origins):
+            yield "  its inputs agree: the difference arises in this operation"
+        if origins:
+            names = ", ".join(origin.record for origin in origins[:_MOST_NAMED])
+            more = f" and {len(origins) - _MOST_NAMED} more" if len(origins) > _MOST_NAMED else ""
+            yield f"inputs agree, outputs do not: {names}{more}"
+
+
+class ComparisonSummary(RowSummary):
+    """The divergence of each target dump; where differences were accounted for, what is at fault."""
+
+    def __init__(self) -> None:
+        self._divergences: dict[str, Divergence] = {}
+        self._steps: dict[str, list[Step]] = {}
+        self._sources: dict[tuple[str, str], str] = {}
+        self._cells: dict[str, CellDifferences] = {}
+        self._causes: dict[str, Causes] = {}
+
+    def add(self, row: VerdictRow) -> None:
+        """Count one operation."""
+        if row.attachment is None:
+            return
+        summary = RecordSummary.from_wire(row.attachment["summary"])
+        self._divergences.setdefault(row.dump, Divergence()).add(summary)
+        self._cells.setdefault(row.dump, CellDifferences()).add(row)
+        if "account" in row.attachment:
+            from pytest_msprobe.suites.comparison.accounting.flow import Step
+
+            step = Step.of(row)
+            assert step is not None
+            self._steps.setdefault(row.dump, []).append(step)
+            self._sources[row.dump, summary.record] = row.place.source if row.place is not None else ""
+
+    def lines(self) -> Iterator[str]:
+        """What is at fault, and the first divergence of each dump."""
+        for dump, steps in self._steps.items():
+            name = f"{dump}: " if len(self._steps) > 1 else ""
+            yield from (f"{name}{line}" for line in self._fault_lines(dump, steps))
+        yield from divergence_lines(self._divergences, {dump: cells.line() for dump, cells in self._cells.items()})
+
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """What the calls of other shards say of the Cells around them."""
+        return {
+            (dump, *key): level
+            for dump, cells in self._cells.items()
+            for key, level in self._changed(dump, cells).items()
+        }
+
+    def _changed(self, dump: str, cells: CellDifferences) -> dict[tuple[str, str], str]:
+        causes = self._causes.get(dump)
+        return cells.changed(causes.origins() if causes is not None else (), only_born=True)
+
+    def _fault_lines(self, dump: str, steps: list[Step]) -> Iterator[str]:
+        """What the rows alone tell of faults: sums of gradients cannot be made again without the tensors."""
+        from pytest_msprobe.suites.comparison.accounting import diagnosis as observed_text
+        from pytest_msprobe.suites.comparison.accounting.diagnosis import is_suspect
+        from pytest_msprobe.suites.comparison.accounting.faults import Causes
+        from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+
+        steps.sort(key=lambda step: step.operation.index)
+        self._causes[dump] = causes = Causes(DataFlow(steps), lambda *_: False)
+        faults = [fault for fault in causes.find() if not fault.after]
+        basis = observed_text.basis_of(steps)
+        leads = ("at fault", "also at fault")
+        if basis != "tensors" and faults:
+            leads = observed_text.lead_of(basis), "also"
+        for number, fault in enumerate(faults[:_MOST_NAMED]):
+            record = next(iter(fault.records), fault.step.record)
+            source = self._sources.get((dump, record), "").partition(", in ")[0]
+            where = f", called from {source}" if source else ""
+            inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
+            inherit = observed_text.REACHED.get(basis, "operations inherit it")
+            reach = f"; {len(fault.reached)} {inherit}" if fault.reached else ""
+            yield f"{leads[number > 0]}: {record}{inside}: {fault.sentence.rstrip('.')}{where}{reach}."
+        if len(faults) > _MOST_NAMED:
+            yield f"and {len(faults) - _MOST_NAMED} more"
+        if not faults and basis != "tensors":
+            yield observed_text.without_fault(steps, basis)
+        elif not faults and (causes.unlinked or any(map(is_suspect, steps))):
+            yield "no operation is found to be wrong, but not every difference is accounted for"
+        elif not faults and any(key.differs for step in steps for key in step.account.keys):
+            yield "no operation is found to be wrong on either side: all that was accounted for is rounding"
+        elif not faults:
+            yield "every tensor that was compared is equal, bit by bit"
+
+
+def divergence_lines(divergences: Mapping[str, Divergence], cells: Mapping[str, str]) -> Iterator[str]:
+    """The findings on dumps by their names, which stand above them where there are several; `cells` on their Cells."""
+    for name, divergence in divergences.items():
+        if len(divergences) > 1:
+            yield f"{name}:"
+        lines = filter(None, [*divergence.lines(), cells.get(name, "")])
+        yield from (f"  {line}" if len(divergences) > 1 else line for line in lines)
+
+
+#: APIs whose kernels may sum in any order unless determinism is asked for.
+_UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
+
+_ADVICE = {
+    "forward input": "The value differs before any recorded operation does. Check what produces it: parameters, the "
+    "batch, an operation outside of what was dumped, a tensor changed in place, memory overwritten by another stream.",
+    "forward output": "The inputs of this operation agree and its output does not. Run the pre-check on this dump: "
+    "pytest --msprobe-dump=<target dump.json> -k <name of the call>.",
+    "backward input": "A gradient differs where it enters. Check the forward of the operations behind it and the loss.",
+    "backward output": "The gradient that enters agrees and the one that leaves does not. Run the pre-check on the "
+    "backward of this call.",
+}
+_BATCH_NORM = " For batch_norm also compare the running mean and variance and the momentum of both sides."
+_DETERMINISM = " This API may sum in any order: dump both sides again with seed_all(mode=True)."
+_NOTHING = "Everything that was compared agrees."
+
+
+def advice(divergence: Divergence, line: int) -> str:
+    """The content of the advisor file of one comparison; `line` of the table is where the first suspect stands."""
+    first = divergence.first
+    if first is None:
+        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {_NOTHING}\n"
+    operation = Operation.of(first.record, first.order)
+    phase = "backward" if operation.phase != "forward" else "forward"
+    text = _ADVICE[f"{phase} {'input' if first.is_input else 'output'}"]
+    name = operation.name.lower()
+    if "batch_norm" in name and first.is_input:
+        text += _BATCH_NORM
+    if not first.is_input and any(api in name for api in _UNORDERED):
+        text += _DETERMINISM
+    return f"Line: {line}\nSuspect Nodes: {shown(first.first)}\nExpert Advice: {text}\n"
+
+
+class ComparisonOutput:
+    """Collects rows and summaries of one target dump.
+
+    Attributes:
+        divergence: counts and findings so far.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._rows = RowStore()
+        self.divergence = Divergence()
+
+    def add(self, summary: RecordSummary, rows: list[list[Any]]) -> None:
+        """Take one operation."""
+        self.divergence.add(summary)
+        self._rows.add(summary.order, summary.record, rows)
+
+    def write(
+        self,
+        folder: Path,
+        comparison: DumpComparison,
+        settings: ComparisonSettings,
+        *,
+        targets: Sequence[Path],
+        with_advice: bool = True,
+    ) -> list[Path]:
+        """Write table and advice into `folder`; their paths. `targets` are all target dumps of the run.
+
+        Raises:
+            OSError: a file cannot be written.
+            ImportError: a workbook was asked for and cannot be made; all else is written.
+        """
+        if self.divergence.is_unmatched:
+            self.divergence.why_unmatched = why_unmatched(comparison)
+        several_steps = len({Slot.of(target).step for target in targets}) > 1
+        stem = table_stem(self._target, several_steps=several_steps)
+        table = TableFiles(folder, stem, comparison.mode, settings.result_column)
+
+        def stack_of(record: str) -> str:
+            frames = comparison.target.stacks.frames(record)
+            return json.dumps([str(frame) for frame in frames], ensure_ascii=False) if frames else ""
+
+        paths = table.write_csv(self._rows, stack_of)
+        if with_advice:
+            paths.append(self._write_advice(paths[0], stem))
+        if settings.xlsx:
+            try:
+                paths.append(table.write_xlsx(self._rows, stack_of, beside=paths[0]))
+            except ImportError:
+                raise ImportError(NO_XLSXWRITER) from None
+        return paths
+
+    def close(self) -> None:
+        """Let go of the temporary file."""
+        self._rows.close()
+
+    def _write_advice(self, table: Path, stem: str) -> Path:
+        first = self.divergence.first
+        line = self._rows.line_of(first.order, first.row) if first is not None else 0
+        suffix = stem.partition("compare_result")[2]
+        path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(shown_lines(advice(self.divergence, line)))
+        return path
 
 
 class ComparisonReport(SuiteReport):
@@ -87,8 +546,7 @@ class ComparisonReport(SuiteReport):
     def _diagnose(self) -> None:
         if not self._steps:
             return
-        from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
-        from pytest_msprobe.suites.comparison.accounting.diagnosis_file import write_diagnosis
+        from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis, write_diagnosis
 
         for target, steps in self._steps.items():
             comparison = self._suite.comparison(target)

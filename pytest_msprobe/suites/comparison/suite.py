@@ -10,30 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
-from msprobe_collector.dump_format.operation import Operation
-from pytest_msprobe.cases.cost import estimate_cost
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import parse_device
-from pytest_msprobe.installing import is_installed
 from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
-from pytest_msprobe.suites.comparison.divergence import RecordSummary
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
-from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps
-from pytest_msprobe.suites.comparison.mapping_files import MappingError
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison, Side
+from pytest_msprobe.suites.comparison.mapping import MappingError
+from pytest_msprobe.suites.comparison.operations import DumpComparison, HeldBy, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
-from pytest_msprobe.suites.comparison.report import ComparisonReport
-from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
+from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
+from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.verdict_row import SHARES, explanation, output_rows, pictured
-from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import file_id
-from pytest_msprobe.suites.operation_groups import Operations, api_of, group_operations
-from pytest_msprobe.suites.places import cells_of, place_in
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    cells_of,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
+from pytest_msprobe.support import is_installed
 from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 if TYPE_CHECKING:
-    from pytest_msprobe.evidence.error_picture import ErrorPictures
+    from pytest_msprobe.evidence.pictures import ErrorPictures
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
@@ -126,7 +130,7 @@ class ComparisonSuite(Suite):
         """Drawer of where outputs are off; None where nobody would see the pictures. Imports NumPy."""
         if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
             return None
-        from pytest_msprobe.evidence.error_picture import ErrorPictures
+        from pytest_msprobe.evidence.pictures import ErrorPictures
 
         return ErrorPictures()
 
@@ -134,7 +138,7 @@ class ComparisonSuite(Suite):
         verdict = self._by_distance(comparison, found)
         if not self.accounts(comparison):
             return with_cell(self._observed(comparison, found, verdict), cell_facts(found))
-        from pytest_msprobe.suites.comparison.accounting.verdict import accounted
+        from pytest_msprobe.suites.comparison.verdict_row import accounted
 
         account, passes = self._accountant(record.file).account(found), self.settings.inherited == "pass"
         verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
@@ -200,7 +204,7 @@ class ComparisonSuite(Suite):
         comparison = self.comparison(record.file)
         operation = _operation(record)
         partner = comparison.matching.partners.get(operation.record)
-        held_by: Side = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
+        held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
         order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
         found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
         return self._attachment(comparison, found)

@@ -1,20 +1,130 @@
-"""Judging the gradients of a run: one at a time, each from files that are read when they are needed."""
+"""Judging the gradients of a run: one at a time, each from files that are read when they are needed.
+
+The running mean of each gradient's norm, and when a norm leaves it.
+
+When two runs diverge: the rule on how the similarity of a parameter's signs goes from step to step.
+
+The existing tool publishes it as found by experience: a problem is a first similarity below 0.97, or one more than 0.03
+below that of the step before.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.gradients.norm_history import NormHistory, judge_norm
+from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreement, compare_signs
 from pytest_msprobe.suites.gradients.options import GradientSettings
-from pytest_msprobe.suites.gradients.result import GradientResult
-from pytest_msprobe.suites.gradients.run import GradientRun, RunPair
-from pytest_msprobe.suites.gradients.signs import SignAgreement, compare_signs
-from pytest_msprobe.suites.gradients.similarity_rule import EarlierStep, judge_similarity
-from pytest_msprobe.suites.gradients.step_summary import GradientRow, StepSummary, read_summary
+from pytest_msprobe.suites.gradients.run import GradientRow, GradientRun, RunPair, StepSummary, read_summary
+
+#: The weight of a new norm in the mean of many, as in the AnomalyTurbulence rule of the existing tool's monitor.
+_LEAST_WEIGHT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMean:
+    """The mean of the norms so far: of all up to 100, then exponential, `0.99 mean + 0.01 norm`.
+
+    The existing tool weighs the first norm with 0.99 from the start, so that it decides over the first hundred steps.
+    Only norms above 0 and finite count: one NaN would stay for good, and zeros before training begins give no scale.
+    """
+
+    mean: float = 0.0
+    count: int = 0
+
+    def with_norm(self, norm: float) -> RunningMean:
+        """The mean after one more step."""
+        if not (math.isfinite(norm) and norm > 0):
+            return self
+        weight = max(1 / (self.count + 1), _LEAST_WEIGHT)
+        return RunningMean(self.mean + weight * (norm - self.mean), self.count + 1)
+
+
+class NormHistory:
+    """The means of one rank before each of its steps. Reads each summary once when steps are asked for in order."""
+
+    def __init__(self, steps: Sequence[int], summary: Callable[[int], StepSummary | None]) -> None:
+        """Start a history over `steps`; `summary` gives that of a step, None when it cannot be read."""
+        self._steps = steps
+        self._summary = summary
+        self._read = 0
+        self._means: dict[str, RunningMean] = {}
+        self._before: dict[tuple[int, str], RunningMean] = {}
+
+    def before(self, step: int, name: str) -> RunningMean:
+        """The mean of the norms of the parameter `name` over the steps before `step`."""
+        while self._read < len(self._steps) and self._steps[self._read] <= step:
+            self._take(self._steps[self._read])
+            self._read += 1
+        return self._before.get((step, name), RunningMean())
+
+    def _take(self, step: int) -> None:
+        summary = self._summary(step)
+        for name, row in summary.rows.items() if summary is not None else ():
+            before = self._means.get(name, RunningMean())
+            self._before[step, name] = before
+            self._means[name] = before if row.fault else before.with_norm(row.norm)
+
+
+def judge_norm(
+    norm: float, before: RunningMean, settings: GradientSettings
+) -> tuple[Literal["", "turbulence", "collapse"], str]:
+    """(kind, what is wrong) for a finite norm; two empty texts when nothing is, or too few steps are known."""
+    if before.count < settings.warmup:
+        return "", ""
+    known = f"the mean {before.mean:.4g} of {before.count} steps before"
+    if norm > before.mean * (1 + settings.turbulence):
+        return "turbulence", f"norm {norm:.4g} is {norm / before.mean:.3g} times {known}"
+    if settings.collapse is not None and norm < before.mean * settings.collapse:
+        return "collapse", f"norm {norm:.4g} is {norm / before.mean:.3g} times {known}"
+    return "", ""
+
+
+#: 0.98 - 0.95 is more than 0.03 in floating point.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStep:
+    """A parameter's similarity at a step before."""
+
+    step: int
+    similarity: float
+
+
+def judge_similarity(
+    similarity: float, earlier: Callable[[], Iterable[EarlierStep]], settings: GradientSettings
+) -> tuple[str, str]:
+    """(what is wrong, "" when nothing is; how it compares with before) for one parameter at one step.
+
+    `earlier` gives the steps before that could be compared, the latest first, and is read only as far as needed.
+    """
+    steps = iter(earlier())
+    before = next(steps, None)
+    if before is None:
+        low = similarity < settings.first - _ROUNDING
+        return (
+            f"similarity {similarity:.4f} at the first step is below {settings.first:g}" if low else "",
+            "first step",
+        )
+    change = f"{similarity - before.similarity:+.4f} since step {before.step}"
+    if before.similarity - similarity > settings.drop + _ROUNDING:
+        fall = f"similarity {similarity:.4f} is {before.similarity - similarity:.4f} below that of step {before.step}"
+        return f"{fall}; it may fall by {settings.drop:g}", change
+    if settings.drift is not None:
+        best = max((before, *steps), key=lambda entry: entry.similarity)
+        if best.similarity - similarity > settings.drift + _ROUNDING:
+            fall = (
+                f"similarity {similarity:.4f} is {best.similarity - similarity:.4f} below the best, of step {best.step}"
+            )
+            return f"{fall}; it may drift by {settings.drift:g}", change
+    return "", change
+
 
 #: Summaries in memory: of both runs, for the step that is judged and the one before.
 _KEPT_SUMMARIES = 4

@@ -1,14 +1,123 @@
-"""What the verdicts of a run amount to: the first problem step, and what to do there."""
+"""How far two gradients have the same signs. Files are read without trusting them; large ones are mapped.
+
+What is found about one gradient.
+
+What finished rows on gradients amount to.
+
+What the verdicts of a run amount to: the first problem step, and what to do there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from pytest_msprobe.suites.gradients.result import GradientResult
-from pytest_msprobe.suites.gradients.run import number_ranges
-from pytest_msprobe.suites.gradients.signs import SignAgreement
+import msgspec
+
+from msprobe_collector.dump_format import Place, TensorFolder, TensorValue, find_dtype
+from pytest_msprobe.suites.contract import RowSummary
+from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
+from pytest_msprobe.verdicts import Status, VerdictRow
+
+#: Elements compared at a time: the only temporary, whatever the size of the gradient.
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SignAgreement:
+    """Elements of two gradients that are above 0 in both, or in neither, and elements in all."""
+
+    agreeing: int
+    size: int
+
+    @property
+    def similarity(self) -> float:
+        """Share of the elements that agree; 0 where there are none, as in the existing tool."""
+        return self.agreeing / self.size if self.size else 0.0
+
+
+def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) -> SignAgreement:
+    """The agreement of the signs of one gradient, which has the same shape on both sides.
+
+    Raises:
+        DumpError: a file is missing, torn, or not bool values of that shape.
+    """
+    import numpy as np
+
+    tested, reference = _signs(row, target), _signs(row, golden)
+    agreeing = 0
+    for start in range(0, row.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        agreeing += int(np.count_nonzero(tested[part] == reference[part]))
+    return SignAgreement(agreeing, row.size)
+
+
+def _signs(row: GradientRow, summary: StepSummary) -> Any:
+    folder, name, place = signs_folder(summary.path), f"{row.name}.npy", Place(str(summary.path), row.name, "signs")
+    if not (folder / name).exists():
+        raise place.fault(f"{name} is not in {folder}; copy that folder as well")
+    value = TensorValue(find_dtype("Bool"), row.shape, None, None, None, None, data_name=name)
+    return TensorFolder(folder).load(value, place).reshape(-1)
+
+
+def signs_folder(summary: Path) -> Path:
+    """The folder `step{step}` that belongs to a summary file."""
+    return summary.with_name(f"step{summary.stem.rpartition('_')[2]}")
+
+
+#: What a rule finds. A gradient that could not be judged (`unmatched`, `unreadable`) is an error of another kind.
+PROBLEMS = ("similarity", "bits", "nonfinite", "zero", "turbulence", "collapse")
+Kind = Literal[
+    "", "similarity", "bits", "nonfinite", "zero", "turbulence", "collapse", "unmatched", "unreadable", "unjudged"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GradientResult:
+    """The verdict on one gradient.
+
+    Attributes:
+        rank, step, parameter: which gradient.
+        order: place of the parameter in the optimizer, from 0; the last one stands nearest the loss.
+        status: `pass`, `error` or `skip`.
+        kind: what rule was broken, or why it was not judged; "" for a pass.
+        message: one line; for a pass the figures.
+        shape: of the gradient.
+        agreement: of its signs with those of the golden run; None where they were not compared.
+        norm: of the gradient; None where it could not be read.
+        details: more lines for a person who reads about a failure.
+    """
+
+    rank: int
+    step: int
+    parameter: str
+    order: int
+    status: Status
+    kind: Kind = ""
+    message: str = ""
+    shape: tuple[int, ...] = ()
+    agreement: SignAgreement | None = None
+    norm: float | None = None
+    details: tuple[str, ...] = ()
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether a rule on gradients was broken."""
+        return self.kind in PROBLEMS and self.status == "error"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The result in builtin types, which is all that may cross a process."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> GradientResult:
+        """The inverse of `to_wire`."""
+        return msgspec.convert(wire, cls)
+
 
 _MOST_NAMED = 10
 
@@ -89,3 +198,19 @@ class Findings:
 
 def _similarity(problem: GradientResult) -> float:
     return problem.agreement.similarity if problem.agreement is not None else -1.0
+
+
+class GradientSummary(RowSummary):
+    """Findings on the gradients of all rows."""
+
+    def __init__(self) -> None:
+        self.findings = Findings()
+
+    def add(self, row: VerdictRow) -> None:
+        """Take the verdicts behind a row."""
+        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
+            self.findings.add(GradientResult.from_wire(wire))
+
+    def lines(self) -> Iterator[str]:
+        """The first problem step."""
+        return self.findings.lines()

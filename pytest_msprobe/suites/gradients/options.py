@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.suites import option_values
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import GOLDEN
+from pytest_msprobe.suites import options as option_values
+from pytest_msprobe.suites.options import GOLDEN, Option
 
 ITEMS = ("parameter", "step")
 

@@ -1,16 +1,167 @@
-"""The first anomaly of a training step across its ranks."""
+"""The first anomaly of a training step across its ranks.
+
+In what order things happened on several ranks: their communications, matched, are the only common clock.
+
+All calls of one collective, or a send and its receive, get one layer; a communication's layer is above that of the one
+before it on each of its ranks. What a rank computes lies above its last communication. So of two records on two ranks,
+one of which can have caused the other, the cause has the lower layer.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from msprobe_collector.dump_format.slot import Slot
-from pytest_msprobe.suites.overflow.communication import layers, meetings
-from pytest_msprobe.suites.overflow.record_values import OverflowDump
+from msprobe_collector.dump_format import DumpError, OpaqueValue, PlainValue, Value, is_communication
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
+from pytest_msprobe.apis import facts
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
+from pytest_msprobe.suites.overflow.values import OverflowDump
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What the ranks of one communication agree on: its kind, its members, and which of that kind it is.
+
+    Attributes:
+        kind: name of the API; `send` for both ends of a message.
+        members: ranks as far as the call tells; (sender, receiver) of a message; () when it does not.
+        group: name of the group, "" without one.
+        number: counts meetings of one kind, members and group.
+    """
+
+    kind: str
+    members: tuple[int, ...]
+    group: str
+    number: int
+
+
+def meetings(dump: OverflowDump, rank: int) -> dict[str, tuple[Meeting, ...]]:
+    """The communications of one rank by record, in the order of execution."""
+    seen: Counter[tuple[str, tuple[int, ...], str]] = Counter()
+    found: dict[str, tuple[Meeting, ...]] = {}
+    for record in dump.record_names:
+        api = record.rpartition(".forward")[0].rpartition(".")[0].rpartition(".")[2]
+        if not is_communication(record) or not api or _kind(api) == "local":
+            continue
+        here = []
+        for key in _keys_of(dump, record, api, rank):
+            here.append(Meeting(*key, seen[key]))
+            seen[key] += 1
+        found[record] = tuple(here)
+    return found
+
+
+def _keys_of(dump: OverflowDump, record: str, api: str, rank: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    try:
+        fields = dump.record(record).fields
+    except DumpError:
+        return  # its own item reports it
+    arguments, keywords = fields.get(ARGUMENTS), fields.get(KEYWORDS)
+    arguments = arguments if isinstance(arguments, tuple) else ()
+    keywords = keywords if isinstance(keywords, dict) else {}
+    # In one order on all ranks, or two that exchange a batch would wait for each other.
+    messages = sorted(
+        (rank, peer) if is_sent else (peer, rank) for is_sent, peer in _messages(api, arguments, keywords)
+    )
+    for ends in messages:
+        yield "send", ends, ""
+    if not messages:
+        yield api, *_group(arguments, keywords)
+
+
+def _messages(api: str, arguments: Sequence[Value], keywords: Mapping[str, Value]) -> Iterator[tuple[bool, int]]:
+    """(whether it is sent, the other rank) of point-to-point calls."""
+    kind = _kind(api)
+    if kind == "messages":
+        operations = arguments[0] if arguments else keywords.get("p2p_op_list")
+        for operation in operations if isinstance(operations, tuple) else ():
+            parts = operation.parts if isinstance(operation, OpaqueValue) else operation
+            peer = _number(parts.get("peer")) if isinstance(parts, Mapping) else None
+            if isinstance(parts, Mapping) and peer is not None:
+                yield "send" in str(_content(parts.get("op"))), peer
+    elif kind in ("send", "receive"):
+        is_sent = kind == "send"
+        given = keywords.get("dst" if is_sent else "src", arguments[1] if len(arguments) > 1 else None)
+        peer = _number(given)
+        yield is_sent, 0 if peer is None else peer  # both frameworks take rank 0 by default
+
+
+def _kind(api: str) -> str:
+    """What a communication call does: `local`, `send`, `receive`, `messages`, or "" for a collective."""
+    found = facts("communication").word(api)
+    return found.text if found else ""
+
+
+def _group(arguments: Sequence[Value], keywords: Mapping[str, Value]) -> tuple[tuple[int, ...], str]:
+    """(ranks, name) of the group of a collective, as far as its arguments tell."""
+    for value in (*keywords.values(), *arguments):
+        if isinstance(value, OpaqueValue) and "Group" in value.type_name and isinstance(value.content, list):
+            return tuple(rank for rank in value.content if isinstance(rank, int)), ""
+    named = _content(keywords.get("group"))
+    if isinstance(named, str):
+        return (), named
+    texts = [value.value for value in arguments if isinstance(value, PlainValue) and value.kind == "str"]
+    return (), next((text for text in texts if isinstance(text, str) and "group" in text), "")
+
+
+def _number(value: Value) -> int | None:
+    number = _content(value)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _content(value: Value) -> Any:
+    """The plain value that stands there, also one that is written without a type."""
+    if isinstance(value, PlainValue):
+        return value.value
+    return value.content if isinstance(value, OpaqueValue) else None
+
+
+def layers(ranks: Mapping[int, Mapping[str, Sequence[Meeting]]]) -> dict[tuple[int, str], int]:
+    """The layer of every communication by (rank, record), from 1 on.
+
+    A meeting that not all its ranks reach, as in dumps of killed runs, counts for those alone that wait for it.
+    """
+    queues = {
+        rank: [(record, meeting) for record, all_ in found.items() for meeting in all_] for rank, found in ranks.items()
+    }
+    expected = Counter(meeting for queue in queues.values() for _, meeting in queue)
+    at = dict.fromkeys(queues, 0)
+    clock = dict.fromkeys(queues, 0)
+    passed: dict[Meeting, int] = {}
+    found: dict[tuple[int, str], int] = {}
+    while waiting := {rank: queue[at[rank]] for rank, queue in queues.items() if at[rank] < len(queue)}:
+        meeting, ready = _next(waiting, expected)
+        layer = 1 + max(passed.get(meeting, 0), *(clock[rank] for rank in ready))
+        passed[meeting] = layer
+        for rank in ready:
+            clock[rank] = layer
+            found[rank, waiting[rank][0]] = layer
+            at[rank] += 1
+    return found
+
+
+def _next(waiting: Mapping[int, tuple[str, Meeting]], expected: Mapping[Meeting, int]) -> tuple[Meeting, list[int]]:
+    """A meeting that nobody is missing from, with its ranks; else one that can go on alone, as an isend can."""
+    here: defaultdict[Meeting, list[int]] = defaultdict(list)
+    for rank, (_, meeting) in waiting.items():
+        here[meeting].append(rank)
+    complete = next((meeting for meeting, ranks in here.items() if len(ranks) == expected[meeting]), None)
+    sent = next(
+        (meeting for meeting, ranks in here.items() if _is_sent(meeting) and ranks[0] == meeting.members[0]), None
+    )
+    chosen = complete or sent or next(iter(here))
+    return chosen, here[chosen]
+
+
+def _is_sent(meeting: Meeting) -> bool:
+    return meeting.kind == "send" and len(meeting.members) == 2
+
 
 _RANK_FOLDER = re.compile(r"rank_?\d*|proc\d+")
 

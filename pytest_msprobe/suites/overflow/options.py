@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.suites import option_values
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import BENCHMARK_OPTIONS, DATA_DIR
+from pytest_msprobe.suites import options as option_values
+from pytest_msprobe.suites.options import BENCHMARK_OPTIONS, DATA_DIR, Option
 
 UNDECIDED = ("fail", "skip")
 

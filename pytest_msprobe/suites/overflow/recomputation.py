@@ -15,16 +15,14 @@ from typing import Any, Literal
 import numpy as np
 
 from msprobe_collector.dump_format import Direction, DumpError, Value, dtype_of_array, parse_api_name, tensors_in
-from pytest_msprobe.apis.random import random_api
-from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.executions import Executions, Raised
+from pytest_msprobe.apis.topics import random_api
+from pytest_msprobe.cases.call_run import Executions, Raised
+from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.engines.gradient_pairing import gradient_field
-from pytest_msprobe.engines.protocol import Array, Engine, Execution, Unsupported
+from pytest_msprobe.engines.protocol import Array, DeviceSpecification, Engine, Execution, Unsupported
+from pytest_msprobe.engines.recorded import gradient_field
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.engines.specification import DeviceSpecification
-from pytest_msprobe.suites.overflow.record_values import ObservedValue, OverflowDump
+from pytest_msprobe.suites.overflow.values import ObservedValue, OverflowDump
 
 Cause = Literal["abnormal", "normal-range", "normal-math", "undecided"]
 #: Largest finite Float32, 2**128 - 2**104: the widest range that training uses.

@@ -1,18 +1,183 @@
-"""Files and findings of an overflow run, on the one process that writes."""
+"""Files and findings of an overflow run, on the one process that writes.
+
+What finished rows of an overflow run amount to.
+
+What an overflow run leaves behind: a CSV file with a row per record, and a JSON file that sums it up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
-from msprobe_collector.dump_format.slot import Slot
-from pytest_msprobe.suites.contract import SuiteReport
-from pytest_msprobe.suites.node_names import file_id
-from pytest_msprobe.suites.overflow.finding import OverflowRecord
-from pytest_msprobe.suites.overflow.row_summary import OverflowSummary
+import msgspec
+
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.reports.csv_pair import neutral, new_result_file
+from pytest_msprobe.suites.contract import RowSummary, SuiteReport, file_id
+from pytest_msprobe.suites.overflow.judgement import OverflowRecord, StepAnomalies
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.overflow.summary import RankSummary, SummaryFiles
 from pytest_msprobe.verdicts import VerdictRow
+
+COLUMNS = tuple(
+    """
+    step rank api_name direction level verdict in_nan in_inf out_nan out_inf dtype shape first_bad_index cpu_same
+    cpu_high is_first_origin stack message
+    """.split()
+)
+_LEVELS = ("origin", "propagated", "absorbed", "ignored", "unknown", "clean")
+
+
+@dataclass(slots=True)
+class RankSummary:
+    """Running counts over the records of one dump.
+
+    Attributes:
+        dump: path of the dump.json.
+        rank, step: their numbers; None for a step whose folder does not say.
+        levels, verdicts: records by level and by verdict.
+        first_origin: the first origin of the rank; None before it was seen, and where there is none.
+    """
+
+    dump: str
+    rank: int
+    step: int | None
+    levels: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    first_origin: OverflowRecord | None = None
+
+    def add(self, record: OverflowRecord) -> None:
+        """Count one record."""
+        self.levels[record.level] += 1
+        if record.verdict:
+            self.verdicts[record.verdict] += 1
+        if record.is_first_origin:
+            self.first_origin = record
+
+    @property
+    def counts(self) -> str:
+        """One line."""
+        counted = ", ".join(f"{self.levels[level]} {level}" for level in _LEVELS if self.levels[level])
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        return f"{counted}{f' ({verdicts})' if verdicts else ''}"
+
+    def content(self) -> dict[str, Any]:
+        """Entry of the rank in the JSON file."""
+        return {
+            "rank": self.rank,
+            "step": self.step,
+            "dump": self.dump,
+            "levels": dict(sorted(self.levels.items())),
+            "verdicts": dict(sorted(self.verdicts.items())),
+            "first_origin": None if self.first_origin is None else self.first_origin.to_wire(),
+        }
+
+
+class SummaryFiles:
+    """`overflow_result_{time}.csv`, flushed row by row, and `overflow_summary_{time}.json` at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        """Files in `folder`, made when the first row comes."""
+        self._folder = folder
+        self._csv: TextIOWrapper | None = None
+        self._json: Path | None = None
+
+    def write(self, record: OverflowRecord, summary: RankSummary) -> None:
+        """Add a row. Raises OSError."""
+        if self._csv is None:
+            self._csv = new_result_file(self._folder, "overflow_result")
+            csv.writer(self._csv).writerow(COLUMNS)
+        csv.writer(self._csv).writerow([neutral(cell) for cell in _cells(record, summary)])
+        self._csv.flush()
+
+    def close(self, steps: Sequence[StepAnomalies], ranks: Sequence[RankSummary]) -> None:
+        """Write the JSON file, when there was a row. Raises OSError."""
+        if self._csv is None:
+            return
+        self._csv.close()
+        path = Path(self._csv.name)
+        path = path.with_name(path.name.replace("overflow_result_", "overflow_summary_")).with_suffix(".json")
+        content = {
+            "first_anomaly": [{**msgspec.to_builtins(step), "headline": step.headline} for step in steps],
+            "ranks": [summary.content() for summary in ranks],
+        }
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        self._json = path
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """(what it is, path) of each file."""
+        if self._csv is not None:
+            yield "results", self._csv.name
+        if self._json is not None:
+            yield "summary", str(self._json)
+
+
+def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:
+    operation = Operation.of(record.record, record.order)
+    named: dict[str, Any] = {
+        "step": "" if summary.step is None else summary.step,
+        "rank": summary.rank,
+        "api_name": operation.call,
+        "direction": operation.phase,
+    }
+    return [named[column] if column in named else getattr(record, column) for column in COLUMNS]
+
+
+class OverflowSummary(RowSummary):
+    """The first anomaly of each step, and counts of each dump.
+
+    Attributes:
+        ranks: counts by dump.
+        steps: findings by folder.
+    """
+
+    def __init__(self, name_of: Callable[[str], str] = str) -> None:
+        """A summary that calls the dump at a path by what `name_of` makes of it."""
+        self.ranks: dict[str, RankSummary] = {}
+        self.steps: dict[str, StepAnomalies] = {}
+        self._name_of = name_of
+
+    def add(self, row: VerdictRow) -> None:
+        """Take a finding."""
+        if row.attachment is None:
+            return
+        if "step" in row.attachment:
+            finding = StepAnomalies.from_wire(row.attachment["step"])
+            self.steps[finding.folder] = finding
+            return
+        record = OverflowRecord.from_wire(row.attachment["finding"])
+        rank, step = (row.place.rank, row.place.step) if row.place is not None else (None, None)
+        self.ranks.setdefault(record.dump, RankSummary(record.dump, rank or 0, step)).add(record)
+
+    def lines(self) -> Iterator[str]:
+        """The first anomaly of each step, and counts of each dump."""
+        for finding in self.steps.values():
+            yield self._with_verdict(finding)
+            if finding.anomalies:
+                yield from finding.details()
+        if not self.steps:
+            yield "the first anomaly was not looked for: its item did not run"
+        for summary in self.ranks.values():
+            if summary.levels:
+                yield f"{self._name_of(summary.dump)}: {summary.counts}"
+
+    def _with_verdict(self, finding: StepAnomalies) -> str:
+        """The headline, with what computing it again showed where that item has run."""
+        if not finding.anomalies:
+            return finding.headline
+        first = finding.anomalies[0]
+        origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
+        is_known = origin is not None and origin.record == first.record and origin.verdict
+        return f"{finding.headline}: {origin.verdict}" if is_known and origin is not None else finding.headline
 
 
 class OverflowReport(SuiteReport):

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import DumpError
+from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import DeviceSpecification
 from pytest_msprobe.suites.contract import Context
-from pytest_msprobe.suites.overflow.buffer_rules import read_rules
 from pytest_msprobe.suites.overflow.first_anomaly import (
     Anomaly,
     RankDump,
@@ -19,8 +18,8 @@ from pytest_msprobe.suites.overflow.first_anomaly import (
     steps_of,
 )
 from pytest_msprobe.suites.overflow.options import OverflowSettings
-from pytest_msprobe.suites.overflow.record_values import OverflowDump
 from pytest_msprobe.suites.overflow.survey import Survey
+from pytest_msprobe.suites.overflow.values import OverflowDump, read_rules
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.overflow.recomputation import Recomputer

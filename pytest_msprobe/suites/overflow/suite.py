@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.dump_format import ApiName, Frame
-from msprobe_collector.dump_format.operation import Operation
-from pytest_msprobe.suites.contract import Context, Group, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import file_id
-from pytest_msprobe.suites.operation_groups import api_of, group_operations
-from pytest_msprobe.suites.overflow.buffer_rules import RuleError
-from pytest_msprobe.suites.overflow.finding import OverflowRecord
-from pytest_msprobe.suites.overflow.judgement import judge_record, judge_step
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    file_id,
+    of_step,
+    place_in,
+)
+from pytest_msprobe.suites.grouping import api_of, group_operations
+from pytest_msprobe.suites.overflow.judgement import OverflowRecord, judge_record, judge_step
 from pytest_msprobe.suites.overflow.options import OPTIONS
-from pytest_msprobe.suites.overflow.report import OverflowReport
-from pytest_msprobe.suites.overflow.row_summary import OverflowSummary
+from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
-from pytest_msprobe.suites.places import of_step, place_in
+from pytest_msprobe.suites.overflow.values import RuleError
 from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
 
 FIRST_ANOMALY = "first_anomaly"

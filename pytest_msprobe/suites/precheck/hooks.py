@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction, dtype_of_array
-from pytest_msprobe.cases.not_judged import Ending, NotJudged
+from pytest_msprobe.cases.case import Ending, NotJudged
 from pytest_msprobe.engines.protocol import Array, Engine, Output
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
-from pytest_msprobe.faults import place_of, text_of
+from pytest_msprobe.support import place_of, text_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.numerics import Standard

@@ -1,20 +1,117 @@
-"""What the pre-check can be asked to do, and its defaults."""
+"""What the pre-check can be asked to do, and its defaults.
+
+Options of the pre-check that say what the device does to numbers, and how many random inputs are drawn.
+
+The key `standards` of --msprobe-config: which standard judges which dtypes and API calls, and how strictly.
+
+Loads neither NumPy nor a framework: a mistake is found before the run. `standards.py` makes the standards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_msprobe.suites import option_values
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.precheck.numeric_options import NUMERIC_OPTIONS, NumericSettings
-from pytest_msprobe.suites.shared_options import BENCHMARK_OPTIONS, DATA_DIR, DEVICE_OPTIONS
+from msprobe_collector.dump_format import ApiName, find_dtype
+from pytest_msprobe.suites import options as option_values
+from pytest_msprobe.suites.options import BENCHMARK_OPTIONS, DATA_DIR, DEVICE_OPTIONS, Option
 
 if TYPE_CHECKING:
-    from pytest_msprobe.engines.specification import DeviceSpecification
-    from pytest_msprobe.suites.precheck.standard_choice import StandardChoice
+    from pytest_msprobe.engines.protocol import DeviceSpecification
+
+#: Which APIs multiply with rounded operands; their names are in `operand_rounding.py`.
+_HF32_MODES = ("off", "conv", "matmul", "all")
+#: What `backward-error` tolerates unless it is named.
+_STRICT = ("saturation", "subnormals")
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Hf32:
+    """Where the device rounds float32 operands before it multiplies.
+
+    Attributes:
+        mode: `off`, `conv`, `matmul` or `all`.
+        patterns: of API calls, in place of a mode: `Mint.matmul`, `Mint.conv*`.
+    """
+
+    mode: str = "off"
+    patterns: tuple[str, ...] = ()
+
+    def mode_of(self, api: ApiName) -> str:
+        """The mode that counts for one API call."""
+        if not self.patterns:
+            return self.mode
+        names = f"{api.type}.{api.api}", str(api)
+        return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else self.mode
+
+
+@dataclass(frozen=True, slots=True)
+class NumericSettings:
+    """What the options of this module say.
+
+    Attributes:
+        hf32: where operands are rounded.
+        strict: what `backward-error` and `fused` do not tolerate: of `saturation`, `subnormals`.
+        seeds: how many draws of random inputs each API call is checked with.
+    """
+
+    hf32: Hf32 = field(default_factory=Hf32)
+    strict: frozenset[str] = frozenset()
+    seeds: int = 1
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> NumericSettings:
+        """Settings from the parsed values of all options by name."""
+        return cls(values["hf32"], values["strict"], values["seeds"])
+
+
+def _hf32(text: str) -> Hf32:
+    if text in _HF32_MODES:
+        return Hf32(text)
+    patterns = tuple(part.strip() for part in text.split(","))
+    if not all("." in pattern for pattern in patterns):
+        raise ValueError(f"{text!r} is none of {', '.join(_HF32_MODES)}, nor patterns of API calls such as Mint.conv*")
+    return Hf32(patterns=patterns)
+
+
+def _strict(text: str) -> frozenset[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in _STRICT]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_STRICT)}, separated by commas")
+    return frozenset(names)
+
+
+def _seeds(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_SEEDS:
+        raise ValueError(f"{text!r} is not a number of draws from 1 to {_MOST_SEEDS}")
+    return int(text)
+
+
+NUMERIC_OPTIONS = (
+    Option(
+        "hf32",
+        "conv|matmul|all|off",
+        "precheck: APIs whose float32 operands the device rounds to HF32 (CUDA: TF32); or patterns: Mint.conv*",
+        "off",
+        _hf32,
+    ),
+    Option(
+        "strict",
+        "NAMES",
+        "precheck, standards backward-error and fused: do not tolerate saturation, subnormals (flushed to 0)",
+        "",
+        _strict,
+    ),
+    Option("seeds", "K", "precheck: check each API call with K draws of random inputs", "1", _seeds),
+)
+
 
 _DEFAULT_ERROR_DATA = "error_data in --msprobe-out"
 
@@ -70,13 +167,11 @@ class PrecheckSettings:
 
 
 def _standard(text: str) -> str:
-    from pytest_msprobe.suites.precheck.standard_choice import standard_name
 
     return standard_name(text)
 
 
 def _standards(value: Any, file: str) -> StandardChoice:
-    from pytest_msprobe.suites.precheck.standard_choice import StandardChoice, read_choice
 
     return read_choice(value, file) if value is not None else StandardChoice()
 
@@ -148,3 +243,189 @@ OPTIONS = (
         option_values.size,
     ),
 )
+
+
+Bounds = tuple[tuple[str, float], ...]
+
+#: The bounds of each standard by the name that users know, the default first; `precheck/standards.py` makes them.
+STANDARD_BOUNDS = {
+    "cosine-maxabs": ("cosine", "max_abs"),
+    "backward-error": ("sensitivity", "single_sensitivity", "rounding"),
+    "fused": ("sensitivity", "single_sensitivity", "rounding"),
+    "absolute-threshold": ("small_value", "relative", "absolute"),
+    "benchmark": ("small", "rmse", "max_relative", "mean_relative"),
+    "ulp": ("ulps", "share", "mean"),
+    "binary": (),
+    "thousandth": ("relative", "share"),
+    "accumulative-error": ("bound", "balance"),
+}
+DEFAULT = "cosine-maxabs"
+#: The standard of each API by msProbe's documents.
+BY_API = "msprobe"
+STANDARDS = (*STANDARD_BOUNDS, BY_API)
+
+_KEYS = ("bounds", "dtypes", "apis")
+#: What a bound may be, where that is not "from 0 on", as the classes of the standards have it.
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "cosine": (lambda value: -1 <= value < 1, "from -1 up to, but not, 1"),
+    "max_abs": (lambda value: 0 < value < math.inf, "above 0"),
+}
+_FROM_ZERO: tuple[Callable[[float], bool], str] = (lambda value: 0 <= value < math.inf, "from 0 on")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStandard:
+    """A standard by name.
+
+    Attributes:
+        name: one of `STANDARD_BOUNDS`, or `BY_API`.
+        bounds: all of its bounds by name; empty for those that it has of itself.
+    """
+
+    name: str
+    bounds: Bounds = ()
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name} {value:g}" for name, value in self.bounds)
+        return f"{self.name} ({shown})" if shown else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class StandardChoice:
+    """What `standards` says; empty without it.
+
+    Attributes:
+        source: where it was read, for messages; "" without it.
+        bounds: bounds of a standard wherever it is used without bounds of its own, by name of the standard.
+        dtypes: standards by dtype of the tested output, as dumps name it (`Float16`).
+        apis: (pattern, standard) for API calls; the first that matches counts, and goes before `dtypes`.
+    """
+
+    source: str = ""
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    dtypes: Mapping[str, NamedStandard] = field(default_factory=dict)
+    apis: tuple[tuple[str, NamedStandard], ...] = ()
+
+    def of_api(self, api: ApiName) -> NamedStandard | None:
+        """The standard that a pattern gives to this API call; None when none matches."""
+        return next((chosen for pattern, chosen in self.apis if matches(pattern, api)), None)
+
+
+def standard_name(text: str) -> str:
+    """The name of a standard, as it is.
+
+    Raises:
+        ValueError: there is no standard of this name; the text suggests one.
+    """
+    if text not in STANDARDS:
+        raise ValueError(f"{text!r} is not a standard; {_hint(text, STANDARDS)}")
+    return text
+
+
+def matches(pattern: str, api: ApiName) -> bool:
+    """Whether `pattern` is meant for `api`: `Mint.matmul` and `Mint.mat*` for its calls, `Mint.matmul.3` for one."""
+    return fnmatchcase(f"{api.type}.{api.api}", pattern) or fnmatchcase(str(api), pattern)
+
+
+def read_choice(content: Any, source: str) -> StandardChoice:
+    """What the value of the key `standards` says, which stands in `source`.
+
+    Raises:
+        ValueError: it is wrong; one line with the key and the value.
+    """
+    if content is None:
+        return StandardChoice()
+    sections = _mapping(content, "standards")
+    for key in sections:
+        if key == "default":
+            raise ValueError("standards: unknown key 'default'; the default is the key 'standard', beside 'standards'")
+        if key not in _KEYS:
+            raise ValueError(f"standards: unknown key {key!r}; {_hint(key, _KEYS)}")
+    entries = {key: _mapping(sections.get(key) or {}, f"standards: {key}") for key in _KEYS}
+    return StandardChoice(
+        source,
+        dict(_bounds_by_standard(entries["bounds"])),
+        dict(_standards_by_dtype(entries["dtypes"])),
+        tuple((pattern, _named(value, f"standards: apis: {pattern!r}")) for pattern, value in entries["apis"].items()),
+    )
+
+
+def _bounds_by_standard(entries: Mapping[str, Any]) -> Iterator[tuple[str, Bounds]]:
+    for name, value in entries.items():
+        where = f"standards: bounds: {name!r}"
+        if name == "cosine-maxabs":
+            raise ValueError(f"{where}: write them as the keys 'cosine' and 'max_abs', beside 'standards'")
+        if name == BY_API or name not in STANDARD_BOUNDS:
+            raise ValueError(f"{where}: is not a standard with bounds; {_hint(name, STANDARD_BOUNDS)}")
+        yield name, _bounds(name, _mapping(value, where), where)
+
+
+def _standards_by_dtype(entries: Mapping[str, Any]) -> Iterator[tuple[str, NamedStandard]]:
+    seen: dict[str, str] = {}
+    for key, value in entries.items():
+        where = f"standards: dtypes: {key!r}"
+        dtype = find_dtype(key)
+        if dtype is None:
+            raise ValueError(f"{where}: is not a dtype; write it as dumps do, such as Float16, BFloat16 or Float32")
+        if dtype.kind not in ("float", "complex"):
+            raise ValueError(f"{where}: {dtype.name} outputs must be equal under every standard")
+        if dtype.name in seen:
+            raise ValueError(f"{where}: means the same as {seen[dtype.name]!r}; keep one")
+        seen[dtype.name] = key
+        yield dtype.name, _named(value, where)
+
+
+def _named(value: Any, where: str) -> NamedStandard:
+    if not isinstance(value, Mapping):
+        return NamedStandard(_name(value, where))
+    entry = _mapping(value, where)
+    if "standard" not in entry:
+        raise ValueError(f"{where}: lacks the key 'standard', found {', '.join(map(repr, entry)) or 'nothing'}")
+    name = _name(entry["standard"], where)
+    given = {key: number for key, number in entry.items() if key != "standard"}
+    return NamedStandard(name, _bounds(name, given, where) if given else ())
+
+
+def _name(value: Any, where: str) -> str:
+    try:
+        return standard_name(str(value))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _bounds(name: str, given: Mapping[str, Any], where: str) -> Bounds:
+    known = STANDARD_BOUNDS.get(name, ())
+    if not known:
+        raise ValueError(f"{where}: {name} has no bounds, found {', '.join(map(repr, given)) or 'nothing'}")
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{where}: {name} has no bound {key!r}; {_hint(key, known)}")
+    missing = [key for key in known if key not in given]
+    if missing:
+        raise ValueError(f"{where}: lacks {', '.join(map(repr, missing))}; give all bounds of {name}, or none")
+    return tuple((key, _number(key, given[key], f"{where}: {key}")) for key in known)
+
+
+def _number(key: str, value: Any, where: str) -> float:
+    # YAML reads 1e-4, without a point, as text.
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{where}: {value!r} is not a number")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"{where}: {value!r} is not a number") from None
+    is_allowed, allowed = _RANGES.get(key, _FROM_ZERO)
+    if not is_allowed(number):
+        raise ValueError(f"{where}: {value!r} is not a number {allowed}")
+    return number
+
+
+def _mapping(content: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"{where}: expected names with values, found {content!r:.80}")
+    return content
+
+
+def _hint(text: str, known: Any) -> str:
+    near = get_close_matches(text, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

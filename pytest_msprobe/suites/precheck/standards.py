@@ -31,7 +31,7 @@ from pytest_msprobe.numerics import (
     UlpBounds,
     judge_pair,
 )
-from pytest_msprobe.suites.precheck.standard_choice import BY_API, NamedStandard, StandardChoice
+from pytest_msprobe.suites.precheck.options import BY_API, NamedStandard, StandardChoice
 
 #: By name, each from all of its bounds or from none.
 MAKERS: Mapping[str, Callable[..., Standard]] = {

@@ -1,12 +1,22 @@
-"""The pre-check as a suite: every API call on the device against the float64 benchmark."""
+"""The pre-check as a suite: every API call on the device against the float64 benchmark.
+
+The lines above a run: what is checked, on what, against what, and how much of it the benchmark covers.
+
+What a pre-check leaves behind: the CSV pair.
+
+Items for edge cases: those of the first recorded call of every API of a dump.
+
+The folders for what failing API calls leave behind: reserved by the process that writes, filled by all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msprobe_collector.dump_format import (
     DIRECTIONS,
@@ -15,27 +25,279 @@ from msprobe_collector.dump_format import (
     Dump,
     DumpError,
     Frame,
+    is_cell_record,
     name_fault,
     parse_api_name,
+    split_record_name,
 )
-from pytest_msprobe.cases.cost import estimate_cost
-from pytest_msprobe.cases.edge_cases import EDGE_CASES
-from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import own_device
-from pytest_msprobe.suites.api_calls import RECORD, api_headline, group_api_calls, with_call_site
-from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.places import place_in
-from pytest_msprobe.suites.precheck.edge_items import edge_case_groups, recorded_call
-from pytest_msprobe.suites.precheck.evidence_folders import EvidenceFolders
-from pytest_msprobe.suites.precheck.header import NO_DEVICE, header_lines
+from pytest_msprobe.apis.topics import random_api, reason_not_judged
+from pytest_msprobe.cases.edge_cases import EDGE_CASES, WITH_GRADIENTS, edge_cases_of
+from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
+from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice, Engines
+from pytest_msprobe.reports.csv_pair import CsvPair
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Placement,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
 from pytest_msprobe.suites.precheck.hooks import Hooks
-from pytest_msprobe.suites.precheck.options import OPTIONS, PrecheckSettings
-from pytest_msprobe.suites.precheck.report import PrecheckReport
-from pytest_msprobe.suites.precheck.standard_choice import DEFAULT, STANDARD_BOUNDS, StandardChoice, matches
-from pytest_msprobe.verdicts import Figure, Place, Verdict
+from pytest_msprobe.suites.precheck.options import (
+    DEFAULT,
+    OPTIONS,
+    STANDARD_BOUNDS,
+    STANDARDS,
+    NamedStandard,
+    PrecheckSettings,
+    StandardChoice,
+    matches,
+)
+from pytest_msprobe.support import is_installed, version_of
+from pytest_msprobe.verdicts import Figure, Place, Verdict, VerdictRow
 
 if TYPE_CHECKING:
+    from pytest_msprobe.evidence.evidence import FailureKeeper
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
+
+_HALF_DTYPES = ("Float16", "BFloat16")
+#: The max_abs with which the rates of false alarms in `_half_lines` were measured, on kernels with float32 inside.
+_MEASURED_WITH = 1e-4
+
+
+#: Why a run of PyTorch statistics on a machine without a device says nothing, and what does.
+NO_DEVICE = (
+    "they hold statistics only, so that PyTorch on CPU is compared with itself; choose a device with "
+    "--msprobe-device, or collect with task tensor to judge the recorded values"
+)
+
+
+def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
+    """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
+    calls: dict[tuple[Path, str], str] = {}
+    half: set[tuple[Path, str]] = set()
+    cells = 0
+    problems: list[str] = []
+    devices: Counter[DeviceSpecification] = Counter()
+    untested = 0
+    for path in suite.files:
+        try:
+            dump = suite.dump(path)
+        except DumpError:
+            continue  # the collection reports it
+        if dump.problem:
+            problems.append(f"msprobe: {dump.problem}")
+        devices[suite.engines.device_for(dump)] += 1
+        untested += suite.engines.tests_no_device(dump)
+        for record in dump.record_names:
+            found = split_record_name(record)
+            if is_cell_record(record):
+                cells += 1
+            elif found is not None:
+                calls[path, found[0]] = dump.framework
+                if dump.holds_half(record):
+                    half.add((path, found[0]))
+    left = f"; {cells} Cell records are left to the other suites" if cells else ""
+    files = suite.files
+    shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
+    lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
+    lines += problems
+    lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    if untested:
+        lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
+    return [
+        *lines,
+        *_benchmark_lines(suite, calls),
+        *_standard_lines(suite),
+        *_half_lines(suite, len(half), len(calls)),
+    ]
+
+
+def _standard_lines(suite: PrecheckSuite) -> list[str]:
+    """The rule for verdicts, where it is not the default one for all."""
+    settings = suite.settings
+    chosen = settings.standards
+    exceptions = [f"{name}: {named}" for name, named in (*chosen.dtypes.items(), *chosen.apis)]
+    if settings.standard == STANDARDS[0] and not exceptions:
+        return []
+    default = str(NamedStandard(settings.standard, chosen.bounds.get(settings.standard, ())))
+    return [f"msprobe: standard: {'; '.join([default, *exceptions])}"]
+
+
+def _half_lines(suite: PrecheckSuite, half: int, calls: int) -> list[str]:
+    """A warning where fixed limits judge dtypes that are coarser than these limits."""
+    settings = suite.settings
+    is_default = settings.standard == DEFAULT and settings.max_abs <= _MEASURED_WITH
+    if not half or not is_default or any(dtype in settings.standards.dtypes for dtype in _HALF_DTYPES):
+        return []
+    return [
+        f"msprobe: {half} of {calls} API calls hold float16 or bfloat16: there the default standard fails 32 to "
+        "47 % of good records; choose --msprobe-standard=backward-error, or for good in the ini file "
+        "`msprobe_standard = backward-error`"
+    ]
+
+
+def _device_text(device: DeviceSpecification) -> str:
+    if device.engine == "recorded":
+        return "recorded values (what the training run itself computed)"
+    target = {"cpu": "CPU", "ascend": "Ascend", "cuda": "CUDA", "npu": "Ascend (torch_npu)"}[device.target or "cpu"]
+    index = "" if device.index is None else f":{device.index}"
+    return f"{device.engine} {version_of(device.engine)} on {target}{index}"
+
+
+def _benchmark_lines(suite: PrecheckSuite, calls: dict[tuple[Path, str], str]) -> list[str]:
+    covered: Counter[str] = Counter()
+    for (_, name), framework in calls.items():
+        engine = suite.engines.benchmark_for(parse_api_name(name), framework)
+        if engine is not None:
+            covered[engine.name] += 1
+    parts = [
+        f"{engine.name} {version_of(engine.name)} float64 for {covered[engine.name]} of {len(calls)} API calls"
+        for engine in suite.engines.benchmarks
+    ]
+    lines = [f"msprobe: benchmark: {', '.join(parts)}"]
+    if suite.engines.choice.bench == "auto" and not is_installed("torch"):
+        lines.append(f"msprobe: {NO_TORCH}")
+    return lines
+
+
+class PrecheckReport(SuiteReport):
+    """Writes the rows of an API call as soon as it is done."""
+
+    def __init__(self, out: Path, continued: tuple[Path, Path] | None, untested: Callable[[], str]) -> None:
+        """A new pair in `out`, or the one that is `continued`: its (details, result); `untested` as the method."""
+        self._pair = CsvPair(out, continued)
+        self._untested = untested
+
+    def untested(self) -> str:
+        """See `SuiteReport.untested`: PyTorch on CPU may have been compared with itself."""
+        return self._untested()
+
+    def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
+        """Write them."""
+        self._pair.write(name, rows)
+
+    def finish(self) -> None:
+        """Close both files."""
+        self._pair.close()
+
+    def resumable(self) -> Path | None:
+        """The result CSV."""
+        return self._pair.result
+
+    def files(self) -> Iterable[tuple[str, Path]]:
+        """The pair, once there is a row."""
+        if self._pair.result is not None and self._pair.details is not None:
+            yield "results", self._pair.result
+            yield "details", self._pair.details
+
+
+class EdgeCase(NamedTuple):
+    """The payload of a group.
+
+    Attributes:
+        call: name of the recorded call that it is made from.
+        name: a key of `EDGE_CASES`.
+    """
+
+    call: str
+    name: str
+
+
+def edge_case_groups(dump: Dump, calls: Iterable[str]) -> Iterator[Group]:
+    """One group for each edge case, called `Mint.matmul.0-empty`; random APIs have none, nor have those not judged.
+
+    A recorded call has no "-" behind its number, so that no other group has such a name.
+    """
+    seen = set()
+    for call in calls:
+        api = parse_api_name(call)
+        if (api.type, api.api) in seen:
+            continue
+        if reason_not_judged(api, dump.framework) is not None or random_api(api, dump.framework) is not None:
+            continue
+        try:
+            record = dump.forward(call)
+        except DumpError:
+            continue  # its own item says so
+        if record is None or record.arguments is None:
+            continue
+        seen.add((api.type, api.api))
+        directions = DIRECTIONS if f"{call}.backward" in dump else DIRECTIONS[:1]
+        for name in edge_cases_of(record):
+            parts = directions if name in WITH_GRADIENTS else DIRECTIONS[:1]
+            yield Group(escape(f"{call}-{name}"), f"{call}-{name}", parts, EdgeCase(call, name))
+
+
+def recorded_call(group: Group) -> str:
+    """Name of the recorded call of a group: of an edge case, the one that it is made from."""
+    return group.payload.call if isinstance(group.payload, EdgeCase) else group.call
+
+
+_ERROR_DATA, _REPRODUCERS = "error data", "reproducers"
+
+
+class EvidenceFolders:
+    """Folders of one run for the evidence of failing calls."""
+
+    def __init__(self, context: Context, settings: PrecheckSettings) -> None:
+        self._context = context
+        self._settings = settings
+
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """Paths by what the folders hold; reserved when first asked, or, in a worker, as the writing process said.
+
+        Raises:
+            pytest.UsageError: a folder cannot be made.
+        """
+        if not self._context.is_writer:
+            return {kind: Path(path) for kind, path in self._context.evidence.items()}
+        settings = self._settings
+        asked = (
+            (_ERROR_DATA, settings.error_data, "--msprobe-error-data-dir"),
+            (_REPRODUCERS, settings.reproducers, "--msprobe-reproducers"),
+        )
+        if not any(path for _, path, _ in asked):
+            return {}
+        from pytest_msprobe.evidence.folder import reserve
+
+        return {kind: reserve(path, option) for kind, path, option in asked if path is not None}
+
+    def plugins(self) -> Iterator[tuple[str, object]]:
+        """Plugins that say at the end what the folders hold, by name."""
+        if self.paths:
+            from pytest_msprobe.evidence.folder import EvidenceFolder, EvidencePlugin
+
+            folders = {
+                kind: EvidenceFolder(path, self._settings.error_data_limit_bytes) for kind, path in self.paths.items()
+            }
+            yield "msprobe-evidence", EvidencePlugin(folders)
+
+    def keeper(self, dumps: Sequence[Path], seed: int) -> FailureKeeper | None:
+        """The object that keeps what failing calls computed; None when nothing of it was asked for."""
+        if not self.paths:
+            return None
+        from pytest_msprobe.evidence.error_data import ErrorData
+        from pytest_msprobe.evidence.evidence import EvidenceWriter, FailureKeeper
+        from pytest_msprobe.evidence.folder import EvidenceFolder
+        from pytest_msprobe.evidence.reproducers import Reproducers
+
+        makers: dict[str, Callable[[EvidenceFolder, Sequence[Path]], EvidenceWriter]] = {
+            _ERROR_DATA: ErrorData,
+            _REPRODUCERS: Reproducers,
+        }
+        writers: list[EvidenceWriter] = [
+            makers[kind](EvidenceFolder(path, self._settings.error_data_limit_bytes), dumps)
+            for kind, path in self.paths.items()
+        ]
+        return FailureKeeper(tuple(writers), seed)
 
 
 class PrecheckSuite(Suite):
@@ -220,10 +482,9 @@ class PrecheckSuite(Suite):
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
-        from pytest_msprobe.evidence.error_picture import ErrorPictures
-        from pytest_msprobe.evidence.error_plot import ErrorPlotter
+        from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter
         from pytest_msprobe.suites.precheck.check import CheckSettings
-        from pytest_msprobe.suites.precheck.standard_choice import NamedStandard
+        from pytest_msprobe.suites.precheck.options import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
         settings, config = self.settings, self._context.config

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
-from pytest_msprobe.apis.nondeterminism import documented_difference
-from pytest_msprobe.apis.random import random_api
-from pytest_msprobe.cases.case import Case, read_case, read_incoming
-from pytest_msprobe.cases.executions import Raised, attempt
+from pytest_msprobe.apis.topics import documented_difference, random_api
+from pytest_msprobe.cases.call_run import Raised, attempt
+from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
-from pytest_msprobe.cases.not_judged import NotJudged
 from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, map_leaves
-from pytest_msprobe.suites.repeat.judgement import judge_runs
-from pytest_msprobe.suites.repeat.runs import Outcome, Runs, failure_text
+from pytest_msprobe.suites.repeat.results import Outcome, Runs, failure_text, judge_runs
 from pytest_msprobe.verdicts import Verdict
 
 #: What is left in memory before a run: NaN, and a number whose bytes are large in every dtype.

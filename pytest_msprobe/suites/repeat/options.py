@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.shared_options import DATA_DIR, DEVICE_OPTIONS, MAX_MEMORY, SEED
+from pytest_msprobe.suites.options import DATA_DIR, DEVICE_OPTIONS, MAX_MEMORY, SEED, Option
 
 _MOST_RUNS = 100_000
 

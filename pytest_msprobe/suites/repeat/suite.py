@@ -8,19 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, Frame, name_fault, parse_api_name
-from pytest_msprobe.cases.cost import estimate_cost
+from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import own_device
-from pytest_msprobe.suites.api_calls import (
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Placement,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.suites.grouping import (
     RECORD,
     api_headline,
     direction_and_device,
+    estimate_cost,
     group_api_calls,
     with_call_site,
 )
-from pytest_msprobe.suites.contract import Context, Group, Placement, Record, Suite, SuiteError, SuiteReport
-from pytest_msprobe.suites.node_names import escape, file_id
-from pytest_msprobe.suites.places import place_in
 from pytest_msprobe.suites.repeat.options import OPTIONS
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, Place, Verdict

@@ -12,7 +12,7 @@ import msprobe_collector
 from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.apis import facts
 
-HOOKED = Path(msprobe_collector.__file__).parent / "mindspore" / "hooking" / "hooked_apis.yaml"
+HOOKED = Path(msprobe_collector.__file__).parent / "mindspore" / "hooked_apis.yaml"
 
 
 def test_what_the_collector_never_records_of_communication_is_local() -> None:

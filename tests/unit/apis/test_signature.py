@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from pytest_msprobe.apis.signature import read_signature, read_terms
+from pytest_msprobe.apis.fact_table import read_signature, read_terms
 
 
 def test_a_signature_is_that_of_the_same_function() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.not_judged import reason_not_judged
-from pytest_msprobe.apis.unwritten import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.apis.topics import UnwrittenMemory, reason_not_judged, unwritten_memory
 
 MODULES = {"MintDistributed": "mindspore.mint.distributed", "Functional": "mindspore.ops.communication"}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import ForwardRecord, TensorValue, find_dtype
-from pytest_msprobe.cases.argument_roles import fitted
-from pytest_msprobe.suites.precheck.draws import worst_of_draws
+from pytest_msprobe.cases.inputs import fitted
+from pytest_msprobe.suites.precheck.check import worst_of_draws
 from pytest_msprobe.verdicts import Verdict
 
 

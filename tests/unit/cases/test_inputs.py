@@ -18,8 +18,8 @@ from msprobe_collector.dump_format import (
     TensorValue,
     find_dtype,
 )
+from pytest_msprobe.cases.case import needed_bytes
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.cases.needed_memory import needed_bytes
 from pytest_msprobe.engines.protocol import NumpyArgument, Unsupported
 
 CALL = "Mint.add.0"

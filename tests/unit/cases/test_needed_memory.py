@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from msprobe_collector.dump_format import PlainValue, TensorValue, Value, find_dtype, parse_api_name
-from pytest_msprobe.cases.needed_memory import bytes_of_outputs
+from pytest_msprobe.cases.case import bytes_of_outputs
 
 FLOAT32 = find_dtype("Float32")
 

@@ -9,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from msprobe_collector.dump_format.dtypes import array_dtype, find_dtype
-from msprobe_collector.dump_format.fingerprint import Fingerprint, fingerprint_of
-from msprobe_collector.dump_format.writing.statistics import statistics_of
+from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from msprobe_collector.dump_format.writing.encoding import Fingerprint, fingerprint_of, statistics_of
 
 DTYPES = (np.float16, np.float32, np.float64, np.int8, np.int32, np.int64, np.bool_, np.complex64, ml_dtypes.bfloat16)
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, max_side=40)

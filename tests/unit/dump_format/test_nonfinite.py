@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe_collector.dump_format.nonfinite import quote_nonfinite
+from msprobe_collector.dump_format.values import quote_nonfinite
 
 NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 

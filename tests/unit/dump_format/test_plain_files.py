@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format import CallStacks, Dump, DumpError, read_construct
-from msprobe_collector.dump_format.files import read_plain
+from msprobe_collector.dump_format.yaml_files import read_plain
 
 
 def sparse(path: Path, start: bytes = b"") -> Path:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import BackwardRecord, DumpError, ForwardRecord, PlainValue, tensor_positions
-from msprobe_collector.dump_format.decoding import decode_value
-from msprobe_collector.dump_format.records import decode_backward, decode_forward
+from msprobe_collector.dump_format.records import decode_backward, decode_forward, decode_value
 
 INT = {"type": "int", "value": 3}
 THREE = PlainValue("int", 3)

@@ -10,7 +10,7 @@ import pytest
 from real_dumps import real_dumps
 
 from msprobe_collector.dump_format import CallStacks, Dump, Frame
-from msprobe_collector.dump_format.stacks import frame_text
+from msprobe_collector.dump_format.dump import frame_text
 
 DUMPS = real_dumps()
 LIBRARY = "File /opt/python/lib/python3.11/site-packages/mindspore/nn/cell.py, line 9, in __call__, \n return out"

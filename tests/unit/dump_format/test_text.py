@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.text import shortened, shown, shown_lines
+from msprobe_collector.dump_format.values import shortened, shown, shown_lines
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from msprobe_collector.dump_format import (
     find_dtype,
     tensors_in,
 )
-from msprobe_collector.dump_format.decoding import decode_value, refuse_malformed
+from msprobe_collector.dump_format.records import decode_value, refuse_malformed
 
 PLACE = Place("step0/dump.json", "Mint.add.0.forward", "input_args[0]")
 FLOAT32 = find_dtype("Float32")

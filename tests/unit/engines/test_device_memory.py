@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import parse_api_name
-from pytest_msprobe.engines.memory_filling import filled_memory
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
-from pytest_msprobe.engines.protocol import Call
+from pytest_msprobe.engines.protocol import Call, filled_memory
 from pytest_msprobe.engines.torch_engine import TorchEngine
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_msprobe.engines.loading import load_framework
+from pytest_msprobe.engines.process import load_framework
 
 #: Leaves an exception that is in a cycle with the frame which caught it, as the imports of both frameworks do.
 _MODULE = """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.engines.mindspore_refusals import missing_kernel
+from pytest_msprobe.engines.mindspore_engine import missing_kernel
 
 # Verbatim first lines of MindSpore 2.10 on CPU.
 LACKING = [

@@ -7,8 +7,7 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
-from pytest_msprobe.engines.plain_arguments import plain_argument
-from pytest_msprobe.engines.protocol import Argument, Call, Engine, Unsupported
+from pytest_msprobe.engines.protocol import Argument, Call, Engine, Unsupported, plain_argument
 from pytest_msprobe.engines.torch_engine import TorchEngine
 
 X = np.full((2, 2), 0.5, np.float32)

@@ -79,7 +79,7 @@ def test_an_engine_that_writes_to_its_inputs_fails_by_itself(
 def test_operators_that_write_in_place_get_copies(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "mindspore, large":
         name = "mindspore"
-        monkeypatch.setattr("pytest_msprobe.engines.mindspore_execution._LENT_BYTES", 0)
+        monkeypatch.setattr("pytest_msprobe.engines.mindspore_engine._LENT_BYTES", 0)
     engine = engine_called(name)
     ran = 0
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.engines.specification import DeviceSpecification, parse_bench, parse_device
+from pytest_msprobe.engines.protocol import DeviceSpecification, parse_bench, parse_device
 
 
 @pytest.mark.parametrize(

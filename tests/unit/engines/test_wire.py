@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msprobe_collector.dump_format import find_dtype
+from pytest_msprobe.engines.child import receive, send
 from pytest_msprobe.engines.protocol import NumpyArgument
-from pytest_msprobe.engines.wire import receive, send
 
 ARRAYS = [
     np.array(2.5, dtype=np.float32),

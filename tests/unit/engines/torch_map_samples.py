@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, find_dtype
-from msprobe_collector.mindspore.hooking.primitives import constructor_attributes
+from msprobe_collector.mindspore.discovery import constructor_attributes
 from pytest_msprobe.engines.protocol import Call
 
 _RANDOM = np.random.Generator(np.random.PCG64(7))

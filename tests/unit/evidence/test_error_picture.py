@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from pytest_msprobe.evidence.error_picture import ErrorPictures, error_picture
+from pytest_msprobe.evidence.pictures import ErrorPictures, error_picture
 from pytest_msprobe.verdicts import OutputRow
 
 

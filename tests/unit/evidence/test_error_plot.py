@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.evidence.error_plot import ErrorPlotter, collect_errors
+from pytest_msprobe.evidence.pictures import ErrorPlotter, collect_errors
 from pytest_msprobe.verdicts import OutputRow
 
 ROW = OutputRow("output.0", "Float64", "Float32", (8,), "error", figures={"cosine": 0.0, "max_abs": 1.0})

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import Place, PlainValue, TensorFolder, TensorValue, find_dtype
-from msprobe_collector.dump_format.decoding import decode_value
+from msprobe_collector.dump_format.records import decode_value
+from pytest_msprobe.evidence.error_data import Recording
 from pytest_msprobe.evidence.evidence import NumpyValue
-from pytest_msprobe.evidence.recording import Recording
 
 PLACE = Place("dump.json", "Mint.x.0.forward", "input_args")
 ARRAYS = {

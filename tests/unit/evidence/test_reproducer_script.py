@@ -11,8 +11,7 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName, Frame
 from pytest_msprobe.evidence.evidence import Evidence
-from pytest_msprobe.evidence.reproducer_script import in_docstring, write_reproducer
-from pytest_msprobe.evidence.script_call import NoScript, script_call
+from pytest_msprobe.evidence.reproducers import NoScript, in_docstring, script_call, write_reproducer
 
 X = np.ones(3, np.float32)
 

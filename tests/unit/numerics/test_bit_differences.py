@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.bits import content_of, describe_bits, is_reordering
+from pytest_msprobe.suites.repeat.results import content_of, describe_bits, is_reordering
 
 X = np.linspace(0.5, 2.0, 12, dtype=np.float32).reshape(3, 4)
 

@@ -14,7 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import Element, Metrics, cosine, measure
+from pytest_msprobe.numerics import Element, Metrics, measure
+from pytest_msprobe.numerics import measurement as cosine
 
 INT64, UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
 DIGITS = Context(prec=80)

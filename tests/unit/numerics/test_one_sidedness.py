@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import round_once
-from pytest_msprobe.numerics.one_sidedness import find_one_sided
+from pytest_msprobe.numerics.patterns import find_one_sided
 
 NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 Values = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import name_pattern, round_once
-from pytest_msprobe.numerics.regions import describe_region
+from pytest_msprobe.numerics.patterns import describe_region
 
 Values = np.ndarray[Any, Any]
 SHAPE = (4, 64, 128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_msprobe.reports.names import CallNames
+from pytest_msprobe.reports.jsonl import CallNames
 
 
 def names(*files: str, tell_files: bool = False) -> list[str]:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_msprobe.reports.html_cells import name_cell, sort_key, text
+from pytest_msprobe.reports.html import name_cell, sort_key, text
 
 
 def test_keys_sort_as_their_numbers() -> None:

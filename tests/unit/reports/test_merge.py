@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.reports.jsonl import JsonLines, read_json_lines
-from pytest_msprobe.reports.merge import merge_runs
+from pytest_msprobe.reports.jsonl import JsonLines, merge_runs, read_json_lines
 from pytest_msprobe.reports.terminal import VerdictCounts
 from pytest_msprobe.verdicts import OUTCOMES, OutputRow, Status, VerdictRow
 

@@ -9,9 +9,8 @@ import pytest
 from fakes.items import config_of, items_of
 from fakes.suite import FakeSuite, group, row
 
-from pytest_msprobe.run import keys
-from pytest_msprobe.run.nodes import RecordItem
-from pytest_msprobe.run.outcomes import attach_row
+from pytest_msprobe.run import settings as keys
+from pytest_msprobe.run.nodes import RecordItem, attach_row
 from pytest_msprobe.verdicts import VerdictRow
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_msprobe.run.shard import split_by_cost
+from pytest_msprobe.run.run import split_by_cost
 
 COSTS = st.lists(st.floats(1, 1e9), max_size=60)
 

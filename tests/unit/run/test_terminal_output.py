@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.run.terminal_output import MOST_FAILURES, Progress, duration, limited_failures
+from pytest_msprobe.run.terminal import MOST_FAILURES, Progress, duration, limited_failures
 from pytest_msprobe.verdicts import EXPLAINED
 
 

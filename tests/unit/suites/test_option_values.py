@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.suites.option_values import devices, shard, timeout
+from pytest_msprobe.suites.options import devices, shard, timeout
 
 
 @pytest.mark.parametrize(

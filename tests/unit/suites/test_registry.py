@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.engines.specification import BENCH_FORMS, DEVICE_FORMS
+from pytest_msprobe.engines.protocol import BENCH_FORMS, DEVICE_FORMS
 from pytest_msprobe.run.settings import RUN_OPTIONS, all_options
 from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.suites.option import Option
-from pytest_msprobe.suites.precheck.standard_choice import STANDARDS
+from pytest_msprobe.suites.options import Option
+from pytest_msprobe.suites.precheck.options import STANDARDS
 from pytest_msprobe.suites.registry import SUITES, suite_class, suite_options, suites_with
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pytest_msprobe.workers.devices import check_index, choose_devices, place_workers
+from pytest_msprobe.workers.hosts import check_index, choose_devices, place_workers
 from pytest_msprobe.workers.remote_start import visible_devices
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Union
 import numpy as np
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.framework_values import TensorValues
+from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.mindspore.tensor_values import TENSOR
 
 #: What a value looks like, in tuples, which compiled code can make: `("tensor", dtype, shape)`; `("items", (...))`;

@@ -1,10 +1,13 @@
-"""Splits the differences of operations, one call at a time."""
+"""Splits the differences of operations, one call at a time.
+
+How two sides call one operation: other APIs, other arguments, other dtypes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -13,33 +16,130 @@ from msprobe_collector.dump_format import (
     DIRECTIONS,
     Direction,
     DumpError,
+    find_dtype,
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.operation import GRADIENTS, Operation
-from pytest_msprobe.cases.dropout_call import DropoutCall, is_dropout
-from pytest_msprobe.cases.not_judged import NotJudged
-from pytest_msprobe.cases.recorded_call import RecordedCall, RecordedOutput
-from pytest_msprobe.engines.protocol import Array, Unsupported
+from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.cases.case import NotJudged
+from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_attributes, map_leaves
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import Judgement, kind_of, unit_roundoff
-from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.content import content_key, load
-from pytest_msprobe.suites.comparison.accounting.definition import definition, dtype_change, placed
-from pytest_msprobe.suites.comparison.accounting.output_accounts import (
+from pytest_msprobe.suites.comparison.accounting.account import (
+    BORN_GOLDEN,
+    BORN_TARGET,
+    DEFINED,
     SHARE,
+    Account,
+    OutputAccount,
+    ValueKey,
     kind_of_outputs,
     of_equal_inputs,
     of_other_shapes,
     with_growth,
 )
-from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED
-from pytest_msprobe.suites.comparison.accounting.terms import Terms, split
-from pytest_msprobe.suites.comparison.agreement import DistanceLimits
+from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_key, load, split
 from pytest_msprobe.suites.comparison.figures import measure_pair
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
-from pytest_msprobe.suites.comparison.side import Side
-from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+from pytest_msprobe.suites.comparison.matching import tensor_order
+from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+
+Tensors: TypeAlias = Mapping[LeafPath, Array]
+
+
+def definition(target: Call, golden: Call) -> str:
+    """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
+    left, right = _plain(target), _plain(golden)
+    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
+        named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
+            f"{golden.api.type}.{golden.api.api} ({golden.framework})"
+        )
+        mine, theirs = _only_in(left, right), _only_in(right, left)
+        return f"{named}, with {mine or 'defaults'} against {theirs or 'defaults'}" if mine or theirs else named
+    differing = [
+        f"{name} {left.get(name, 'absent')} against {right.get(name, 'absent')}"
+        for name in dict.fromkeys((*left, *right))
+        if left.get(name) != right.get(name)
+    ]
+    return ", ".join(differing)
+
+
+def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Arguments that are not tensors and that the other API does not get in any place."""
+    return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
+
+
+def _plain(call: Call) -> dict[str, str]:
+    """Arguments and attributes that are not tensors, as text, by their place."""
+    found: dict[str, str] = {}
+
+    def note(path: LeafPath, value: object) -> None:
+        is_tensor = hasattr(value, "__array_interface__")
+        found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
+
+    map_leaves(call, note)
+    map_attributes(call, note)
+    return found
+
+
+def placed(calls: tuple[Call, Call], target: Tensors, golden: Tensors) -> dict[LeafPath, Array] | None:
+    """The golden tensors at the target's places: those of equal name, else in order; None when shapes do not fit.
+
+    Integers get the target's dtype: an API may take one width only.
+    """
+    orders = [tensor_order(f"{call.api.type}.{call.api.table_name}", call.framework) for call in calls]
+    if any(orders) and len(target) == len(golden):
+        at = [_in_order(list(tensors), order) for tensors, order in zip((target, golden), orders)]
+        names = dict(zip(*at))
+    else:
+        names = dict(zip(target, target if target.keys() == golden.keys() else golden))
+    found = {path: _of_width(golden[names[path]], target[path]) for path in target if path in names}
+    fits = len(target) == len(golden) and all(target[path].shape == found[path].shape for path in target)
+    return found if fits else None
+
+
+def _in_order(places: Sequence[LeafPath], order: Sequence[int]) -> list[LeafPath]:
+    """`places` as PyTorch orders the tensors that stand there."""
+    return [
+        place
+        for _, place in sorted(enumerate(places), key=lambda item: (*order, *range(len(order), len(places)))[item[0]])
+    ]
+
+
+def _of_width(array: Array, other: Array) -> Array:
+    return array.astype(other.dtype) if array.dtype.kind in "iu" and other.dtype.kind in "iu" else array
+
+
+def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
+    """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
+    tensors = [
+        (value, canonical_dtype(value.target.dtype), canonical_dtype(value.golden.dtype))
+        for value in values
+        if value.target is not None
+        and value.golden is not None
+        and value.target.tensor is not None
+        and value.golden.tensor is not None
+    ]
+    outputs = [(left, right) for value, left, right in tensors if value.is_output]
+    inputs = [(left, right) for value, left, right in tensors if not value.is_output and _is_float(left)]
+    changed = next(
+        (f"{left} against {right}" for left, right in outputs if left != right and not _are_integers(left, right)), ""
+    )
+    return changed, bool(changed and inputs) and all(left == right for left, right in inputs)
+
+
+def _is_float(dtype: str) -> bool:
+    found = find_dtype(dtype)
+    return found is not None and found.kind in ("float", "complex")
+
+
+def _are_integers(*dtypes: str) -> bool:
+    found = [find_dtype(dtype) for dtype in dtypes]
+    return all(dtype is not None and dtype.kind == "int" for dtype in found)
+
 
 #: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
 #: slightly beyond.

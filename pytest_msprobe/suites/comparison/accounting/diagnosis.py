@@ -1,20 +1,100 @@
-"""The answer for one pair of dumps: what is at fault, what follows from it, and what could not be accounted for."""
+"""What dumps without tensors tell of two runs, in words that claim no more than that.
+
+The answer for one pair of dumps: what is at fault, what follows from it, and what could not be accounted for.
+
+The file of --msprobe-diagnosis; docs/accounting.md documents it.
+
+What to do about a fault: commands first.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from pytest_msprobe.suites.comparison.accounting import observed_text
-from pytest_msprobe.suites.comparison.accounting.account import Basis, ValueKey
-from pytest_msprobe.suites.comparison.accounting.fault import Fault, from_another_rank
-from pytest_msprobe.suites.comparison.accounting.faults import Causes
+import msgspec
+
+from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, ValueKey
+from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
-from pytest_msprobe.suites.comparison.cells import Origin
-from pytest_msprobe.suites.comparison.side import Side
+from pytest_msprobe.suites.comparison.cells import CellDifference, Origin
+from pytest_msprobe.suites.comparison.sides import Side
+
+_EQUAL = {
+    "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
+    "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
+    "statistics": "All statistics that were compared are equal, which equal bits would make and others may.",
+    "none": "No tensor was compared.",
+}
+_ORDER: tuple[Basis, ...] = ("tensors", "statistics", "checksums", "fingerprints", "none")
+#: Of operations that an origin reaches, behind their number.
+REACHED: dict[Basis, str] = {
+    "statistics": "of those that get it differ by more than they may, too",
+    "fingerprints": "of those that get it differ by more than they may, too",
+    "checksums": "of those that get it differ, too",
+}
+HOW_TO_TELL = (
+    'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
+    "this call"
+)
+
+
+def basis_of(steps: Iterable[Step]) -> Basis:
+    """What the content of values is known by throughout: the weakest of the records."""
+    found = {step.account.basis for step in steps}
+    return next((basis for basis in _ORDER if basis in found), "none")
+
+
+def any_differs(steps: Iterable[Step]) -> bool:
+    """Whether a value differs."""
+    return any(key.differs for step in steps for key in step.account.keys)
+
+
+def explains(steps: Iterable[Step]) -> bool:
+    """Whether all that differs is within what a noise run differs by."""
+    return all(
+        step.account.is_noise and not any(key.is_beyond for key in step.account.keys)
+        for step in steps
+        if any(key.differs for key in step.account.keys)
+    )
+
+
+def first_bits(steps: Sequence[Step]) -> tuple[Step, str] | None:
+    """(record, place) of the first value in the order of execution whose fingerprint or checksum differs.
+
+    Nothing before it differs, so that it is the first in the data flow as well.
+    """
+    for step in steps:
+        for key in step.account.keys:
+            if key.differs and key.target[0] in "fm" and step.account.place >= 0:
+                return step, key.path
+    return None
+
+
+def without_fault(steps: Sequence[Step], basis: Basis) -> str:
+    """What is said when nothing differs by more than it may."""
+    count = sum(any(key.differs for key in step.account.keys) for step in steps if not step.operation.is_cell)
+    if not any_differs(steps):
+        return _EQUAL[basis]
+    if explains(steps):
+        return f"{count} operations differ, none by more than the noise run allows: all of it is what rounding does."
+    if any(key.is_beyond for step in steps for key in step.account.keys):
+        return f"{count} operations differ, some by more than they may, and none of them is the first that does."
+    return (
+        f"{count} operations differ, none by more than the limit of its dtype; whether that is rounding a noise run "
+        "tells (--msprobe-noise)."
+    )
+
+
+def lead_of(basis: Basis) -> str:
+    """How origins are introduced."""
+    return "First that differs" if basis == "checksums" else "First that differs by more than it may"
+
 
 Outcome = Literal["fault", "rounding", "equal", "unaccounted"]
 #: The worst of several pairs is that of the run.
@@ -52,13 +132,13 @@ class Diagnosis:
     def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts."""
         missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
-        holds_tensors = observed_text.basis_of(steps) == "tensors"
+        holds_tensors = basis_of(steps) == "tensors"
 
         def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
             if not holds_tensors:
                 return False
             # Without tensors the comparison needs no NumPy.
-            from pytest_msprobe.suites.comparison.accounting.gradient_sums import is_wrong_sum
+            from pytest_msprobe.suites.comparison.accounting.terms import is_wrong_sum
 
             return is_wrong_sum((target, golden), step, key, sources)
 
@@ -78,15 +158,15 @@ class Diagnosis:
     @property
     def basis(self) -> Basis:
         """What the values are known by."""
-        return observed_text.basis_of(self.steps)
+        return basis_of(self.steps)
 
     @property
     def outcome(self) -> Outcome:
         """See docs/accounting.md."""
         if self.basis != "tensors":
-            if not observed_text.differs(self.steps):
+            if not any_differs(self.steps):
                 return "equal"
-            return "rounding" if not self.faults and observed_text.explains(self.steps) else "unaccounted"
+            return "rounding" if not self.faults and explains(self.steps) else "unaccounted"
         if self.faults:
             return "fault"
         if any(is_suspect(step) for step in self.steps) or self.unlinked:
@@ -169,16 +249,16 @@ class Diagnosis:
     def _observations(self) -> Iterator[str]:
         """What dumps without tensors tell."""
         if not self.faults:
-            yield observed_text.without_fault(self.steps, self.basis)
+            yield without_fault(self.steps, self.basis)
         else:
-            lead = observed_text.lead(self.basis)
+            lead = lead_of(self.basis)
             yield f"{lead}: {self._listed([fault for fault in self.faults if not fault.after])}."
             if names := [fault.step.record for fault in self.faults if fault.after]:
                 more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
                 yield f"The same of what they reach: {', '.join(names[:_MOST_SHOWN])}{more}."
             if any(fault.kind == "first" for fault in self.faults):
-                yield f"{observed_text.HOW_TO_TELL}."
-        if (bits := observed_text.first_bits(self.steps)) is not None and self.basis != "checksums":
+                yield f"{HOW_TO_TELL}."
+        if (bits := first_bits(self.steps)) is not None and self.basis != "checksums":
             yield f"Bits differ first in {bits[0].record}.{bits[1]}."
 
     def _listed(self, faults: Sequence[Fault]) -> str:
@@ -207,9 +287,7 @@ class Diagnosis:
         growth = self.growths(fault.reached)[:1]
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
         count = len(fault.reached)
-        inherit = observed_text.REACHED.get(
-            self.basis, "operation inherits it" if count == 1 else "operations inherit it"
-        )
+        inherit = REACHED.get(self.basis, "operation inherits it" if count == 1 else "operations inherit it")
         reach = f"; {count} {inherit}{grows}" if count else ""
         inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
         return f"{name}{others}{inside}: {fault.sentence.rstrip('.')}{where}{reach}"
@@ -225,3 +303,140 @@ def is_suspect(step: Step) -> bool:
     if step.account.kind != "unaccounted" or step.operation.phase != "forward" or from_another_rank(step) is not None:
         return False
     return not any(key.differs for key in step.inputs) and any(key.is_beyond for key in step.outputs)
+
+
+def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
+    """Commands and steps, most useful first."""
+    call = fault.step.operation.call
+    wrong = diagnosis.golden if fault.side == "golden" else diagnosis.target
+    dump = shlex.quote(str(wrong.path))
+    check = f"pytest --msprobe-dump={dump} -k {shlex.quote(call)}"
+    if fault.kind == "first":
+        return [
+            f'dump both runs again with "task": "tensor", "scope": ["{call}", "{call}"], and compare those dumps',
+            f"pytest --msprobe-dump={dump} --msprobe-device=DEVICE -k {shlex.quote(call)}",
+            *([] if fault.step.account.is_noise else ["dump the golden run with debugger.perturb: --msprobe-noise"]),
+        ]
+    if fault.kind == "born":
+        return [
+            check,
+            f"{check} --msprobe-reproducers=reproducers",
+            f'dump again with "scope": ["{call}", "{call}"] for this call alone',
+        ]
+    if fault.kind == "parameter":
+        return ["compare the initial values, the checkpoint and the optimizer step that gave this parameter"]
+    if fault.kind in ("batch", "constant"):
+        return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
+    if fault.kind == "gradient":
+        return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
+    if fault.kind == "another_rank":
+        return ["compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it"]
+    if fault.kind == "unrecorded":
+        return [
+            "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
+        ]
+    return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
+
+
+_VERSION = 1
+
+#: What differences do in Cells, by their records.
+Cells = Mapping[str, CellDifference]
+
+
+def write_diagnosis(path: Path, diagnoses: Sequence[tuple[Diagnosis, Cells]]) -> None:
+    """Write the answer of a run. Raises OSError when the file cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content(diagnoses)), indent=1) + b"\n")
+
+
+def content(found: Sequence[tuple[Diagnosis, Cells]]) -> dict[str, Any]:
+    """What the file says, in builtin types."""
+    diagnoses = [diagnosis for diagnosis, _ in found]
+    outcomes = [diagnosis.outcome for diagnosis in diagnoses]
+    return {
+        "version": _VERSION,
+        "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
+        "text": "\n".join(diagnosis.text for diagnosis in diagnoses),
+        "at_fault": [
+            _fault(diagnosis, fault)
+            for diagnosis in diagnoses
+            if diagnosis.basis == "tensors"
+            for fault in diagnosis.faults
+        ],
+        "dumps": [_dump(diagnosis, cells) for diagnosis, cells in found],
+    }
+
+
+def _dump(diagnosis: Diagnosis, cells: Cells) -> dict[str, Any]:
+    last = diagnosis.last
+    is_known = diagnosis.basis == "tensors"
+    bits = first_bits(diagnosis.steps)
+    return {
+        "target": str(diagnosis.target.path),
+        "golden": str(diagnosis.golden.path),
+        "outcome": diagnosis.outcome,
+        "text": diagnosis.text,
+        "basis": diagnosis.basis,
+        "origins": [] if is_known else [_fault(diagnosis, fault) for fault in diagnosis.faults],
+        "first_bits": None if bits is None else {"record": bits[0].record, "value": bits[1]},
+        "counts": dict(diagnosis.counts),
+        "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
+        "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
+        "cells": [
+            {
+                "record": record,
+                "inherited": cell.inherits,
+                "born_inside": list(cell.born),
+                "passed_on": cell.passes_on,
+                "level": cell.level,
+            }
+            for record, cell in cells.items()
+        ],
+        "unaccounted": [
+            {
+                "record": step.record,
+                "reason": step.account.reason,
+                "distance": _distance(step.account),
+                "is_suspect": is_suspect(step),
+            }
+            for step in diagnosis.unaccounted
+        ],
+    }
+
+
+def _fault(diagnosis: Diagnosis, fault: Fault) -> dict[str, Any]:
+    frame = diagnosis.frame(fault)
+    growth = next(iter(diagnosis.growths(fault.reached)), None)
+    return {
+        "dump": str(diagnosis.target.path),
+        "record": fault.records[0] if fault.records else fault.step.record,
+        "records": fault.records,
+        "partner": fault.step.account.partner or None,
+        "cells": list(fault.step.cells),
+        "side": fault.side,
+        "kind": fault.kind,
+        "value": fault.value,
+        "name": fault.name,
+        "sentence": fault.sentence,
+        "size": _number(fault.size),
+        "share": _number(fault.share),
+        "worst": None if fault.worst is None else list(fault.worst),
+        "source": None
+        if frame is None
+        else {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.source},
+        "after": fault.after or None,
+        "inheriting": len(fault.reached),
+        "last": fault.reached[-1].record if fault.reached else None,
+        "growth": None if growth is None else {"record": growth[0], "growth": growth[1]},
+        "next": next_steps(diagnosis, fault),
+    }
+
+
+def _distance(account: Account) -> float | None:
+    found = [key.distance for key in account.keys if key.is_output and key.distance is not None]
+    return _number(max(found, default=None))
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.agreement import DistanceLimits
-from pytest_msprobe.suites.comparison.growth import growth_of
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
-from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+from pytest_msprobe.suites.comparison.noise import growth_of
+from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
 #: An output counts as differing by itself when it is this many times farther off than the farthest input.
 _GROWTH = 10

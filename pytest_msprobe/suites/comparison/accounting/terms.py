@@ -1,4 +1,6 @@
-"""The difference of one output, split without remainder.
+"""Keys of tensor content: equal keys mean equal values, whatever the shape.
+
+The difference of one output, split without remainder.
 
 With the exact operation f in float64 as each side defines it, and the inputs of both sides::
 
@@ -6,10 +8,13 @@ With the exact operation f in float64 as each side defines it, and the inputs of
                     + [f_t(in_t) - f_t(in_g)]       inherited
                     + [f_t(in_g) - f_g(in_g)]       defined differently
                     + [f_g(in_g) - golden]          born in the golden run
+
+Whether an incoming gradient is the sum of the gradients of its uses: nothing records that addition.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +24,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
-from pytest_msprobe.numerics.metrics import unravelled
-from pytest_msprobe.suites.comparison.accounting.parts import PARTS
+from msprobe_collector.dump_format import DumpError, TensorFolder
+from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
+from pytest_msprobe.suites.comparison.accounting.account import PARTS, ValueKey
+from pytest_msprobe.suites.comparison.accounting.flow import Step
+from pytest_msprobe.suites.comparison.sides import Side
+
+_BYTES = 8
+
+
+def load(leaf: Leaf | None, folder: TensorFolder) -> npt.NDArray[Any] | None:
+    """The values of a tensor; None where the dump holds none, or none that can be read."""
+    if leaf is None or leaf.tensor is None or not leaf.data_name:
+        return None
+    try:
+        return folder.load(leaf.tensor, leaf.place)
+    except DumpError:
+        return None
+
+
+def content_key(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
+    """The key of a tensor: of its values, else its checksum, else its statistics, marked by the first letter.
+
+    "" where there is no tensor, or none that can be read.
+    """
+    if leaf is None or leaf.tensor is None:
+        return ""
+    if array is not None:
+        if array.dtype.kind in "iu":
+            array = array.astype(np.int64)  # a number is the same in any width
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return f"v{hashlib.blake2b(content.data, digest_size=_BYTES).hexdigest()}"
+    if leaf.md5:
+        return f"m{leaf.md5}"
+    if leaf.data_name or any(number is None for number in leaf.statistics):
+        return ""
+    return f"s{'x'.join(map(str, leaf.shape))}:{','.join(map(str, leaf.statistics))}"
+
 
 Array = npt.NDArray[Any]
 
@@ -149,3 +189,35 @@ def _over(size: float, norm: float) -> float:
 
 def _dot(left: Array, right: Array) -> float:
     return float(np.vdot(left, right).real)
+
+
+#: A sum of a few gradients in bfloat16 is off by less.
+_ROUNDING = 0.02
+
+
+def is_wrong_sum(sides: tuple[Side, Side], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
+    """Whether `sources` add up to the incoming gradient on exactly one of the two sides."""
+    return _adds_up(sides[0], step, key, sources, is_golden=False) != _adds_up(
+        sides[1], step, key, sources, is_golden=True
+    )
+
+
+def _adds_up(side: Side, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool) -> bool:
+    whole = _values(side, step, key, is_golden=is_golden)
+    if whole is None:
+        return False
+    left = whole.astype(np.float64)
+    for source, value in sources:
+        part = _values(side, source, value, is_golden=is_golden)
+        if part is None or part.shape != left.shape:
+            return False
+        left -= part
+    return bool(np.linalg.norm(left) <= _ROUNDING * np.linalg.norm(whole.astype(np.float64)))
+
+
+def _values(side: Side, step: Step, key: ValueKey, *, is_golden: bool) -> npt.NDArray[Any] | None:
+    record = step.account.partner if is_golden else step.record
+    if record not in side:
+        return None
+    leaf = next((leaf for leaf in side.leaves(record) if leaf.path == key.path), None)
+    return load(leaf, side.tensors)

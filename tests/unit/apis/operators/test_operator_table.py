@@ -8,8 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from pytest_msprobe.apis.operators import find_operator, operator_names, unknown_operator
-from pytest_msprobe.apis.operators.table import Framework
+from pytest_msprobe.apis.operators import Framework, find_operator, operator_names, unknown_operator
 from pytest_msprobe.commands.mindspore_surface import OPERATORS
 from pytest_msprobe.commands.operator_tables import (
     FOLDER,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.operators import operator_names, refused_argument
-from pytest_msprobe.apis.operators.strings import _words
+from pytest_msprobe.apis.operators import _words, operator_names, refused_argument
 
 
 @pytest.mark.parametrize(

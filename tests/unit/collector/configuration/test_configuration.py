@@ -21,7 +21,7 @@ from msprobe_collector.configuration import (
     Overrides,
     read_configuration,
 )
-from msprobe_collector.configuration.keys import SECTION_KEYS, TOP_KEYS
+from msprobe_collector.configuration.reader import SECTION_KEYS, TOP_KEYS
 
 
 @pytest.fixture

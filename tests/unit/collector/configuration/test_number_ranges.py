@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe_collector.configuration.number_ranges import NumberRanges, parse_number_ranges
+from msprobe_collector.configuration.configuration import NumberRanges, parse_number_ranges
 
 
 @pytest.mark.parametrize(

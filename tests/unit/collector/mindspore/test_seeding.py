@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.mindspore.seeding import seed_all
+from msprobe_collector.mindspore.framework import seed_all
 
 pytestmark = pytest.mark.needs("mindspore")
 
@@ -20,7 +20,7 @@ import os, random
 import mindspore, numpy as np
 from mindspore import mint, nn, ops
 from mindspore.common.generator import default_generator
-from msprobe_collector.mindspore.seeding import seed_all
+from msprobe_collector.mindspore.framework import seed_all
 
 def draw():
     layer = nn.Dropout(p=0.5).set_train()

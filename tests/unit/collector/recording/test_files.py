@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from msprobe_collector.dump_format.writing.growing_file import GrowingFile
-from msprobe_collector.recording.faults import ERROR_LOG, FaultLog
-from msprobe_collector.recording.stacks import StackRecorder
+from msprobe_collector.dump_format.writing.files import GrowingFile
+from msprobe_collector.recording.observing import ERROR_LOG, FaultLog
+from msprobe_collector.recording.step_files import StackRecorder
 
 
 def test_stacks_are_grouped_and_innermost_first(tmp_path):

@@ -9,13 +9,12 @@ import time
 
 import pytest
 
-from msprobe_collector.recording.earlier_dump import dumps_before, remove_earlier_dump
-from msprobe_collector.recording.folder_locks import FolderInUseError, FolderLocks
+from msprobe_collector.recording.folders import FolderInUseError, FolderLocks, dumps_before, remove_earlier_dump
 
 TAKE = """
 import sys
 from pathlib import Path
-from msprobe_collector.recording.folder_locks import FolderInUseError, FolderLocks
+from msprobe_collector.recording.folders import FolderInUseError, FolderLocks
 try:
     FolderLocks().take(Path(sys.argv[1]))
     print("taken")

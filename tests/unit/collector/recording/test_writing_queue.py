@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from msprobe_collector.recording.writing_queue import WritingQueue
+from msprobe_collector.recording.step_files import WritingQueue
 
 
 def test_jobs_run_in_order_and_drain_waits_for_the_last():

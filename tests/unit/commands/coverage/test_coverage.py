@@ -11,13 +11,13 @@ import pytest
 
 from msprobe_collector.dump_format import ApiName
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.not_judged import reason_not_judged
+from pytest_msprobe.apis.topics import reason_not_judged
 from pytest_msprobe.commands import coverage as command
 from pytest_msprobe.commands.coverage_page.page import coverage_page
 from pytest_msprobe.commands.coverage_page.states import CoveredApi, State, covered
-from pytest_msprobe.commands.failure import CommandError
 from pytest_msprobe.commands.mindspore_surface import PublicApi, public_apis
 from pytest_msprobe.engines.torch_map import names
+from pytest_msprobe.support import CommandError
 
 TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
 MINT = ("mint", "mint.nn.functional", "mint.linalg", "mint.special")
@@ -63,7 +63,7 @@ def test_every_name_appears_once(apis: tuple[CoveredApi, ...]) -> None:
     [
         ("Mint", "softmax", State.TORCH, "torch.softmax"),
         ("Mint", "linalg.inv", State.TORCH, "torch.linalg.inv"),
-        ("Functional", "rms_norm", State.REFERENCE, "normalisation.rms_norm"),
+        ("Functional", "rms_norm", State.REFERENCE, "small.rms_norm"),
         ("Mint", "rand", State.LAW, "uniform"),
         ("Mint", "empty", State.LAW, "uninitialised"),
         ("Primitive", "Betainc", State.MINDSPORE, "CPU float64"),

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from msprobe_collector.dump_format.writing.growing_file import GrowingFile, quoted
+from msprobe_collector.dump_format.writing.files import GrowingFile, quoted
 
 
 def test_a_growing_file_is_whole_after_each_entry(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from msprobe_collector.dump_format.writing.statistics import statistics_of
+from msprobe_collector.dump_format.writing.encoding import statistics_of
 
 
 @pytest.mark.parametrize("folder", ["gpt_tiny_tensor/step0/proc0", "gpt_tiny_float16/step0/rank0"])

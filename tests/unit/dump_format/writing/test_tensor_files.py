@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format.writing.tensor_files import TensorFiles
+from msprobe_collector.dump_format.writing.files import TensorFiles
 
 
 @pytest.mark.parametrize(

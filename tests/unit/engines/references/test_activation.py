@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_msprobe.engines.references.activation import fast_gelu, npu_gelu, scaled_masked_softmax, swiglu
+from pytest_msprobe.engines.references.small import fast_gelu, npu_gelu, scaled_masked_softmax, swiglu
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

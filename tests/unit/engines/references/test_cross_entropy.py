@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.cross_entropy import cross_entropy_loss
+from pytest_msprobe.engines.references.small import cross_entropy_loss
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

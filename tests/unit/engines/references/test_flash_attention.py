@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.references import attention_core
-from pytest_msprobe.engines.references.flash_attention import flash_attention_score, speed_fusion_attention
+from pytest_msprobe.engines.references.attention import flash_attention_score, speed_fusion_attention
 
 B, N1, N2, S1, S2, D = 2, 4, 2, 5, 8, 3
 SCALE = 0.7

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.grouped_matmul import (
+from pytest_msprobe.engines.references.matmul_quantisation import (
     gmm,
     grouped_matmul,
     grouped_matmul_add_,

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.inference_attention import (
+from pytest_msprobe.engines.references.attention import (
     fused_infer_attention_score,
     incre_flash_attention,
     prompt_flash_attention,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_msprobe.engines.references.normalisation import add_layer_norm, add_rms_norm, rms_norm
+from pytest_msprobe.engines.references.small import add_layer_norm, add_rms_norm, rms_norm
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.permutation import moe_token_permute, moe_token_unpermute
+from pytest_msprobe.engines.references.experts import moe_token_permute, moe_token_unpermute
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.quantisation import (
+from pytest_msprobe.engines.references.matmul_quantisation import (
     dequant_swiglu_quant,
     dynamic_quant_ext,
     npu_dequant_swiglu_quant,

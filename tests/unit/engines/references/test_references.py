@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName
-from pytest_msprobe.apis.not_judged import reason_not_judged
+from pytest_msprobe.apis.topics import reason_not_judged
 from pytest_msprobe.engines import references
 from pytest_msprobe.engines.torch_map import Binding, lookup
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.flash_attention import speed_fusion_attention
-from pytest_msprobe.engines.references.ring_attention import ring_attention_update
+from pytest_msprobe.engines.references.attention import ring_attention_update, speed_fusion_attention
 
 B, N, S, D = 2, 3, 4, 5
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.rotary import apply_rotary_pos_emb_, rotary_position_embedding
+from pytest_msprobe.engines.references.small import apply_rotary_pos_emb_, rotary_position_embedding
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

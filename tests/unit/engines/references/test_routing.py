@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.routing import (
+from pytest_msprobe.engines.references.experts import (
     fused_add_topk_div,
     moe_compute_expert_tokens,
     moe_finalize_routing,

@@ -6,12 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.random.dropout import (
-    Dropout,
-    judge_dropout,
-    judge_dropout_gradient,
-    judge_dropout_mask,
-)
+from pytest_msprobe.numerics.random.draws import Dropout, judge_dropout, judge_dropout_gradient, judge_dropout_mask
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).standard_normal((100, 80)).astype(np.float32)

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_msprobe.suites.comparison import alignment
-from pytest_msprobe.suites.comparison.alignment import align
+from pytest_msprobe.suites.comparison import matching as alignment
+from pytest_msprobe.suites.comparison.matching import align
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=14)
 

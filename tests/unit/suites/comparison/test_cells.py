@@ -7,7 +7,7 @@ import pytest
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
 from pytest_msprobe.suites.comparison.cells import CellDifferences, CellFacts, Origin
-from pytest_msprobe.suites.comparison.divergence import RecordSummary
+from pytest_msprobe.suites.comparison.report import RecordSummary
 from pytest_msprobe.verdicts import Place, VerdictRow
 
 OUTER, INNER = ("b.Block",), ("b.Block", "b.a.Attn")

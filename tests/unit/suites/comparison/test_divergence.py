@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_msprobe.suites.comparison.divergence import Divergence, RecordSummary
+from pytest_msprobe.suites.comparison.report import Divergence, RecordSummary
 
 
 def summary(record: str, order: int, *, origin: bool = False, is_input: bool = False) -> RecordSummary:

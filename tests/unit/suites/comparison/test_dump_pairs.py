@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.suites.comparison.dump_pairs import find_files, pair_dumps, table_stem
+from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps, table_stem
 
 
 def make(root: Path, *folders: str) -> list[Path]:

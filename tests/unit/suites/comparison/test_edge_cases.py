@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 
 B = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)

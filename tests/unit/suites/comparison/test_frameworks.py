@@ -10,10 +10,9 @@ from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import ApiName, parse_api_name
 from pytest_msprobe.engines.protocol import Call
-from pytest_msprobe.suites.comparison.accounting.definition import definition, placed
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
-from pytest_msprobe.suites.comparison.naming import canonical_operation
-from pytest_msprobe.suites.comparison.operation_comparison import OperationComparison
+from pytest_msprobe.suites.comparison.accounting.accountant import definition, placed
+from pytest_msprobe.suites.comparison.matching import canonical_operation
+from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)

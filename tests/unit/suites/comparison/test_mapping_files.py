@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe.suites.comparison.mapping_files import (
+from pytest_msprobe.suites.comparison.mapping import (
     MappingError,
     read_api_mapping,
     read_cell_mapping,
     read_data_mapping,
     read_layer_mapping,
 )
-from pytest_msprobe.suites.comparison.naming import canonical_operation, canonical_parameter
+from pytest_msprobe.suites.comparison.matching import canonical_operation, canonical_parameter
 
 BAD = [
     (

@@ -10,10 +10,10 @@ import pytest
 from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
 from pytest_msprobe.suites.comparison.noise import FACTOR, FLOORS
+from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
+from pytest_msprobe.suites.comparison.values import ValueComparison
 
 X = np.random.default_rng(0).normal(size=(40, 25)).astype(np.float32)
 #: The noise run differs by this much in every element.

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.comparison import compare, compare_distributed, table_files
+from pytest_msprobe.suites.comparison import compare, compare_distributed
+from pytest_msprobe.suites.comparison import table as table_files
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.rank_merge import MergeError, merge_ranks
-from pytest_msprobe.suites.comparison.table import columns
-from pytest_msprobe.suites.comparison.table_files import RowStore
+from pytest_msprobe.suites.comparison.table import MergeError, RowStore, columns, merge_ranks
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.comparison.dump_comparison import DumpComparison
+from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 
 X = np.linspace(-1, 2, 8, dtype=np.float32)

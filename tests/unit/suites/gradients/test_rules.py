@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from gradient_runs import write_step
 
-from pytest_msprobe.suites.gradients.norm_history import NormHistory, RunningMean, judge_norm
+from pytest_msprobe.suites.gradients.check import EarlierStep, NormHistory, RunningMean, judge_norm, judge_similarity
 from pytest_msprobe.suites.gradients.options import GradientSettings
-from pytest_msprobe.suites.gradients.similarity_rule import EarlierStep, judge_similarity
-from pytest_msprobe.suites.gradients.step_summary import StepSummary, read_summary
+from pytest_msprobe.suites.gradients.run import StepSummary, read_summary
 
 DEFAULT = GradientSettings()
 

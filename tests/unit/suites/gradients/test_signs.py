@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.gradients.signs import SignAgreement, compare_signs
-from pytest_msprobe.suites.gradients.step_summary import read_summary
+from pytest_msprobe.suites.gradients.findings import SignAgreement, compare_signs
+from pytest_msprobe.suites.gradients.run import read_summary
 
 
 def compare(folder: Path, tested: object, reference: object) -> SignAgreement:

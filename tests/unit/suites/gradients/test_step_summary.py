@@ -9,7 +9,7 @@ import pytest
 from gradient_runs import write_step
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.gradients.step_summary import read_summary
+from pytest_msprobe.suites.gradients.run import read_summary
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "L2"])

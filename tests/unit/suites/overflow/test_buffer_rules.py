@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.suites.overflow.buffer_rules import RuleError, read_rules
+from pytest_msprobe.suites.overflow.values import RuleError, read_rules
 
 
 def test_built_in_rules():

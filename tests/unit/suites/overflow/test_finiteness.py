@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import PlainValue, TensorValue, find_dtype
-from pytest_msprobe.suites.overflow.finiteness import (
+from pytest_msprobe.suites.overflow.values import (
     FINITE,
     UNKNOWN,
     Finiteness,

@@ -9,11 +9,16 @@ import pytest
 from dump_builder import DumpBuilder
 from overflow_dumps import F32, NAN, X, parallel
 
-from pytest_msprobe.suites.overflow.buffer_rules import read_rules
-from pytest_msprobe.suites.overflow.communication import layers, meetings
-from pytest_msprobe.suites.overflow.first_anomaly import RankDump, first_anomalies, rank_numbers, steps_of
-from pytest_msprobe.suites.overflow.record_values import OverflowDump
+from pytest_msprobe.suites.overflow.first_anomaly import (
+    RankDump,
+    first_anomalies,
+    layers,
+    meetings,
+    rank_numbers,
+    steps_of,
+)
 from pytest_msprobe.suites.overflow.survey import Survey
+from pytest_msprobe.suites.overflow.values import OverflowDump, read_rules
 
 BAD = np.array([1.0, NAN, 2.0], F32)
 GROUP = {"type": "mindspore.ProcessGroup", "group_ranks": [0, 2], "group_id": "0badf00d"}

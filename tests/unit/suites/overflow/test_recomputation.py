@@ -8,12 +8,11 @@ import pytest
 from dump_builder import DumpBuilder
 from overflow_dumps import F16, F32, INF, NAN, X, edited
 
+from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.engines.specification import DeviceSpecification
-from pytest_msprobe.suites.overflow.buffer_rules import read_rules
 from pytest_msprobe.suites.overflow.recomputation import Recomputer
-from pytest_msprobe.suites.overflow.record_values import OverflowDump
 from pytest_msprobe.suites.overflow.survey import Survey
+from pytest_msprobe.suites.overflow.values import OverflowDump, read_rules
 
 pytestmark = pytest.mark.needs("torch")
 

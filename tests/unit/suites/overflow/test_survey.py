@@ -10,9 +10,8 @@ from dump_builder import DumpBuilder
 from overflow_dumps import F16, F32, INF, NAN, X, chain, edited
 
 from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.suites.overflow.buffer_rules import read_rules
-from pytest_msprobe.suites.overflow.record_values import OverflowDump
 from pytest_msprobe.suites.overflow.survey import Survey
+from pytest_msprobe.suites.overflow.values import OverflowDump, read_rules
 
 BAD = np.array([1.0, NAN, 2.0], F32)
 INFINITE = np.array([1.0, INF, 2.0], F32)

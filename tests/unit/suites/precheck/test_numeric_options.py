@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import parse_api_name
-from pytest_msprobe.cases.operand_rounding import has_rounded_operands
-from pytest_msprobe.suites.precheck.numeric_options import NUMERIC_OPTIONS, Hf32, NumericSettings
+from pytest_msprobe.cases.second_runs import has_rounded_operands
+from pytest_msprobe.suites.precheck.options import NUMERIC_OPTIONS, Hf32, NumericSettings
 
 OPTIONS = {option.name: option for option in NUMERIC_OPTIONS}
 

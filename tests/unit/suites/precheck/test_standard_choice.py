@@ -19,14 +19,8 @@ from pytest_msprobe.numerics import (
     Ulp,
     UlpBounds,
 )
-from pytest_msprobe.suites.precheck.comparison import integer_tolerance
-from pytest_msprobe.suites.precheck.standard_choice import (
-    BY_API,
-    STANDARD_BOUNDS,
-    NamedStandard,
-    StandardChoice,
-    matches,
-)
+from pytest_msprobe.suites.precheck.check import integer_tolerance
+from pytest_msprobe.suites.precheck.options import BY_API, STANDARD_BOUNDS, NamedStandard, StandardChoice, matches
 from pytest_msprobe.suites.precheck.standards import MAKERS, ByDtype, Standards, for_dtype, for_outputs
 
 HALF, FLOAT = np.dtype(np.float16), np.dtype(np.float32)

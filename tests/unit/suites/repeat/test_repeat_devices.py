@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_msprobe.suites.repeat.devices import compare_devices, listed
-from pytest_msprobe.suites.repeat.runs import content_digest
+from pytest_msprobe.suites.repeat.report import compare_devices, listed
+from pytest_msprobe.suites.repeat.results import content_digest
 
 X = np.arange(4096, dtype=np.float32).reshape(64, 64)
 

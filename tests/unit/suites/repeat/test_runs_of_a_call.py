@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_msprobe.suites.repeat.runs import Runs
+from pytest_msprobe.suites.repeat.results import Runs
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (300, 500)], ids=["small", "hashed"])

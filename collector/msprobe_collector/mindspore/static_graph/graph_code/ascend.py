@@ -15,8 +15,8 @@ from typing import Any
 
 from mindspore import Tensor, ops
 
-from msprobe_collector.mindspore.static_graph.graph_code.values import FLOATS
-from msprobe_collector.mindspore.static_graph.staged_records import staged_name
+from msprobe_collector.mindspore.static_graph.files import staged_name
+from msprobe_collector.mindspore.static_graph.graph_code.saving import FLOATS
 
 #: Arguments or outputs of a call that are seen; those beyond are passed over.
 _MOST_VALUES = 32

@@ -20,7 +20,7 @@ import mindspore
 from mindspore import Tensor, ops
 from mindspore.ops.primitive import constexpr
 
-from msprobe_collector.mindspore.static_graph.graph_code.values import (
+from msprobe_collector.mindspore.static_graph.graph_code.saving import (
     FLOATS,
     described,
     is_whole,

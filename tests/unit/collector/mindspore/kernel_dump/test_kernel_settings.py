@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from msprobe_collector.configuration import ConfigurationError, Overrides, read_configuration
-from msprobe_collector.mindspore.kernel_dump import KernelDump
-from msprobe_collector.mindspore.kernel_dump.settings import FILE_NAMES, kernel_settings
+from msprobe_collector.mindspore.kernel_dump import FILE_NAMES, KernelDump, kernel_settings
 
 
 @pytest.fixture

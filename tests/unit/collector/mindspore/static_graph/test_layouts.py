@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format.writing.framework_values import TensorValues
+from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.mindspore.static_graph.layouts import (
     NOT_COLLECTED,
     Layouts,

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from msprobe_collector.mindspore.static_graph import saved_files
-from msprobe_collector.mindspore.static_graph.saved_files import SavedFiles, tensor_names
+from msprobe_collector.mindspore.static_graph import files as saved_files
+from msprobe_collector.mindspore.static_graph.files import SavedFiles, tensor_names
 
 TENSOR = ("tensor", "Float32", (2,))
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from msprobe_collector.dump_format.operation import Operation
+from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.fault import Fault
-from pytest_msprobe.suites.comparison.accounting.faults import Causes
+from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.divergence import RecordSummary
-from pytest_msprobe.suites.comparison.row_summary import ComparisonSummary
+from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary
 from pytest_msprobe.verdicts import Place, VerdictRow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})

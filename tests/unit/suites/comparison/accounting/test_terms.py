@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
-from pytest_msprobe.suites.comparison.accounting.parts import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
 from pytest_msprobe.suites.comparison.accounting.terms import split
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16, np.float64, np.complex64)

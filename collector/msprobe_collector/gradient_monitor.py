@@ -1,0 +1,209 @@
+"""Gradient monitoring: statistics and signs of every parameter's gradient at each optimizer step, in small files.
+
+Watching an optimizer's gradients.
+
+Columns and cells of grad_summary_{step}.csv.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.configuration import Configuration, GradientMonitorSettings
+from msprobe_collector.framework import Framework
+from msprobe_collector.gradient_files import GradientFigures, RankFolder, md5_of_gradient, measure_gradient
+from msprobe_collector.recording.folders import FolderInUseError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+def columns(settings: GradientMonitorSettings) -> list[str]:
+    """Header of the file. `nan` and `inf` stand last, where readers of the older tool's columns pass over them."""
+    middle = {"L0": ["MD5"], "L1": [], "L2": [*interval_labels(settings.bounds), "=0"]}[settings.level]
+    return ["param_name", *middle, "max", "min", "norm", "shape", "nan", "inf"]
+
+
+def interval_labels(bounds: Sequence[float]) -> list[str]:
+    """`(-inf, -1]`, `(-1, 0]`, ..., `(1, inf)`."""
+    inner = [f"({left}, {right}]" for left, right in pairwise(bounds)]
+    return [f"(-inf, {bounds[0]}]", *inner, f"({bounds[-1]}, inf)"]
+
+
+def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMonitorSettings) -> list[str]:
+    """Cells for the gradient of the parameter `name`: floats so that they read back equal, shares of all elements."""
+    figures = measure_gradient(values, settings.bounds if settings.level == "L2" else ())
+    middle: list[str] = []
+    if settings.level == "L0":
+        middle = [md5_of_gradient(values)]
+    elif settings.level == "L2":
+        middle = _shares(figures)
+    numbers = [repr(number) for number in (figures.max, figures.min, figures.norm)]
+    return [name, *middle, *numbers, str(list(values.shape)), str(figures.nans), str(figures.infs)]
+
+
+def _shares(figures: GradientFigures) -> list[str]:
+    counts = (*figures.interval_counts, figures.zeros)
+    return [repr(count / figures.size if figures.size else 0.0) for count in counts]
+
+
+logger = logging.getLogger("msprobe_collector")
+
+
+class GradientMonitor:
+    """Writes statistics and signs of all gradients at each call of an optimizer (task `grad_probe`).
+
+    Files, under `{dump_path}/rank{R}`, where R is the communication rank, or 0, or under `{dump_path}/proc{pid}` while
+    another process or another monitor writes there:
+
+    - `grad_summary_{step}.csv`: a row per parameter. Level L0 has an MD5 of the gradient in float32, level L2 the share
+      of its elements in each interval of `bounds`; all have max, min, L2 norm, shape and the counts of NaN and Inf.
+    - `step{step}/{parameter}.npy` (levels L1 and L2): bool, of the gradient's shape, true where it is above 0.
+
+    Steps count calls of the optimizer from 0: an update that a loss scaler skips has no number. Gradients are seen as
+    the optimizer gets them: reduced over ranks and clipped, where the script does that before the call, and without the
+    weight decay, loss scale or centralisation that the optimizer applies inside.
+
+    Seen are calls from Python, as in PyNative mode; an optimizer inside a graph shows nothing, which a warning says.
+    A fault while watching never reaches training: it is logged once per kind.
+    """
+
+    def __init__(self, configuration: Configuration, framework: Framework) -> None:
+        """Watch optimizers of `framework` as `configuration` says.
+
+        Raises:
+            ValueError: its task is not `grad_probe`.
+        """
+        if configuration.task != "grad_probe":
+            raise ValueError(f"gradients are monitored by task 'grad_probe', not {configuration.task!r}")
+        self._configuration = configuration
+        self._settings = configuration.gradients
+        self._folder: RankFolder | None = None
+        self._framework = framework
+        self._optimizers = framework.optimizers()
+        self._stop_watching: Callable[[], None] | None = None
+        self._names: tuple[str, ...] = ()
+        self._step = 0
+        self._logged: set[str] = set()
+
+    def monitor(self, optimizer: Any) -> None:
+        """Watch `optimizer` until `stop` or past the last step of the configuration.
+
+        Raises:
+            TypeError: it is not an optimizer of the framework.
+            RuntimeError: one is being watched already.
+            OSError: the folder of the files cannot be made, or is in use.
+        """
+        names = self._optimizers.names(optimizer)
+        if self._stop_watching is not None:
+            raise RuntimeError("monitor: an optimizer is being watched; call stop() before watching another")
+        if warning := self._optimizers.warning():
+            logger.warning("%s", warning)
+        if not self._open():
+            return
+        self._names = names
+        self._warn_of_absent()
+        self._stop_watching = self._optimizers.watch(optimizer, self._before_update)
+        atexit.register(self.stop)
+
+    def observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Write one step's gradients, Tensors by parameter name, where no optimizer is there to be watched."""
+        if self._configuration.steps.admits(self._step):
+            try:
+                if self._open():
+                    self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
+            except Exception as error:  # training continues whatever happens here
+                self._log(error)
+        self._step += 1
+
+    def stop(self) -> None:
+        """Watch no more. All files are complete already, and others may write to the folder."""
+        if self._folder is not None:
+            self._folder.release()
+        if self._stop_watching is None:
+            return
+        self._stop_watching()
+        self._stop_watching = None
+        atexit.unregister(self.stop)
+        if self._step == 0:
+            logger.warning(
+                "no gradients were seen: the optimizer was not called, or only in a graph (GRAPH_MODE, mindspore.jit)"
+            )
+
+    def _open(self) -> bool:
+        """Whether this rank is watched; its folder is ready then. Raises OSError."""
+        if self._folder is not None:
+            self._folder.take()
+        else:
+            rank = self._framework.rank() or 0
+            if not self._configuration.ranks.admits(rank):
+                logger.info("rank %d is not among the ranks %s: no gradients", rank, self._configuration.ranks)
+                return False
+            self._folder = self._free_folder(self._configuration.dump_path / f"rank{rank}")
+        return True
+
+    def _free_folder(self, path: Path) -> RankFolder:
+        """`path`, or the folder of the process beside it."""
+        try:
+            return RankFolder(path)
+        except FolderInUseError:
+            beside = path.with_name(f"proc{os.getpid()}")
+            logger.warning(
+                "%s is being written by another process or monitor; the gradients of this one are written to %s: "
+                "give each its own rank_id or dump_path",
+                path,
+                beside.name,
+            )
+            return RankFolder(beside)
+
+    def _before_update(self, gradients: Any) -> None:
+        if isinstance(gradients, tuple | list) and len(gradients) == len(self._names):
+            self.observe(zip(self._names, gradients))
+        else:
+            found = f"{len(gradients)}" if isinstance(gradients, tuple | list) else type(gradients).__name__
+            self._log(ValueError(f"the optimizer has {len(self._names)} parameters and was given {found} gradients"))
+            self._step += 1
+        last = self._configuration.steps.last
+        if last is not None and self._step > last:
+            self.stop()
+
+    def _write(self, gradients: Iterable[tuple[str, Any]]) -> None:
+        assert self._folder is not None
+        rows = [columns(self._settings)]
+        for name, gradient in gradients:
+            if self._settings.parameters and name not in self._settings.parameters:
+                continue
+            try:
+                values = self._optimizers.values(gradient)
+                rows.append(row(name, values, self._settings))
+                if self._settings.level != "L0":
+                    self._folder.write_signs(self._step, name, values > 0)
+            except (TypeError, ValueError) as error:
+                self._log(type(error)(f"the gradient of {name!r} is left out: {error}"))
+        self._folder.write_summary(self._step, rows)
+
+    def _warn_of_absent(self) -> None:
+        absent = [name for name in self._settings.parameters if name not in self._names]
+        if absent:
+            logger.warning(
+                "grad_probe.param_list: the optimizer has no parameter %s; it has %s",
+                ", ".join(absent),
+                ", ".join(self._names),
+            )
+
+    def _log(self, error: Exception) -> None:
+        # the text of an OSError names the file, another one at each step
+        kind = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.error("step %d: %s", self._step, error, exc_info=error if error.__traceback__ else None)
+
+
+__all__ = ["GradientMonitor"]

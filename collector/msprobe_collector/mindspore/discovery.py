@@ -1,0 +1,330 @@
+"""Which callables of the installed MindSpore are APIs: found by looking, less a list of those that are not meant.
+
+Names of APIs that were bound before collecting began, and that cannot be reached.
+
+Primitives that Cells hold as attributes, seen at the `__call__` of their classes.
+
+Functions under `mindspore.jit`: recorded from outside, with the originals in place while they compile and run.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.mindspore.calls import named_cells
+from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.recording.swaps import ApiTarget, MethodSwaps
+
+logger = logging.getLogger("msprobe_collector")
+
+_TENSOR = "mindspore.Tensor"
+
+
+def find_apis(user: ApiList) -> list[ApiTarget]:
+    """Every API to hook, in the order in which names win: the first place of a callable names it where others share it.
+
+    Args:
+        user: what the user's YAML adds and removes. A place that does not exist is warned about.
+    """
+    import yaml
+
+    content = yaml.safe_load((Path(__file__).parent / "hooked_apis.yaml").read_text(encoding="utf-8"))
+    denied = {ApiPlace(module, name) for module, names in content["deny"].items() for name in names.split()}
+    denied.update(user.remove)
+    operators = tuple(content["tensor_operators"].split())
+    types = {module: api_type for api_type, modules in content["families"].items() for module in modules}
+    targets = []
+    for module, api_type in types.items():
+        owner = resolve(module)
+        if owner is None:  # an older MindSpore
+            continue
+        unlisted = content["unlisted"].get(module, "").split()
+        names = _tensor_names(owner, operators) if module == _TENSOR else _public_names(owner, unlisted)
+        targets += list(_targets(owner, module, api_type, (name for name in names if (module, name) not in denied)))
+    return targets + list(_added(user.add, types, denied))
+
+
+def resolve(path: str) -> Any:
+    """The module or class at the dotted `path`, or None."""
+    try:
+        return importlib.import_module(path)
+    except ImportError:
+        module, _, name = path.rpartition(".")
+        return getattr(resolve(module), name, None) if module else None
+
+
+def _targets(owner: Any, module: str, api_type: str, names: Iterable[str]) -> Iterator[ApiTarget]:
+    for name in names:
+        original = getattr(owner, name, None)
+        if callable(original) and not inspect.isclass(original) and not inspect.ismodule(original):
+            yield ApiTarget(owner, name, original, f"{api_type}.{name}")
+
+
+def _public_names(owner: Any, unlisted: list[str]) -> list[str]:
+    listed = getattr(owner, "__all__", None) or dir(owner)
+    return sorted({name for name in (*listed, *unlisted) if not name.startswith("_")})
+
+
+def _tensor_names(tensor: Any, operators: tuple[str, ...]) -> list[str]:
+    methods = [
+        name
+        for name in dir(tensor)
+        if not name.startswith("_") and not isinstance(inspect.getattr_static(tensor, name), (property, staticmethod))
+    ]
+    return methods + [name for name in operators if hasattr(tensor, name)]
+
+
+def _added(places: Iterable[ApiPlace], types: dict[str, str], denied: set[ApiPlace]) -> Iterator[ApiTarget]:
+    for module, name in places:
+        owner = resolve(module)
+        if not callable(getattr(owner, name, None)):
+            logger.warning("api_list adds %s.%s, which is not a callable here; it is not collected", module, name)
+        elif (module, name) not in denied:
+            yield from _targets(owner, module, types.get(module, module), (name,))
+
+
+#: Modules of the framework whose own names are replaced too: its layers call what users would.
+_LAYERS = ("mindspore.nn.layer", "mindspore.nn.loss", "mindspore.mint.nn")
+
+
+def unreachable_names(targets: Sequence[ApiTarget]) -> list[str]:
+    """APIs that something other than a module's names refers to, such as a class attribute or a default argument.
+
+    Calls through these references are not collected. Costs a look at every container in memory, once.
+    """
+    by_identity = {id(target.original): target.call for target in reversed(targets)}  # the first names it
+    found: set[str] = set()
+    for holder in gc.get_objects():
+        if type(holder) is dict and "__module__" in holder and not _is_framework(str(holder.get("__module__"))):
+            found.update(by_identity[id(value)] for value in holder.values() if id(value) in by_identity)
+        elif type(holder) is type(_is_framework) and not _is_framework(holder.__module__ or ""):
+            values = holder.__defaults__ or ()
+            found.update(by_identity[id(value)] for value in values if id(value) in by_identity)
+    return sorted(found)
+
+
+def is_searched(module: str) -> bool:
+    """Whether names in `module` are replaced that hold an API."""
+    return not _is_framework(module) or module.startswith(_LAYERS)
+
+
+def _is_framework(module: str) -> bool:
+    return module.split(".")[0] in ("mindspore", "msprobe_collector")
+
+
+class Wrap(Protocol):
+    """Makes a recorded callable."""
+
+    def __call__(
+        self, original: Callable[..., Any], call: str, *, attributes: Mapping[str, Any] | None
+    ) -> Callable[..., Any]:
+        """`original`, recorded as calls of `call` with the constructor's `attributes`."""
+
+
+class PrimitiveCalls:
+    """Records calls of the primitives of watched models as `Primitive.{attribute}.{Class}`.
+
+    Nothing is put on a primitive itself: a copy of one, or a pickle, is what it would be without the collector. The
+    calls of a copy leave no records.
+    """
+
+    def __init__(self, wrap: Wrap, is_inside: Callable[[], bool]) -> None:
+        """Prepare.
+
+        Args:
+            wrap: makes a recorded callable.
+            is_inside: whether a recorded call runs, so that calls inside are not recorded.
+        """
+        self._wrap = wrap
+        self._is_inside = is_inside
+        #: By id of the primitive, which stays its own while the primitive is kept here too.
+        self._recorded: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        self._calls: dict[type, Callable[..., Any]] = {}
+        self._swaps = MethodSwaps()
+
+    def watch(self, models: Sequence[Any]) -> None:
+        """Add the primitives of `models`, also those in lists; one under several names keeps its first."""
+        for _, cell in named_cells(models):
+            for name, primitive in _primitives_of(cell):
+                if id(primitive) in self._recorded:
+                    continue
+                kind = type(primitive)
+                if kind not in self._calls and not self._swaps.are_in:
+                    self._calls[kind] = kind.__call__
+                call = functools.partial(self._calls.get(kind, kind.__call__), primitive)
+                recorded = self._wrap(
+                    call, f"Primitive.{name}.{kind.__name__}", attributes=constructor_attributes(primitive)
+                )
+                self._recorded[id(primitive)] = (primitive, recorded)
+
+    def put_in(self) -> None:
+        """See the calls from now on."""
+        if not self._swaps.are_in:
+            for kind in self._calls:
+                self._swaps.put(kind, "__call__", self._seen)
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        self._swaps.take_out()
+
+    def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorded, is_inside = self._recorded, self._is_inside
+
+        @functools.wraps(original)
+        def call(primitive: Any, *args: Any, **kwargs: Any) -> Any:
+            known = None if is_inside() else recorded.get(id(primitive))
+            return original(primitive, *args, **kwargs) if known is None else known[1](*args, **kwargs)
+
+        return call
+
+
+def constructor_attributes(primitive: Any) -> dict[str, Any]:
+    """What the primitive's class was called with, defaults included (`stride`, `transpose_b`, `epsilon`).
+
+    They are in `init_attrs`, and where a base class has overwritten that (LRN), stand as attributes of their names.
+    """
+    known = {**vars(primitive), **primitive.init_attrs}
+    return {name: known[name] for name in _constructor_parameters(type(primitive).__init__) if name in known}
+
+
+@cache
+def _constructor_parameters(constructor: Callable[..., None]) -> tuple[str, ...]:
+    parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(parameter.name for parameter in parameters if parameter.kind not in variadic)
+
+
+def _primitives_of(cell: Any) -> Iterator[tuple[str, Any]]:
+    from mindspore.ops import Primitive
+
+    for name, primitive in cell._primitives.items():
+        if primitive is not None:
+            yield name, primitive
+    for name, value in vars(cell).items():
+        if isinstance(value, (list, tuple)):
+            yield from ((f"{name}.{index}", item) for index, item in enumerate(value) if isinstance(item, Primitive))
+
+
+class JitCalls:
+    """Records calls of jit functions as `Jit.{function}`, and keeps the compiler away from recorded callables."""
+
+    def __init__(
+        self,
+        wrap: Callable[[Callable[..., Any], str], Callable[..., Any]],
+        *,
+        originals_in_place: Callable[[], AbstractContextManager[None]],
+        records: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            wrap: makes a recorded callable.
+            originals_in_place: a context in which nothing is hooked.
+            records: whether calls become records (level L1, mix).
+        """
+        self._wrap = wrap
+        self._originals_in_place = originals_in_place
+        self._records = records
+        #: Regions of captured bytecode that are open, one in another.
+        self._depth = 0
+        self._open: list[AbstractContextManager[None]] = []
+        self._has_warned = False
+        self._swaps = MethodSwaps()
+
+    def put_in(self) -> None:
+        """See jit calls from now on."""
+        if not self._swaps.are_in:
+            api = graph_executors()
+            self._swaps.put(api._JitExecutor, "__call__", self._executor_call)
+            self._swaps.put(api.PIJitCaptureContext, "__call__", self._capture)
+            self._swaps.put(api.PIJitCaptureContext, "__enter__", self._enter)
+            self._swaps.put(api.PIJitCaptureContext, "__exit__", self._exit)
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        self._swaps.take_out()
+
+    def _executor_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            # A method gets its object first, which is not an argument of the record.
+            bound, arguments = (args[:1], args[1:]) if executor.obj is not None else ((), args)
+            name = type(executor.obj).__name__ if executor.fn.__name__ == "construct" else executor.fn.__name__
+
+            def run(*arguments: Any, **kwargs: Any) -> Any:
+                with self._originals_in_place():
+                    return original(executor, *bound, *arguments, **kwargs)
+
+            run_recorded = self._wrap(run, f"Jit.{name}") if self._records else run
+            return run_recorded(*arguments, **kwargs)
+
+        return call
+
+    @contextmanager
+    def _region(self) -> Iterator[None]:
+        """A region whose bytecode is captured: nothing is hooked in it, nor in regions inside it."""
+        self._depth += 1
+        try:
+            with self._originals_in_place() if self._depth == 1 else nullcontext():
+                yield
+        finally:
+            self._depth -= 1
+
+    def _enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def enter(context: Any) -> Any:
+            if self._depth == 0 and self._records and not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "%s was made by jit(capture_mode='bytecode') before start(): its calls are not collected",
+                    getattr(context.fn, "__qualname__", "a function"),
+                )
+            region = self._region()
+            region.__enter__()
+            self._open.append(region)
+            return original(context)
+
+        return enter
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def leave(context: Any, *error: Any) -> Any:
+            result = original(context, *error)
+            if self._open:  # not after a start() inside
+                self._open.pop().__exit__(None, None, None)
+            return result
+
+        return leave
+
+    def _capture(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def capture(context: Any, function: Any) -> Any:
+            captured = original(context, function)
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with self._region():
+                    return captured(*args, **kwargs)
+
+            @functools.wraps(captured)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                if not (self._records and self._swaps.are_in):
+                    return run(*args, **kwargs)
+                if function.__name__ != "construct":
+                    return self._wrap(run, f"Jit.{function.__name__}")(*args, **kwargs)
+                # A method gets its object first, which is not an argument of the record.
+                bound = functools.partial(run, args[0])
+                return self._wrap(bound, f"Jit.{type(args[0]).__name__}")(*args[1:], **kwargs)
+
+            return called
+
+        return capture

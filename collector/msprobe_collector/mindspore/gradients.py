@@ -1,0 +1,257 @@
+"""Backward values seen on MindSpore's own backward nodes, so that the graph, and with it every bit of training, stays.
+
+The gradient of an argument is its contribution through one call: what the nodes that the call made hand to the edges
+that lead to the argument. Nothing is inserted: an identity in front of a call would change the order in which
+gradients of a shared tensor are added up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msprobe_collector.dump_format.writing.encoding import ComputationFailed
+from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
+from msprobe_collector.recording.gradients import BackwardCall, Completed
+from msprobe_collector.recording.observing import Activity, FaultLog, inner_tensors
+
+logger = logging.getLogger("msprobe_collector")
+
+_LEAF_SEQUENCE = (1 << 64) - 1
+
+
+class Sources(NamedTuple):
+    """Where the gradients of a call's arguments go.
+
+    Attributes:
+        nodes: backward node of each top-level tensor argument, None where none is; behind them those of the tensors in
+            lists, tuples, dicts and keywords.
+        listed: how many gradients the backward record lists by position: as many as there are top-level tensors, or 0
+            when none of them is floating.
+        paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
+    """
+
+    nodes: list[Any]
+    listed: int
+    paths: tuple[str, ...] = ()
+
+    def parted(self, gradients: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(gradients by position, those of tensors in lists and keywords that came, by path)."""
+        end = len(gradients) - len(self.paths)
+        others = {path: gradient for path, gradient in zip(self.paths, gradients[end:]) if gradient is not None}
+        return gradients[: self.listed], others
+
+
+class GradientTap:
+    """Attaches to the backward nodes of calls."""
+
+    def __init__(self, activity: Activity, faults: FaultLog) -> None:
+        from mindspore import Tensor
+
+        self._tensor = Tensor
+        self._activity = activity
+        self._faults = faults
+        self._values = mindspore_values()
+        #: Of hooks on tensors, which may be Parameters and outlive the step.
+        self._handles: list[Any] = []
+        self.is_supported = hasattr(Tensor, "_grad_node")
+        if not self.is_supported:
+            logger.warning(
+                "this MindSpore shows no backward nodes (2.7.1 and newer do): backward records are not collected"
+            )
+
+    def end_step(self) -> None:
+        """Take the hooks off tensors: the gradients of the step have come."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The top-level tensors among `values`: those whose gradients a backward record lists."""
+        return [value for value in values if isinstance(value, self._tensor)]
+
+    def sources(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Sources:
+        """Where the gradients of the arguments go. To be asked before the call, which may change one in place."""
+        tensors = self.tensors(arguments)
+        inner = dict(inner_tensors(arguments, keywords, self._tensor)) if self.is_supported else {}
+        with errors_of_the_script(tensors):
+            nodes = [tensor._grad_node for tensor in tensors] if self.is_supported else []
+            has_floating = any(node is not None for node in nodes) or any(map(_is_floating, tensors))
+            inner_nodes = [tensor._grad_node for tensor in inner.values()]
+        return Sources(nodes + inner_nodes, len(nodes) if has_floating else 0, tuple(inner))
+
+    def attach(
+        self,
+        sources: Sources,
+        results: Sequence[Any],
+        *,
+        on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
+    ) -> BackwardCall | None:
+        """Watch the backward of a call whose arguments had the `sources` and that returned the tensors `results`.
+
+        Args:
+            sources: of its arguments, from before the call.
+            results: top-level tensors that the call returned.
+            on_complete: called with the gradients when all have arrived.
+            on_begin: called when the first output's gradient arrives; with it, outputs are watched before their node
+                runs, so that this comes ahead of all that happens inside.
+
+        Returns:
+            The watched backward, or None when none will come.
+        """
+        if not self.is_supported:
+            return None
+        with errors_of_the_script(results):
+            outputs = _grouped([result._grad_node for result in results])
+        targets: dict[Hashable, list[int]] = {}
+        for position, node in enumerate(sources.nodes):
+            if node is not None:
+                targets.setdefault(_identity(node), []).append(position)
+        call = BackwardCall(
+            len(results), len(sources.nodes), values=self._values, on_begin=on_begin, on_complete=on_complete
+        )
+        if not outputs:
+            return None
+        if all(_identity(node) in targets for node, _ in outputs):
+            self._watch_tensors(call, results, targets)
+            return call
+        outputs = [(node, positions) for node, positions in outputs if _identity(node) not in targets]
+        edges = _edges_to(targets, [node for node, _ in outputs], _floor(sources.nodes))
+        call.expect(self._watch(call, outputs, edges, before_node=on_begin is not None))
+        return call
+
+    def _watch_tensors(self, call: BackwardCall, results: Sequence[Any], targets: dict[Hashable, list[int]]) -> None:
+        """Watch a call that made no node, since it returned its arguments: what it passes on is what it gets."""
+        hooked = [(at, result) for at, result in enumerate(results) if result._grad_node is not None]
+        call.expect(len(hooked))
+        for at, result in hooked:
+            position = targets[_identity(result._grad_node)][0]
+            take = self._safely(
+                lambda gradient, at=at, to=position: call.arrived(incoming=[(at, gradient)], outgoing=[(to, gradient)])
+            )
+
+            def passed_on(gradient: Any, take: Callable[..., None] = take) -> Any:
+                take(gradient)
+                return gradient
+
+            self._handles.append(result.register_hook(passed_on))
+
+    def _watch(
+        self,
+        call: BackwardCall,
+        outputs: list[tuple[Any, list[int]]],
+        edges: dict[Hashable, tuple[Any, list[tuple[int, int]]]],
+        *,
+        before_node: bool,
+    ) -> int:
+        """Register the hooks; returns how many calls of them to expect."""
+        hooks = 0
+        for node, positions in outputs:
+            joint = None if before_node else edges.pop(_identity(node), None)
+            hooks += 1
+            if before_node:
+                node.register_prehook(self._safely(lambda grads, at=positions: call.arrived(incoming=_at(at, grads))))
+            else:
+                to = joint[1] if joint else []
+                node.register_hook(
+                    self._safely(
+                        lambda sent, grads, at=positions, to=to: call.arrived(
+                            incoming=_at(at, grads), outgoing=_sent(sent, to)
+                        )
+                    )
+                )
+        for node, to in edges.values():
+            hooks += 1
+            node.register_hook(self._safely(lambda sent, _, to=to: call.arrived(outgoing=_sent(sent, to))))
+        return hooks
+
+    def _safely(self, hook: Callable[..., None]) -> Callable[..., None]:
+        activity, faults = self._activity, self._faults
+
+        def run(*gradients: Any) -> None:
+            """Run the hook; no fault of its own reaches the training.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
+            was_inside, activity.is_inside = activity.is_inside, True
+            try:
+                hook(*gradients)
+            except ComputationFailed as failure:
+                raise failure.error from None
+            except Exception as error:  # the border between the collector and the user's training
+                faults.note("taking gradients", error)
+            finally:
+                activity.is_inside = was_inside
+
+        return run
+
+
+def _identity(node: Any) -> Hashable:
+    """What two Python objects for one backward node share: MindSpore makes a new object at each look."""
+    if hasattr(node, "_unique_id"):
+        unique: Hashable = node._unique_id()
+        return unique
+    return node._sequence_nr(), str(node)  # MindSpore 2.7.1 and 2.8
+
+
+def _at(positions: list[int], gradients: Any) -> list[tuple[int, Any]]:
+    """Gradients of a node's outputs, in order, for the call's outputs at `positions`."""
+    return list(zip(positions, gradients))
+
+
+def _sent(gradients: Sequence[Any], to: list[tuple[int, int]]) -> list[tuple[int, Any]]:
+    """What a node has sent along its edges to arguments, as (argument position, gradient).
+
+    A node may send fewer gradients than it has edges (seen on 2.10); the rest is not known then.
+    """
+    return [(position, gradients[edge]) for edge, position in to if edge < len(gradients)]
+
+
+def _is_floating(tensor: Any) -> bool:
+    return str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat"))
+
+
+def _grouped(nodes: list[Any]) -> list[tuple[Any, list[int]]]:
+    """Distinct nodes, each with the positions at which it stands."""
+    groups: dict[Hashable, tuple[Any, list[int]]] = {}
+    for position, node in enumerate(nodes):
+        if node is not None:
+            groups.setdefault(_identity(node), (node, []))[1].append(position)
+    return list(groups.values())
+
+
+def _floor(sources: Sequence[Any]) -> int:
+    """Nodes that the call made have a higher sequence number than every node of its arguments."""
+    numbers = (node._sequence_nr() for node in sources if node is not None)
+    return max((number for number in numbers if number != _LEAF_SEQUENCE), default=-1)
+
+
+def _edges_to(
+    targets: dict[Hashable, list[int]], outputs: list[Any], floor: int
+) -> dict[Hashable, tuple[Any, list[tuple[int, int]]]]:
+    """(node, its edges that lead to arguments as (edge, argument position)) by node of the call.
+
+    Where several arguments come from one node (the parts of a chunk), its edges are assigned to them in order.
+    """
+    found: dict[Hashable, tuple[Any, list[tuple[int, int]]]] = {}
+    if not targets:
+        return found
+    hits = dict.fromkeys(targets, 0)
+    waiting, seen = list(outputs), {_identity(node) for node in outputs}
+    while waiting:
+        node = waiting.pop()
+        for edge, (following, _) in enumerate(node.next_functions):
+            if following is None:
+                continue
+            identity = _identity(following)
+            if identity in targets:
+                positions = targets[identity]
+                position = positions[min(hits[identity], len(positions) - 1)]
+                hits[identity] += 1
+                found.setdefault(_identity(node), (node, []))[1].append((edge, position))
+            elif identity not in seen and floor < following._sequence_nr() != _LEAF_SEQUENCE:
+                seen.add(identity)
+                waiting.append(following)
+    return found

@@ -1,0 +1,241 @@
+"""How a call is written in the script: as an operator, and with which arguments by position and by keyword.
+
+A function of torch.nn.functional that is written in Python hands its arguments over by name, defaults included. The
+instruction that made the call says what the script wrote, and a dump is to hold that.
+
+What a call is named in a dump, by the function that PyTorch hands over and by how the script wrote the call.
+
+Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all others are.
+
+`torch_npu.npu_rms_norm` is the operator `npu::npu_rms_norm`, recorded as `NPU.npu_rms_norm`; its wrappers written in
+Python call such operators. Nothing of this has run on an NPU: it was tested with operators of the same names that
+compute on the CPU.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import _VF, overrides
+
+#: Instructions of operators: BINARY_OP from Python 3.11 on, one for each operator before.
+_OPERATOR = re.compile("BINARY_(?!SUBSCR|SLICE)|INPLACE_|COMPARE_OP")
+_HANDLER = overrides.handle_torch_function.__code__
+_NOT_GIVEN = inspect.Parameter.empty
+
+
+class Form(NamedTuple):
+    """What the instruction of a call says.
+
+    Attributes:
+        is_operator: it is `+`, `<` or their like.
+        positional: how many arguments stand by position; None when it does not say (`f(*args)`).
+        keywords: names of the others.
+    """
+
+    is_operator: bool
+    positional: int | None = None
+    keywords: tuple[str, ...] = ()
+
+
+def is_operator(frame: FrameType) -> bool:
+    """Whether what runs in `frame` is an operator."""
+    return _form(frame.f_code, frame.f_lasti).is_operator
+
+
+def as_called(
+    function: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the script wrote them, where `function` has handed them to a mode in another form.
+
+    Args:
+        function: that was called.
+        frame: which called the mode.
+        args: as they were handed over; returned when the script's form is not known.
+        kwargs: likewise.
+    """
+    if not isinstance(function, FunctionType) or frame.f_code is not _HANDLER or frame.f_back is None:
+        return args, kwargs
+    own, caller = frame.f_back, frame.f_back.f_back
+    if own.f_code is not function.__code__ or caller is None:
+        return args, kwargs
+    form = _form(caller.f_code, caller.f_lasti)
+    defaults = _parameters(function)
+    if form.positional is None or defaults is None or len(args) > len(defaults):
+        return args, kwargs
+    values = {**dict(zip(defaults, args)), **kwargs}
+    names = list(defaults)
+    written = {*names[: form.positional], *form.keywords}
+    # What the instruction does not name must have its default: else it made another call (`map(F.relu, tensors)`).
+    if not written <= values.keys() or any(
+        name not in written and value is not defaults.get(name, _NOT_GIVEN) for name, value in values.items()
+    ):
+        return args, kwargs
+    return tuple(values[name] for name in names[: form.positional]), {name: values[name] for name in form.keywords}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(function: FunctionType) -> dict[str, Any] | None:
+    """Default by parameter, in order; None for a function that takes any number."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
+        return None
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+@lru_cache(maxsize=1 << 16)
+def _form(code: CodeType, offset: int) -> Form:
+    # While Python runs a function that it calls itself, the offset is that of the call's last cache entry.
+    before = [instruction for instruction in dis.get_instructions(code) if instruction.offset <= offset]
+    before = [instruction for instruction in before if instruction.opname not in ("CACHE", "PRECALL", "EXTENDED_ARG")]
+    return _form_of(before[-1], before[-2] if len(before) > 1 else None, code.co_consts) if before else Form(False)
+
+
+def _form_of(instruction: dis.Instruction, last: dis.Instruction | None, constants: tuple[Any, ...]) -> Form:
+    name, count = instruction.opname, instruction.arg or 0
+    if _OPERATOR.match(name):
+        return Form(True)
+    keywords: tuple[str, ...] = ()
+    if name in ("CALL_KW", "CALL_FUNCTION_KW"):
+        if last is None or not isinstance(last.argval, tuple):
+            return Form(False)
+        keywords = last.argval
+    elif name == "CALL":
+        if last is not None and last.opname == "KW_NAMES":
+            keywords = constants[last.arg or 0]
+    elif name not in ("CALL_FUNCTION", "CALL_METHOD"):
+        return Form(False)
+    return Form(False, count - len(keywords), keywords)
+
+
+#: Type of record by namespace of operators.
+NAMESPACES = {"npu": "NPU", "atb": "NPU.atb", "mindspeed": "NPU.mindspeed"}
+
+
+_LISTED = Path(__file__).with_name("not_recorded.txt")
+#: In-place and plain methods behind operators: `x + y` calls Tensor.add, `x += y` Tensor.add_.
+_OPERATORS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "div": "truediv",
+    "floor_divide": "floordiv",
+    "remainder": "mod",
+    "fmod": "mod",
+    "pow": "pow",
+    "matmul": "matmul",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+    "bitwise_left_shift": "lshift",
+    "bitwise_right_shift": "rshift",
+}
+_IN_PLACE_OPERATORS = frozenset(f"__i{operator}__" for operator in _OPERATORS.values())
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_NAMESPACES = {"aten": "Aten", **NAMESPACES}
+#: Operators that PyTorch's own Python code calls: a user sees what stands above them.
+_INTERNAL_NAMESPACES = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "debugprims", "fsdp", "inductor"}
+    | {"higher_order", "prim", "prims", "profiler", "quantized_decomposed", "rngprims", "streams", "symm_mem"}
+)
+_UNKNOWN = object()
+
+
+class ApiNames:
+    """Names by function object, each found once."""
+
+    def __init__(self, without: Iterable[Any] = ()) -> None:
+        """Leave out the functions `without` and those of not_recorded.txt."""
+        self._unlisted = _listed()
+        self._public = _public_names()
+        self._known: dict[Any, str | None] = dict.fromkeys(without)
+
+    def of(self, function: Any) -> str | None:
+        """`Torch.cat`, `Tensor.add`, ...; None for what is not recorded."""
+        try:
+            name = self._known.get(function, _UNKNOWN)
+        except TypeError:  # not hashable
+            return None
+        if name is _UNKNOWN:
+            name = self._known[function] = self._found(function)
+        return name  # type: ignore[return-value]  # _UNKNOWN has been replaced
+
+    def as_written(self, name: str, frame: FrameType) -> str:
+        """`Tensor.__add__` for `Tensor.add` where the call in `frame` is written as an operator."""
+        method = name[7:]  # after "Tensor."
+        base = method.removesuffix("_")
+        if base not in _OPERATORS and method not in _COMPARISONS:
+            return name
+        if not is_operator(frame):
+            return name
+        if method in _COMPARISONS:
+            return f"Tensor.__{method}__"
+        return f"Tensor.__{'' if method == base else 'i'}{_OPERATORS[base]}__"
+
+    def _found(self, function: Any) -> str | None:
+        name = self._public.get(function) or _otherwise(function)
+        if name is None or name.rpartition(".")[2] in self._unlisted:
+            return None
+        return name
+
+
+def _public_names() -> dict[Any, str]:
+    names: dict[Any, str] = {}
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
+        names[getattr(_VF, name)] = f"VF.{name}"
+    # Their own names are those of Python 2.
+    names[torch.Tensor.__rdiv__] = "Tensor.__rtruediv__"
+    for name in ("max_pool1d", "max_pool2d", "max_pool3d"):  # what the functions of this name hand over
+        names[getattr(torch, name)] = f"Functional.{name}"
+    for module, prefix in (
+        (torch.nn.functional, "Functional"),
+        (torch, "Torch"),
+        (torch.linalg, "Torch.linalg"),
+        (torch.fft, "Torch.fft"),
+        (torch.special, "Torch.special"),
+    ):
+        for name, value in vars(module).items():
+            if callable(value) and not isinstance(value, type) and not name.startswith("__"):
+                names.setdefault(value, f"{prefix}.{name}")
+    for owner in (torch._C.TensorBase, torch.Tensor):
+        for name, value in vars(owner).items():
+            if callable(value):
+                names.setdefault(value, f"Tensor.{name}")
+    return names
+
+
+def _otherwise(function: Any) -> str | None:
+    """The name of what stands in no public module."""
+    name = getattr(function, "__name__", "")
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        packet = function if isinstance(function, torch._ops.OpOverloadPacket) else function.overloadpacket
+        namespace, _, operator = packet._qualified_op_name.partition("::")
+        return None if namespace in _INTERNAL_NAMESPACES else f"{_NAMESPACES.get(namespace, namespace)}.{operator}"
+    if name in ("__get__", "__set__", "__delete__") or not name:
+        return None
+    if getattr(function, "__module__", None) == "torch.nn.functional":
+        return f"Functional.{name}"
+    if getattr(function, "__objclass__", None) is torch._C.TensorBase:
+        return f"Tensor.{name}"
+    return None
+
+
+def _listed() -> frozenset[str]:
+    lines = _LISTED.read_text(encoding="utf-8").splitlines()
+    return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
+
+
+def changes_first_argument(name: str) -> bool:
+    """Whether a call of this name writes its result into its first argument."""
+    method = name.rpartition(".")[2]
+    if method.startswith("__"):
+        return method == "__setitem__" or method in _IN_PLACE_OPERATORS
+    return method.endswith("_")

@@ -1,0 +1,164 @@
+"""What sees calls of APIs: the mode, and recording functions for what modes do not see.
+
+The stack of modes of this thread: one mode is put on it, and taken off it wherever it is by then.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import autograd, overrides
+
+from msprobe_collector.configuration import ApiList, ApiPlace
+from msprobe_collector.pytorch import calls as communication
+from msprobe_collector.pytorch.calls import ApiCalls, CallMode
+from msprobe_collector.pytorch.gradients import RUN_BACKWARD
+from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
+
+#: Its functions have no types.
+_overrides: Any = torch.overrides
+
+
+def push(mode: Any) -> None:
+    """Put `mode` below all others, unless it is there: a `with` of the script takes the topmost off when it ends."""
+    if not is_on(mode):
+        above = _popped_until(None)
+        _push_all([mode, *above])
+
+
+def remove(mode: Any) -> bool:
+    """Take `mode` off; modes of the script stay. False when it was not there."""
+    if not is_on(mode):
+        return False
+    _push_all(_popped_until(mode))
+    return True
+
+
+def is_on(mode: Any) -> bool:
+    """Whether `mode` is on the stack of this thread."""
+    return any(other is mode for other in _overrides._get_current_function_mode_stack())
+
+
+def _popped_until(mode: Any) -> list[Any]:
+    """The modes above `mode`, or all, lowest first; they and `mode` are off the stack."""
+    above: list[Any] = []
+    while _overrides._len_torch_function_stack() and (top := _overrides._pop_mode()) is not mode:
+        above.insert(0, top)
+    return above
+
+
+def _push_all(modes: list[Any]) -> None:
+    for mode in modes:
+        _overrides._push_mode(mode)
+
+
+logger = logging.getLogger("msprobe_collector")
+
+
+class ApiInstallation:
+    """Puts in and takes out what sees calls."""
+
+    def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
+        self._mode = CallMode(calls)
+        self._functions = MethodSwaps()
+        self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
+        self._listed = listed
+        self._are_found = False
+
+    def put_in(self) -> None:
+        """See calls of this thread from now on."""
+        if not self._are_found:
+            self._are_found = True
+            functions = [(*place, f"Distributed.{place[1]}") for place in communication.functions()]
+            added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
+            self._swapped.add(
+                [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
+            )
+        self._swapped.put_in()
+        if not self._functions.are_in:
+            self._functions.put(overrides, "has_torch_function", self._without_mode)
+            if hasattr(autograd, RUN_BACKWARD):
+                self._functions.put(autograd, RUN_BACKWARD, self._mode.on_again)
+        push(self._mode)
+
+    def take_out(self) -> None:
+        """See no more calls."""
+        remove(self._mode)
+        self._functions.take_out()
+        self._swapped.take_out()
+
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        """See the calls of a thread other than the one that called `put_in`."""
+        was_on = is_on(self._mode)
+        push(self._mode)
+        try:
+            yield
+        finally:
+            if not was_on:
+                remove(self._mode)
+
+    def suspend(self) -> bool:
+        """Take the mode of this thread out; whether it was in."""
+        return remove(self._mode)
+
+    def resume(self) -> None:
+        """Put the mode of this thread back."""
+        push(self._mode)
+
+    def _without_mode(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        """The layers of nn that have a fast path ask; the mode must not keep them from it."""
+
+        @functools.wraps(original)
+        def has_torch_function(relevant_args: Any) -> bool:
+            was_on = remove(self._mode)
+            try:
+                return original(relevant_args)
+            finally:
+                if was_on:
+                    push(self._mode)
+
+        return has_torch_function
+
+    def add(self, owner: Any, name: str, call: str) -> None:
+        """Record calls of `owner.name` as `call`."""
+        self._swapped.register(owner, name, call)
+
+    def remove(self, owner: Any, name: str) -> bool:
+        """Record them no more; False when they were not added."""
+        return self._swapped.remove(owner, name)
+
+
+def left_out(listed: ApiList) -> list[Any]:
+    """The functions that the user's list removes."""
+    return [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
+
+
+def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]:
+    for place in places:
+        try:
+            owner: Any = importlib.import_module(place.module)
+        except ImportError:
+            module, _, name = place.module.rpartition(".")
+            try:
+                owner = getattr(importlib.import_module(module), name, None)
+            except (ImportError, ValueError):
+                owner = None
+        if callable(getattr(owner, place.name, None)):
+            yield place, owner, place.name
+        else:
+            logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
+
+
+def _prefix(place: ApiPlace) -> str:
+    return place.module.rpartition(".")[2]
+
+
+def _is_searched(module: str) -> bool:
+    return module.split(".")[0] not in ("torch", "torchgen", "functorch", "msprobe_collector")

@@ -1,0 +1,188 @@
+"""Threads that the script starts: a mode belongs to one thread, so that each of them needs it on a stack of its own.
+
+The threads of PyTorch's own engine have the modes of the thread that called `backward`.
+
+Functions that torch.compile has compiled: nothing of the collector is in place while they run.
+
+The compiler would trace into the mode, guard on it, and compile anew whenever collecting begins or ends. So compiled
+code runs, and is compiled, as without the collector; what it computes inside leaves no records of calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msprobe_collector.recording.observing import Activity
+from msprobe_collector.recording.swaps import MethodSwaps
+
+
+class ThreadSwaps:
+    """Watches what the script runs in threads that it starts, and in pools of threads.
+
+    Attributes:
+        count: how many pieces of work were watched so far.
+    """
+
+    def __init__(self, activity: Activity, seen: Callable[[], AbstractContextManager[None]]) -> None:
+        """`seen()` is what sees the calls of the thread that enters it."""
+        self._activity = activity
+        self._seen = seen
+        self._swaps = MethodSwaps()
+        self.count = 0
+
+    def put_in(self) -> None:
+        """Watch threads that are started, and work that is given to pools, from now on."""
+        if not self._swaps.are_in:
+            self._swaps.put(threading.Thread, "start", self._started)
+            self._swaps.put(ThreadPoolExecutor, "submit", self._submitted)
+
+    def take_out(self) -> None:
+        """Watch no new ones; what runs goes on as it is."""
+        self._swaps.take_out()
+
+    def _started(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def start(thread: threading.Thread) -> None:
+            if self._is_of_script(_work_of(thread)):
+                run = self._watched(thread.run)
+
+                def run_once() -> None:
+                    vars(thread).pop("run", None)
+                    run()
+
+                thread.run = run_once  # type: ignore[method-assign]
+            try:
+                original(thread)
+            except BaseException:  # no thread could be made
+                vars(thread).pop("run", None)
+                raise
+
+        return start
+
+    def _submitted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def submit(executor: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            return original(executor, self._watched(fn) if self._is_of_script(fn) else fn, *args, **kwargs)
+
+        return submit
+
+    def _watched(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work`, seen, as a part of the layer that runs now."""
+        layers = list(self._activity.cells)
+        self.count += 1
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            own, self._activity.cells = self._activity.cells, layers
+            try:
+                with self._seen():
+                    return work(*args, **kwargs)
+            finally:
+                self._activity.cells = own
+
+        return run
+
+    def _is_of_script(self, work: Any) -> bool:
+        """Whether what a thread runs is the script's, and no service of PyTorch or of Python (loaders, queues)."""
+        module: str = getattr(getattr(work, "func", work), "__module__", None) or ""
+        if module.startswith("torch.nn.parallel"):
+            return not self._activity.is_inside
+        root = module.partition(".")[0]
+        is_service = root in ("torch", "msprobe_collector") or (root in sys.stdlib_module_names and root != "__main__")
+        return not is_service and not self._activity.is_inside
+
+
+def _work_of(thread: threading.Thread) -> Any:
+    """The function that the thread was given, or the class that says itself what it runs."""
+    is_given = type(thread).run is threading.Thread.run
+    return getattr(thread, "_target", None) if is_given else type(thread)
+
+
+logger = logging.getLogger("msprobe_collector")
+
+_COMPILER = "torch._dynamo.eval_frame"
+_CONTEXT = "_TorchDynamoContext"
+#: Functions that each compiled function calls when it is entered; each returns what is called when it is left.
+_HOOKS = "enter_exit_hooks"
+_Enter = Callable[[], Callable[[], None]]
+
+
+class CompiledRegions:
+    """Has `suspend` called before compiled code runs, and what it returns afterwards."""
+
+    def __init__(self, suspend: _Enter) -> None:
+        self._suspend = suspend
+        self._swaps = MethodSwaps()
+        self._has_warned = False
+
+    def put_in(self) -> None:
+        """Watch from now on."""
+        if self._swaps.are_in:
+            return
+        import torch
+
+        # Without the compiler nothing has been compiled; it loads with the first use of torch.compile.
+        self._swaps.put(torch, "compile", self._loading)
+        self._put_in_hooks()
+
+    def take_out(self) -> None:
+        """Watch no more."""
+        self._swaps.take_out()
+
+    def _put_in_hooks(self) -> None:
+        context = getattr(sys.modules.get(_COMPILER), _CONTEXT, None)
+        if context is not None and _HOOKS not in vars(context):
+            self._swaps.put_new(context, _HOOKS, _hooks_with(self._entered))
+
+    def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if self._swaps.are_in:
+                self._put_in_hooks()
+            return result
+
+        return compile
+
+    def _entered(self) -> Callable[[], None]:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("torch.compile: calls inside compiled code are not collected, only those around it")
+        resume = self._suspend()
+
+        def leave() -> None:
+            if self._swaps.are_in:  # no stop() inside
+                resume()
+
+        return leave
+
+
+def _hooks_with(enter: _Enter) -> property:
+    """Stands before the attribute of the instances, which keep their own hooks."""
+
+    def get(context: Any) -> Any:
+        return _Hooks(vars(context).setdefault(_HOOKS, []), enter)
+
+    def put(context: Any, hooks: Any) -> None:
+        vars(context)[_HOOKS] = hooks
+
+    return property(get, put)
+
+
+class _Hooks:
+    """A context's own hooks, and one more when they are run."""
+
+    def __init__(self, own: list[_Enter], enter: _Enter) -> None:
+        self._own = own
+        self._enter = enter
+        self.append = own.append
+
+    def __iter__(self) -> Iterator[_Enter]:
+        yield from self._own
+        yield self._enter

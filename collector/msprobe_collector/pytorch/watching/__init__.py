@@ -1,1 +1,0 @@
-"""How calls of PyTorch are seen."""

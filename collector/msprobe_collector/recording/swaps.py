@@ -1,0 +1,221 @@
+"""Putting recorded callables in the place of the originals, and the originals back.
+
+Methods of classes and functions of modules, replaced for a while.
+
+Communication whose results are there only after the training has waited for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from msprobe_collector.dump_format.writing.encoding import ComputationFailed
+from msprobe_collector.recording.observing import Activity, FaultLog
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ApiTarget:
+    """A callable to hook.
+
+    Attributes:
+        owner: module or class that holds it.
+        name: its attribute there.
+        original: the callable itself.
+        call: its record name without number and direction: `Mint.add`.
+    """
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    call: str
+
+
+class Installation:
+    """Swaps callables in and out.
+
+    While it is out, every name holds the very object that it held before: nothing costs anything then.
+    """
+
+    def __init__(
+        self, wrap: Callable[[Callable[..., Any], str], Callable[..., Any]], *, is_searched: Callable[[str], bool]
+    ) -> None:
+        """Prepare an installation that replaces a callable by `wrap(callable, call name)`.
+
+        Args:
+            wrap: makes what stands in a callable's place.
+            is_searched: whether other names of the callable are looked for in the module of this name.
+        """
+        self._wrap = wrap
+        self._is_searched = is_searched
+        self._targets: list[ApiTarget] = []
+        #: What the user has registered, by owner and name; it goes before the rest.
+        self._custom: dict[tuple[int, str], ApiTarget] = {}
+        #: (owner, attribute, what its own dict held, replacement)
+        self._swaps: list[tuple[Any, str, Any, Any]] = []
+        self._is_in = False
+
+    def add(self, targets: Sequence[ApiTarget]) -> None:
+        """Make `targets` part of it; also under other names in loaded modules (`from mindspore.mint import add`)."""
+        with self._changed():
+            self._targets += targets
+
+    def register(self, owner: Any, name: str, call: str) -> None:
+        """Record `owner.name` as `call`, also where it is a part under another name already."""
+        with self._changed():
+            self._custom[id(owner), name] = ApiTarget(owner, name, getattr(owner, name), call)
+
+    def remove(self, owner: Any, name: str) -> bool:
+        """Undo `register`; False when there was none."""
+        if (id(owner), name) not in self._custom:
+            return False
+        with self._changed():
+            del self._custom[id(owner), name]
+        return True
+
+    @contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Take the originals back while what is recorded changes, and make the swaps anew afterwards."""
+        was_in = self._is_in
+        self.take_out()
+        yield
+        self._swaps.clear()
+        wrappers: dict[int, Any] = {}
+        others = (target for target in self._targets if (id(target.owner), target.name) not in self._custom)
+        for target in (*self._custom.values(), *others):
+            wrapper = self._wrap(target.original, target.call)
+            _name_after_place(wrapper, target)
+            wrappers.setdefault(id(target.original), wrapper)
+            self._swaps.append((target.owner, target.name, vars(target.owner).get(target.name, _ABSENT), wrapper))
+        self._add_early_names(wrappers)
+        if was_in:
+            self.put_in()
+
+    def put_in(self) -> None:
+        """Put the recorded callables in place."""
+        if not self._is_in:
+            self._is_in = True
+            for owner, name, _, wrapper in self._swaps:
+                setattr(owner, name, wrapper)
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        if self._is_in:
+            self._is_in = False
+            for owner, name, original, _ in reversed(self._swaps):
+                if original is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
+
+    def _add_early_names(self, wrappers: dict[int, Any]) -> None:
+        known = {(id(owner), name) for owner, name, _, _ in self._swaps}
+        for module in list(sys.modules.values()):
+            if not isinstance(module, ModuleType) or not self._is_searched(module.__name__):
+                continue
+            for name, value in list(vars(module).items()):
+                wrapper = wrappers.get(id(value))
+                if wrapper is not None and (id(module), name) not in known:
+                    self._swaps.append((module, name, value, wrapper))
+
+
+def _name_after_place(wrapper: Any, target: ApiTarget) -> None:
+    """Let a pickle of `wrapper` find it, or the original, under the name that it has now."""
+    owner = target.owner
+    if isinstance(owner, ModuleType):
+        wrapper.__module__, wrapper.__qualname__ = owner.__name__, target.name
+    elif isinstance(owner, type):
+        wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__qualname__}.{target.name}"
+
+
+_INHERITED = object()
+
+
+class MethodSwaps:
+    """Replaces methods of classes and puts the originals back."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    @property
+    def are_in(self) -> bool:
+        """Whether a method is replaced."""
+        return bool(self._originals)
+
+    def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace the method `name` of `owner` by `make(original)`; one that `owner` inherits, for `owner` alone."""
+        own = vars(owner).get(name, _INHERITED)
+        setattr(owner, name, make(getattr(owner, name) if own is _INHERITED else own))
+        self._originals.append((owner, name, own))
+
+    def put_new(self, owner: type, name: str, value: Any) -> None:
+        """Give `owner` an attribute that it has not itself."""
+        setattr(owner, name, value)
+        self._originals.append((owner, name, _INHERITED))
+
+    def take_out(self) -> None:
+        """Put the originals back."""
+        while self._originals:
+            owner, name, own = self._originals.pop()
+            if own is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+class _Open(NamedTuple):
+    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
+
+    handle: Any
+    take_outputs: Callable[[], None]
+    give_up: Callable[[], None]
+
+
+class WaitedCalls:
+    """Asynchronous calls whose handle the script has not waited on. The collector itself never waits."""
+
+    def __init__(self, activity: Activity, faults: FaultLog) -> None:
+        self._activity = activity
+        self._faults = faults
+        self._open: dict[int, _Open] = {}
+
+    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
+        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
+        self._open[id(handle)] = _Open(handle, take_outputs, give_up)
+
+    def give_up(self) -> None:
+        """End what nobody has waited for; its values may still be on their way."""
+        waiting, self._open = list(self._open.values()), {}
+        for call in waiting:
+            call.give_up()
+
+    def seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of the method `wait` of handles."""
+
+        @functools.wraps(original)
+        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            """Wait as the script asked for, then take the results of the call.
+
+            Raises:
+                Exception: the error of the script's own computation, where reading a value brought it up.
+            """
+            result = original(handle, *args, **kwargs)
+            call = self._open.pop(id(handle), None)
+            if call is not None:
+                with self._activity.own_work():
+                    try:
+                        call.take_outputs()
+                    except ComputationFailed as failure:
+                        raise failure.error from None
+                    except Exception as error:  # the border between the collector and the user's training
+                        self._faults.note("taking what was waited for", error)
+            return result
+
+        return wait

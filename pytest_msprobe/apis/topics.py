@@ -1,0 +1,195 @@
+"""Random and uninitialised APIs: the law of their outputs, and what their arguments say of it.
+
+Outputs that are not judged element by element as they stand: indices, and values in an open order.
+
+Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
+
+API calls that cannot be judged at all, each with its reason.
+
+Which operations are documented to give other bytes in another run, and by how much.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+from msprobe_collector.dump_format import ApiName, Direction, is_communication
+from pytest_msprobe.apis.fact_table import Fact, Term, Topic, facts, read_signature, read_terms
+
+_UNINITIALISED = Term("uninitialised", (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class RandomApi:
+    """An API whose outputs no benchmark can foretell.
+
+    Attributes:
+        signature: of the API.
+        law: what its outputs follow; None when none is known.
+        form: the dtype and shape that they must have; None when the arguments do not tell.
+        reason: why there is no law; "" when there is one.
+    """
+
+    signature: inspect.Signature
+    law: Term | None
+    form: Term | None
+    reason: str = ""
+
+    def bind(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of all parameters for one call. TypeError when they do not fit."""
+        bound = self.signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+
+def random_api(api: ApiName, framework: str) -> RandomApi | None:
+    """What is known of `api` in a dump of `framework` when it is random or uninitialised, else None."""
+    unwritten = facts("unwritten").of(api, framework)
+    if unwritten is not None and unwritten.text.startswith("outputs("):
+        return _random(unwritten, "uninitialised memory: its values mean nothing")
+    found = facts("random").of(api, framework)
+    if found is None:
+        return None
+    why = found.reason or f"the table of laws has no {api.type}.{api.table_name}"
+    return _random(found, f"random by nature: {why}")
+
+
+def random_apis(framework: str = "mindspore") -> Mapping[str, str]:
+    """`Type.name` of every API with a line of its own: its law (`uniform`, `uninitialised`, ...), or "" without one."""
+    lines = {name: fact for name, fact in facts("unwritten").typed(framework).items() if fact.parameters}
+    found = {name: _random(fact).law for name, fact in {**lines, **facts("random").typed(framework)}.items()}
+    return {name: law.name if law else "" for name, law in found.items()}
+
+
+@cache
+def _random(fact: Fact, reason: str = "") -> RandomApi:
+    """What a line says; `reason` when it has no law and no signature."""
+    if not fact.parameters:
+        return RandomApi(inspect.Signature(), None, None, reason)
+    law, *form = read_terms(fact.text)
+    law = _UNINITIALISED if law.name == "outputs" else law
+    return RandomApi(read_signature(fact.parameters), law, form[0] if form else None)
+
+
+#: Behind all arguments: for APIs whose axis no argument gives.
+_NOWHERE = 99
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOutput:
+    """An output that selects from the first argument.
+
+    Attributes:
+        position: which output holds the indices.
+        axis_position: positional argument that gives the axis, counted with the tensor as 0.
+        default_axis: axis when the call gives none; None means the flattened tensor.
+        is_selection: True when one line of the indices may not name an element twice (topk, sort).
+        values_position: which output holds the values that the indices must select; None without one.
+        flattened_axes: trailing axes of source and indices that count as one, as in pooling; 0 for none.
+        stable_position: positional argument `stable`; None for APIs that do not promise the order of equals.
+    """
+
+    position: int = 0
+    axis_position: int = _NOWHERE
+    default_axis: int | None = None
+    is_selection: bool = False
+    values_position: int | None = 0
+    flattened_axes: int = 0
+    stable_position: int | None = None
+
+
+def index_output(api: ApiName) -> IndexOutput | None:
+    """Which output of `api` is indices into its first argument, or None."""
+    found = _keywords("index_outputs", api)
+    return None if found is None else IndexOutput(**found)
+
+
+def sorted_position(api: ApiName) -> int | None:
+    """Positional argument `sorted` of an API that may leave the order of its outputs open, or None."""
+    found = _keywords("open_order", api)
+    return None if found is None else int(found["position"])
+
+
+def _keywords(topic: Topic, api: ApiName) -> Mapping[str, Any] | None:
+    fact = facts(topic).of(api)
+    return None if fact is None or fact.reason else read_terms(fact.text)[0].keywords
+
+
+#: More than there are APIs; a dump may hold any names.
+_REMEMBERED = 8192
+_PLACES = ("outputs", "inputs", "mixed", "overwritten")
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenMemory:
+    """The values of one API that mean nothing.
+
+    Attributes:
+        outputs: outputs that come back as the memory was found, by the first step of their path: "0", "tensor".
+        inputs: arguments that the call fills, as they were before.
+    """
+
+    outputs: frozenset[str] = frozenset()
+    inputs: frozenset[str] = frozenset()
+
+    def covers(self, path: str) -> bool:
+        """Whether the value at `path` (`input.0.1`, `output.0`) is in one of `outputs` or `inputs`."""
+        side, _, rest = path.partition(".")
+        return rest.partition(".")[0] in (self.inputs if side == "input" else self.outputs)
+
+
+@lru_cache(_REMEMBERED)
+def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwritten"]) -> UnwrittenMemory:
+    """What of the operation called `name` (`Mint.empty`, `Primitive.held.Empty`) means nothing in its records.
+
+    Arguments that are such memory only in part are `inputs` when they are so in the way `partly`: see unwritten.txt.
+    """
+    api_type, _, api = name.partition(".")
+    found = facts("unwritten").find(api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework)
+    terms = [] if found is None else [term for term in read_terms(found.text) if term.name in _PLACES]
+    places = {term.name: {str(ast.literal_eval(item)) for item in term.arguments} for term in terms}
+    inputs = places.get("inputs", set()) | places.get(partly, set())
+    return UnwrittenMemory(frozenset(places.get("outputs", ())), frozenset(inputs))
+
+
+#: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.
+_GRADIENT_KERNEL = re.compile(r"Grad(?!ient)|Backward")
+
+
+def reason_not_judged(api: ApiName, framework: str = "mindspore") -> str | None:
+    """Why neither a benchmark nor a law can judge the outputs of `api`, or None when one may."""
+    reason = reason_uncomputable(api, framework)
+    if reason is not None:
+        return reason
+    entry = random_api(api, framework)
+    return entry.reason if entry is not None and entry.reason else None
+
+
+def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | None:
+    """Why no engine can compute `api` from what a dump holds, or None when one may."""
+    if is_communication(api.type):
+        return "communication: the other ranks' data is not in this dump"
+    if framework == "mindspore" and api.type == "Primitive" and _GRADIENT_KERNEL.search(api.short):
+        return "a gradient kernel, which MindSpore calls itself: the backward record of its API is judged instead"
+    found = facts("not_judged").of(api, framework)
+    return None if found is None else found.reason
+
+
+#: `sums`: the order of additions changes. `writes`: any of several values may be the last one written.
+Kind = Literal["sums", "writes"]
+
+
+def documented_difference(api: ApiName, framework: str, target: str, direction: Direction) -> Kind | None:
+    """Why results of `api` on `target` (`cpu`, `cuda`, `ascend`) may differ between runs; None where they may not."""
+    fact = facts("nondeterministic").of(api, framework)
+    for line in fact.text.split("; ") if fact is not None else ():
+        place, way, kind = line.split()
+        if place in (target, "any") and way in (direction, "both"):
+            return "writes" if kind == "writes" else "sums"
+    return None

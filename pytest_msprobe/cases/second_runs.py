@@ -1,0 +1,323 @@
+"""Further results for one direction of an API call, computed when a standard asks for them and once.
+
+Matrix units that round float32 operands before they multiply: HF32 on Ascend, TF32 on CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from msprobe_collector.dump_format import tensors_in
+from pytest_msprobe.apis import facts
+from pytest_msprobe.cases.call_run import Executions, Raised
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.perturbation import (
+    Perturbation,
+    accumulated_terms,
+    float_elements,
+    float_tensors,
+    has_jumped,
+    label_tensors,
+)
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
+
+#: Explicit bits of a significand, by the name of the mode of the device.
+FORMATS = {"HF32": 11, "TF32": 10}
+
+_PRODUCTS = frozenset(
+    """
+    addbmm addmm addmv baddbmm batch_mat_mul batchmatmul bmm chain_matmul dense dot einsum flash_attention_score inner
+    linear mat_mul matmul mm multi_dot mv outer tensordot vdot
+    """.split()
+)
+
+
+def has_rounded_operands(api: str, mode: str) -> bool:
+    """Whether the API of this short name multiplies with rounded operands under a mode of --msprobe-hf32."""
+    name = api.strip("_").lower()
+    families = {"conv": "conv" in name, "matmul": name in _PRODUCTS}
+    return any(families.values()) if mode == "all" else families.get(mode, False)
+
+
+def operand_roundoff(format_name: str) -> float:
+    """The largest relative error of rounding an operand: 2**-12 for HF32, 2**-11 for TF32."""
+    return 2.0 ** -(FORMATS[format_name] + 1)
+
+
+def with_rounded_operands(call: Call, format_name: str) -> Call:
+    """`call` with its float32 tensors rounded to the bits of that format."""
+
+    def rounded(path: LeafPath, value: Any) -> Any:
+        return _rounded(value, format_name) if getattr(value, "dtype", None) == np.float32 else value
+
+    arguments, keywords = map_leaves(call, rounded)
+    return replace(call, arguments=tuple(arguments), keywords=keywords)
+
+
+def rounded_incoming(incoming: Sequence[Array | None], format_name: str) -> tuple[Array | None, ...]:
+    """The same for incoming gradients, which are operands of the products that make gradients."""
+    return tuple(
+        _rounded(array, format_name) if array is not None and array.dtype == np.float32 else array for array in incoming
+    )
+
+
+def _rounded(array: Array, format_name: str) -> Array:
+    with np.errstate(all="ignore"):
+        significand, exponent = np.frexp(array.astype(np.float64))
+        bits = FORMATS[format_name] + 1
+        found: Array = np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
+    return found
+
+
+#: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
+_PERTURBATIONS = (1, 2)
+#: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
+#: rounding takes each element, in calls of up to so many elements.
+_PROBES = tuple(range(3, 19))
+_MOST_PROBED = 1 << 20
+#: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
+#: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
+FLOAT32_ERROR = 2.0**-18
+
+Incoming = tuple["Array | None", ...]
+#: What of an execution is compared, for these incoming gradients.
+Results = Callable[[Execution, Incoming], Sequence[Any]]
+#: Results for perturbations.
+Runs = list[tuple[Perturbation, Sequence[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Engines that may be asked, and the arithmetic of the device.
+
+    Attributes:
+        engine: the benchmark that was used.
+        second: an engine that runs the call in the tested dtype; None when there is none.
+        operand_roundoff: relative error of float32 operands on a device that rounds them before it multiplies; None for
+            one that does not.
+    """
+
+    engine: Engine
+    second: Engine | None
+    operand_roundoff: float | None = None
+
+
+class Opinions:
+    """Results for perturbed inputs and of a second engine."""
+
+    def __init__(
+        self, case: Case, executions: Executions, bench: Bench, results: Results, *, incoming: Incoming = ()
+    ) -> None:
+        """Further results of one direction, as `results` takes them from an execution.
+
+        `incoming` are its gradients when it is a backward, each in the shape of its output; None where there is none.
+        """
+        self._case = case
+        self._executions = executions
+        self._bench = bench
+        self._results = results
+        self._incoming = incoming
+        self._probes: list[Runs] = []
+        self._arithmetic_probes: list[Runs] = []
+        self._inside_probes: list[Runs] = []
+
+    def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
+        """Everything that a standard gets for the output at `position`.
+
+        Args:
+            position: among the `results`.
+            tested: output of the device, in its own shape and dtype.
+            reference: raw result of the benchmark, of the same shape, float64 or complex128 for floats.
+            metrics: of the two.
+        """
+
+        def fitting(found: Sequence[Any] | None) -> Array | None:
+            value = found[position] if found is not None and position < len(found) else None
+            return value if getattr(value, "shape", None) == reference.shape else None
+
+        def moved(runs: Runs) -> tuple[Perturbed, ...]:
+            arrays = ((perturbation, fitting(run)) for perturbation, run in runs)
+            return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
+
+        def results(runs: Runs) -> tuple[Array, ...]:
+            return tuple(run.result for run in moved(runs))
+
+        return OutputPair(
+            tested,
+            reference,
+            metrics,
+            accumulated_terms(
+                self._case.call,
+                self._incoming,
+                [reference.size, *self._recorded_sizes],
+                is_elementwise=self._is_known_as("elementwise"),
+            ),
+            FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
+            lambda: moved(self._perturbed),
+            lambda: moved(self._inside),
+            lambda: fitting(self._second),
+            self._bench.operand_roundoff,
+            lambda count: results(self._probed(count)),
+            lambda count: results(self._probed_arithmetic(count)),
+            lambda count: results(self._probed_inside(count)),
+        )
+
+    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
+        return facts(topic).of(self._case.api, self._case.call.framework) is not None
+
+    def confusable(self, position: int) -> dict[str, Array]:
+        """Arrays that the output at `position` may be by mistake, by the phrase that says so; float64, of any shape.
+
+        An argument, an incoming gradient, or the result for operands that were rounded before they were multiplied.
+        """
+        found: dict[str, Array] = {}
+
+        def note(path: LeafPath, value: Any) -> None:
+            if hasattr(value, "__array_interface__"):
+                found["equals input " + ".".join(map(str, path[1:]))] = value
+
+        map_leaves(self._case.call, note)
+        given = {f"equals incoming gradient {i}": array for i, array in enumerate(self._incoming) if array is not None}
+        found |= given | self._rounded_operands(position)
+        return {name: array.astype(np.float64) for name, array in found.items() if _is_real(array)}
+
+    def _rounded_operands(self, position: int) -> dict[str, Array]:
+        if not has_rounded_operands(self._case.api.short, "all"):
+            return {}
+        found = {}
+        for name, bits in FORMATS.items():
+            call = with_rounded_operands(self._case.call, name)
+            results = self._ask(self._bench.engine, call, rounded_incoming(self._incoming, name), name)
+            if results is not None and position < len(results) and hasattr(results[position], "dtype"):
+                found[f"matches operands rounded to {bits} bits ({name})"] = results[position]
+        return found
+
+    @cached_property
+    def _recorded_sizes(self) -> list[int]:
+        """Sizes of the forward's outputs, which gradients use again."""
+        return [tensor.size for tensor in tensors_in(self._case.forward.outputs or ()) if tensor.size]
+
+    @cached_property
+    def _perturbed(self) -> Runs:
+        return self._with_moved_inputs(_PERTURBATIONS)
+
+    def _probed(self, count: int) -> Runs:
+        """The first `count` probes; those that were made are kept."""
+        return self._more(self._probes, count, self._with_moved_inputs)
+
+    def _probed_arithmetic(self, count: int) -> Runs:
+        """The same with inputs, and what is saved for gradients, as they are, and moved arithmetic."""
+        if not self._incoming:
+            return self._probed_inside(count)  # of a forward nothing that is saved matters
+        return self._more(self._arithmetic_probes, count, partial(self._with_moved_arithmetic, saves_exactly=True))
+
+    def _probed_inside(self, count: int) -> Runs:
+        """The same with inputs as they are, and moved arithmetic."""
+        return self._more(self._inside_probes, count, self._with_moved_arithmetic)
+
+    def _more(self, made: list[Runs], count: int, make: Callable[[Sequence[int]], Runs]) -> Runs:
+        """The first `count` of the probes that `make` makes, of which some are `made`."""
+        numbers = _PROBES[len(made) : count] if self._is_probed else ()
+        made.extend(make((number,)) for number in numbers)
+        return [run for runs in made[:count] for run in runs]
+
+    @property
+    def _is_probed(self) -> bool:
+        return max(float_elements(self._case.call), *self._recorded_sizes, 0) <= _MOST_PROBED
+
+    def _with_moved_inputs(self, numbers: Sequence[int]) -> Runs:
+        found = []
+        held, operands = self._held, self._bench.operand_roundoff
+        for number in numbers:
+            # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
+            for perturbation in (
+                Perturbation(number, held=held, operands=operands),
+                Perturbation(number, is_clipped=True, held=held, operands=operands),
+            ):
+                result = self._perturbed_result(perturbation)
+                if result is not None:
+                    found.append((perturbation, result))
+                    break
+        return found
+
+    @cached_property
+    def _held(self) -> frozenset[int]:
+        """Labels in floats, such as the 1 and -1 of cosine_embedding_loss: the least move of one changes everything."""
+        candidates = label_tensors(self._case.call)
+        return frozenset(number for number in candidates if self._jumps_with(number))
+
+    def _jumps_with(self, number: int) -> bool:
+        others = frozenset(range(float_tensors(self._case.call))) - {number}
+        calls = self._case.call, Perturbation(2, held=others).call(self._case.call)
+        sides = [
+            self._executions.ask(
+                self._bench.engine, call, self._case.wanted, lambda execution: execution.outputs, variant=variant
+            )
+            for call, variant in zip(calls, ("", f"label {number}"))
+        ]
+        exact, moved = ([] if isinstance(side, (Unsupported, Raised)) else _float_outputs(side) for side in sides)
+        return len(exact) == len(moved) and any(has_jumped(*pair) for pair in zip(exact, moved))
+
+    def _perturbed_result(self, perturbation: Perturbation) -> Sequence[Any] | None:
+        call = perturbation.call(self._case.call)
+        incoming = perturbation.incoming(self._case.call, self._incoming)
+        return self._ask(self._bench.engine, call, incoming, str(perturbation))
+
+    @cached_property
+    def _inside(self) -> Runs:
+        """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
+        return self._with_moved_arithmetic(_PERTURBATIONS)
+
+    def _with_moved_arithmetic(self, numbers: Sequence[int], *, saves_exactly: bool = False) -> Runs:
+        found = []
+        for number in numbers:
+            perturbation = Perturbation(number)
+            call = perturbation.inside(self._case.call, saves_exactly=saves_exactly)
+            variant = f"{'arithmetic' if saves_exactly else 'inside'} {number}"
+            result = self._ask(self._bench.engine, call, self._incoming, variant)
+            if result is not None:
+                found.append((perturbation, result))
+        return found
+
+    @cached_property
+    def _second(self) -> Sequence[Any] | None:
+        if self._bench.second is None:
+            return None
+        return self._ask(self._bench.second, self._case.call, self._incoming, "second")
+
+    def _ask(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
+        found = self._executions.ask(
+            engine, call, self._case.wanted, lambda execution: self._results(execution, incoming), variant=variant
+        )
+        return None if isinstance(found, (Unsupported, Raised)) else found
+
+
+def _is_real(array: Array) -> bool:
+    return kind_of(array.dtype) in ("float", "int", "bool")
+
+
+def _float_outputs(outputs: Sequence[Output]) -> list[Array]:
+    arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
+    return [array for array in arrays if array.dtype.kind == "f"]
+
+
+def output_values(case: Case) -> Results:
+    """What gives the forward outputs that are compared, in the order in which they are."""
+
+    def results(execution: Execution, incoming: Incoming) -> Sequence[Any]:
+        outputs = [output for output in execution.outputs if output.value is not None]
+        return [output.value for output in in_one_order(case.call, outputs)]
+
+    return results
+
+
+def gradient_values(execution: Execution, incoming: Incoming) -> Sequence[Any]:
+    """Gradients, one per argument that was differentiated, in its shape; None where there is none."""
+    return execution.gradients(incoming)

@@ -1,0 +1,160 @@
+"""Importing a framework: a million objects that stay to the end, and threads that wait for work.
+
+Ascend NPUs under PyTorch: all that is asked of torch_npu. It has run against a stand-in only, never on an NPU.
+
+A limit on how long one check may hang.
+
+The floating-point mode of this thread, which a framework's kernel may change behind our back.
+
+MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread that
+called them: from then on NumPy and PyTorch read every subnormal number as zero, in the benchmark too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, cast
+
+from pytest_msprobe.engines.protocol import Unsupported
+
+#: What every check may take at least, and what each element of its estimated cost adds: a slow
+#: core needs a thousandth of that, so that only what really hangs meets the limit.
+_BASE_SECONDS = 60.0
+_SECONDS_PER_ELEMENT = 1e-6
+#: Of a process that met its limit; faulthandler's.
+EXIT_CODE = 1
+
+
+def time_limit_seconds(chosen: float | None, cost: float) -> float | None:
+    """The limit for a check of estimated `cost` in elements: as chosen, 0 for none; else it grows with the cost."""
+    if chosen is None:
+        return _BASE_SECONDS + _SECONDS_PER_ELEMENT * cost
+    return chosen or None
+
+
+#: The limit that is running in this process; None for none. faulthandler has one watch per process, too.
+_running: float | None = None
+
+
+@contextmanager
+def ending_after(seconds: float | None) -> Iterator[None]:
+    """End this process, with a traceback of all threads, when what is inside takes longer than `seconds`.
+
+    The watch is a thread of C that needs no GIL: it also ends a kernel that never releases it. Only for worker
+    processes, which xdist replaces. Its exit code is `EXIT_CODE`.
+    """
+    global _running  # noqa: PLW0603  # one per process, as the watch is
+    if seconds is None:
+        yield
+        return
+    _running = seconds
+    _start(seconds)
+    try:
+        yield
+    finally:
+        _running = None
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def not_counted() -> Iterator[None]:
+    """Leave what is inside, such as the import of a framework, out of the limit, which then starts again."""
+    faulthandler.cancel_dump_traceback_later()
+    try:
+        yield
+    finally:
+        if _running is not None:
+            _start(_running)
+
+
+def _start(seconds: float) -> None:
+    faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+
+
+def load_framework(name: str) -> Any:
+    """The module `name`, imported without garbage collection, with all present objects excluded from it afterwards.
+
+    Hardly anything that an import makes is garbage: collecting takes a tenth of the import of PyTorch, and each later
+    full collection would walk over PyTorch's and MindSpore's modules again, 0.1 s a time. One collection of what is new
+    must be, though: among the garbage are tracebacks, whose frames lead to the frames that call this function, and
+    would keep what is in them, all tensors of the first API call, to the end. No time limit counts.
+
+    Raises:
+        ImportError: it is not installed, or not usable here.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    # Idle threads of an OpenMP runtime spin and take the cores from other work: a seventh of the processor time of a
+    # run with small tensors, and MindSpore 2.5 times slower beside PyTorch, which brings a runtime of its own. Read
+    # when the runtime loads; a user's own value stays.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with not_counted():
+            module = importlib.import_module(name)
+    finally:
+        if is_collecting:
+            gc.enable()
+    gc.collect(0)
+    gc.freeze()
+    return module
+
+
+def use_npu(torch: Any, device: str) -> None:
+    """Make `device` (`npu`, `npu:1`) usable: importing torch_npu adds it to PyTorch.
+
+    Kernels run synchronously, so that an error belongs to its own call.
+
+    Raises:
+        ImportError: torch_npu is missing, or does not fit the installed PyTorch.
+        Unsupported: there is no NPU.
+    """
+    os.environ.setdefault("ASCEND_LAUNCH_BLOCKING", "1")
+    load_framework("torch_npu")
+    if not torch.npu.is_available():
+        raise Unsupported("torch_npu finds no NPU")
+    if ":" in device:
+        torch.npu.set_device(device)
+
+
+def npu_function(name: str) -> Callable[..., object]:
+    """The function `name` of torch_npu, one of those in apis/facts/torch_calls/npu.txt.
+
+    Raises:
+        Unsupported: the installed torch_npu lacks it.
+    """
+    found = getattr(load_framework("torch_npu"), name, None)
+    if found is None:
+        raise Unsupported(f"the installed torch_npu has no {name}")
+    return cast("Callable[..., object]", found)
+
+
+_SMALLEST = float.fromhex("0x1p-1074")
+#: FE_DFL_ENV of glibc and of musl on x86-64 and AArch64.
+_DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
+
+
+def restore_subnormals() -> None:
+    """Give this thread the default floating-point mode when a kernel has left it flushing subnormals to zero."""
+    if _SMALLEST * 1.0 == 0.0:
+        library = _math_library()
+        if library is not None:
+            library.fesetenv(_DEFAULT_ENVIRONMENT)
+
+
+@cache
+def _math_library() -> Any:
+    try:
+        library = ctypes.CDLL("libm.so.6")
+    except OSError:  # no glibc: nothing we know to call
+        return None
+    return library if hasattr(library, "fesetenv") else None

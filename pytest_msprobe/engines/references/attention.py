@@ -1,0 +1,498 @@
+"""Attention of training: mindspore.ops.flash_attention_score and speed_fusion_attention.
+
+Both compute ``Dropout(Softmax(Mask(scores)), keep_prob) V``. Rows whose scores are all removed give 0, where the
+formula is undefined.
+
+Attention of inference: mindspore.ops.prompt_flash_attention, incre_flash_attention, fused_infer_attention_score.
+
+All compute ``Softmax(Mask(scale * Q K^T + pse_shift)) V`` and have no gradient. Queries past a batch element's actual
+length give 0. What works on int8 or on a paged cache is refused.
+
+mindspore.ops.ring_attention_update: two attentions over different keys become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pytest_msprobe.engines.protocol import Unsupported
+from pytest_msprobe.engines.references.attention_core import (
+    Attended,
+    IntList,
+    Masking,
+    Scoring,
+    attend,
+    bounds,
+    from_bnsd,
+    head_size,
+    integers,
+    to_bnsd,
+)
+from pytest_msprobe.engines.references.fused_precision import fused
+
+#: The statistics of a row stand eight times in the last axis.
+STATISTIC_COPIES = 8
+
+
+@fused()
+def flash_attention_score(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    real_shift: Tensor | None = None,
+    drop_mask: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    prefix: IntList = None,
+    actual_seq_qlen: IntList = None,
+    actual_seq_kvlen: IntList = None,
+    keep_prob: float = 1.0,
+    scalar_value: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    inner_precise: int = 0,
+    input_layout: str = "BSH",
+    sparse_mode: int = 0,
+) -> Tensor:
+    """Attention output in the layout of `query`: BSH, SBH, BSND, BNSD, or TND with cumulative lengths.
+
+    `real_shift` is added after the scale, as mindspore.ops 2.10 documents it; CANN's page for the same kernel adds it
+    before. Bit b of byte c of `drop_mask` keeps key 8 c + b, as the masks of Ascend's dropout generator are unpacked.
+
+    Raises:
+        Unsupported: `keep_prob` is below 1 and no `drop_mask` was recorded.
+    """
+    if keep_prob < 1 and drop_mask is None:
+        raise Unsupported(f"keep_prob {keep_prob} without drop_mask: dropout is random")
+    masking = Masking(
+        sparse_mode=sparse_mode,
+        given=attn_mask,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
+        prefix=integers(prefix),
+    )
+    parts = Parts(scale=scalar_value, masking=masking, shift=real_shift, drop_mask=drop_mask, keep_prob=keep_prob)
+    if input_layout == "TND":
+        return parts.of_ragged(query, key, value, actual_seq_qlen, actual_seq_kvlen).output
+    size = head_size(query, head_num, input_layout)
+    q, k, v = (to_bnsd(x, input_layout, head_size=size) for x in (query, key, value))
+    return from_bnsd(parts.of_batch(q, k, v).output, input_layout)
+
+
+@fused(float32_outputs=(1, 2))
+def speed_fusion_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pse: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    inner_precise: int = 0,
+    prefix: IntList = None,
+    actual_seq_qlen: IntList = None,
+    actual_seq_kvlen: IntList = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    pse_type: int = 1,
+    q_start_idx: IntList = None,
+    kv_start_idx: IntList = None,
+) -> tuple[Tensor | None, ...]:
+    """(output, maxima, sums, None, None, None, None): the last four (softmax_out, seed, offset, numels) are unused.
+
+    Maxima and sums are (B, N, S, 8), in layout TND (T, N, 8), with eight equal values in the last axis.
+
+    Raises:
+        Unsupported: `keep_prob` is below 1, or `pse_type` is neither 0 nor 1.
+    """
+    if keep_prob < 1:
+        raise Unsupported(f"keep_prob {keep_prob}: dropout is random")
+    if pse_type not in (0, 1):
+        raise Unsupported(f"pse_type {pse_type}: the kernel generates the position code itself")
+    masking = Masking(
+        sparse_mode=sparse_mode,
+        given=atten_mask,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
+        prefix=integers(prefix),
+    )
+    parts = Parts(scale=scale, masking=masking, shift=pse, is_shift_scaled=pse_type == 1)
+    if input_layout == "TND":
+        found = parts.of_ragged(query, key, value, actual_seq_qlen, actual_seq_kvlen)
+        output = found.output
+    else:
+        size = head_size(query, head_num, input_layout)
+        q, k, v = (to_bnsd(x, input_layout, head_size=size) for x in (query, key, value))
+        found = parts.of_batch(q, k, v)
+        output = from_bnsd(found.output, input_layout)
+    return output, copied(found.maximum), copied(found.total), None, None, None, None
+
+
+def copied(statistic: Tensor) -> Tensor:
+    """A statistic per row, eight times in a new last axis."""
+    return statistic[..., None].expand(*statistic.shape, STATISTIC_COPIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The arguments of an attention besides query, key and value.
+
+    Attributes:
+        scale: factor of the scores.
+        masking: what is removed.
+        shift: position code, (B or 1, N1 or 1, S1, S2).
+        is_shift_scaled: whether it is added before the scale.
+        drop_mask: packed bits of kept weights, in the order of (B, N1, S1, S2).
+        keep_prob: the kept weights are divided by it.
+    """
+
+    scale: float
+    masking: Masking
+    shift: Tensor | None = None
+    is_shift_scaled: bool = False
+    drop_mask: Tensor | None = None
+    keep_prob: float = 1.0
+
+    def of_batch(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
+        """Attention of (B, N, S, D) tensors: output (B, N1, S1, Dv), statistics (B, N1, S1)."""
+        count, heads, rows = query.shape[:3]
+        bits = _unpacked(self.drop_mask, count * heads * rows * key.shape[2])
+        found = [
+            self.of_element(query[b], key[b], value[b], batch=b, kept=None if bits is None else bits.chunk(count)[b])
+            for b in range(count)
+        ]
+        return _joined(found, torch.stack)
+
+    def of_ragged(self, query: Tensor, key: Tensor, value: Tensor, ends: IntList, key_ends: IntList) -> Attended:
+        """Attention of (T, N, D) tensors cut by cumulative lengths: output (T1, N1, Dv), statistics (T1, N1).
+
+        Raises:
+            Unsupported: there is a position code, or queries and keys are cut into different numbers of elements.
+        """
+        if self.shift is not None:
+            raise Unsupported("a position code in layout TND is compressed to 1024 rows in a way no document defines")
+        queries = bounds(ends, query.shape[0], name="actual_seq_qlen")
+        keys = bounds(key_ends, key.shape[0], name="actual_seq_kvlen")
+        if len(queries) != len(keys):
+            raise Unsupported(f"actual_seq_qlen has {len(queries)} lengths, actual_seq_kvlen {len(keys)}")
+        sizes = [(end - first) * (last - start) * query.shape[1] for (first, end), (start, last) in zip(queries, keys)]
+        bits = _unpacked(self.drop_mask, sum(sizes))
+        kept = [None] * len(sizes) if bits is None else torch.split(bits, sizes)
+        found = [
+            self.of_element(
+                query[first:end].transpose(0, 1),
+                key[start:last].transpose(0, 1),
+                value[start:last].transpose(0, 1),
+                batch=b,
+                kept=kept[b],
+            )
+            for b, ((first, end), (start, last)) in enumerate(zip(queries, keys))
+        ]
+        rows_first = [_rows_first(item) for item in found]
+        return _joined(rows_first, lambda parts: _filled_to(query.shape[0], torch.cat(parts)))
+
+    def of_element(self, query: Tensor, key: Tensor, value: Tensor, *, batch: int, kept: Tensor | None) -> Attended:
+        """Attention of one batch element: (N, S, D) tensors and flat bits of kept weights.
+
+        Raises:
+            Unsupported: the position code does not have the shape of the scores.
+        """
+        shape = (query.shape[0], query.shape[1], key.shape[1])
+        shift = None if self.shift is None else self.shift[batch if self.shift.shape[0] > 1 else 0]
+        if shift is not None and shift.shape[-2:] != shape[-2:]:
+            raise Unsupported(f"a position code of {tuple(shift.shape)} for scores of {shape} (compressed ALiBi)")
+        scoring = Scoring(
+            scale=self.scale,
+            removed=self.masking.removed(batch, *shape[1:], device=query.device),
+            is_shift_scaled=self.is_shift_scaled,
+            kept=None if kept is None else kept.reshape(shape),
+            keep_prob=self.keep_prob,
+        )
+        return attend(query, key, value, shift=shift, scoring=scoring)
+
+
+def _unpacked(packed: Tensor | None, count: int) -> Tensor | None:
+    """`count` bits, the lowest of each byte first."""
+    if packed is None:
+        return None
+    if packed.numel() * 8 < count:
+        raise Unsupported(f"drop_mask of {tuple(packed.shape)} holds fewer than the {count} bits of the scores")
+    bits = (packed.reshape(-1, 1) >> torch.arange(8, dtype=packed.dtype, device=packed.device)) & 1
+    return bits.reshape(-1)[:count].bool()
+
+
+def _rows_first(found: Attended) -> Attended:
+    return Attended(found.output.transpose(0, 1), found.maximum.transpose(0, 1), found.total.transpose(0, 1))
+
+
+def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> Attended:
+    return Attended(
+        join([item.output for item in found]),
+        join([item.maximum for item in found]),
+        join([item.total for item in found]),
+    )
+
+
+def _filled_to(rows: int, x: Tensor) -> Tensor:
+    """`x` with rows of 0 at its end: those past the last length, which belong to no batch element."""
+    return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
+
+
+TensorOrList = Tensor | Sequence[Tensor]
+
+
+@fused()
+def prompt_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    actual_seq_lengths: IntList = None,
+    actual_seq_lengths_kv: IntList = None,
+    pse_shift: Tensor | None = None,
+    deq_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    deq_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    num_heads: int = 1,
+    scale_value: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 0,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 1,
+) -> Tensor:
+    """Attention output in the layout of `query`."""
+    _refuse(
+        query,
+        deq_scale1=deq_scale1,
+        quant_scale1=quant_scale1,
+        deq_scale2=deq_scale2,
+        quant_scale2=quant_scale2,
+        quant_offset2=quant_offset2,
+    )
+    masking = Masking(sparse_mode=sparse_mode, given=attn_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
+    parts = Parts(scale=scale_value, masking=masking, shift=pse_shift)
+    q, k, v = _heads(query, key, value, input_layout, num_heads)
+    return from_bnsd(_cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv).output, input_layout)
+
+
+@fused()
+def incre_flash_attention(
+    query: Tensor,
+    key: TensorOrList,
+    value: TensorOrList,
+    attn_mask: Tensor | None = None,
+    actual_seq_lengths: IntList = None,
+    pse_shift: Tensor | None = None,
+    dequant_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    dequant_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_heads: int = 1,
+    input_layout: str = "BSH",
+    scale_value: float = 1.0,
+    num_key_value_heads: int = 0,
+    block_size: int = 0,
+    inner_precise: int = 1,
+    kv_padding_size: Tensor | None = None,
+) -> Tensor:
+    """Attention output of one query per batch element; `actual_seq_lengths` are the lengths of key and value."""
+    _refuse(
+        query,
+        dequant_scale1=dequant_scale1,
+        quant_scale1=quant_scale1,
+        dequant_scale2=dequant_scale2,
+        quant_scale2=quant_scale2,
+        quant_offset2=quant_offset2,
+        antiquant_scale=antiquant_scale,
+        antiquant_offset=antiquant_offset,
+        block_table=block_table,
+        kv_padding_size=kv_padding_size,
+    )
+    parts = Parts(scale=scale_value, masking=Masking(given=_of_one_query(attn_mask)), shift=pse_shift)
+    q, k, v = _heads(query, _single(key), _single(value), input_layout, num_heads)
+    return from_bnsd(_cut(parts, q, k, v, None, actual_seq_lengths).output, input_layout)
+
+
+@fused(float32_outputs=(1,))
+def fused_infer_attention_score(
+    query: Tensor,
+    key: TensorOrList,
+    value: TensorOrList,
+    *,
+    pse_shift: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    actual_seq_lengths: IntList = None,
+    actual_seq_lengths_kv: IntList = None,
+    dequant_scale1: Tensor | None = None,
+    quant_scale1: Tensor | None = None,
+    dequant_scale2: Tensor | None = None,
+    quant_scale2: Tensor | None = None,
+    quant_offset2: Tensor | None = None,
+    antiquant_scale: Tensor | None = None,
+    antiquant_offset: Tensor | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    key_antiquant_offset: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    value_antiquant_offset: Tensor | None = None,
+    block_table: Tensor | None = None,
+    query_padding_size: Tensor | None = None,
+    kv_padding_size: Tensor | None = None,
+    key_shared_prefix: Tensor | None = None,
+    value_shared_prefix: Tensor | None = None,
+    actual_shared_prefix_len: IntList = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 1,
+    block_size: int = 0,
+    antiquant_mode: int = 0,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+    softmax_lse_flag: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(output, log of the sum of exponentials (B, N, S1, 1), or one 0 when it was not asked for).
+
+    Layout BNSD_BSND takes BNSD and returns BSND. With one query, sparse mode and query lengths mean nothing.
+    """
+    _refuse(
+        query,
+        dequant_scale1=dequant_scale1,
+        quant_scale1=quant_scale1,
+        dequant_scale2=dequant_scale2,
+        quant_scale2=quant_scale2,
+        quant_offset2=quant_offset2,
+        antiquant_scale=antiquant_scale,
+        antiquant_offset=antiquant_offset,
+        key_antiquant_scale=key_antiquant_scale,
+        key_antiquant_offset=key_antiquant_offset,
+        value_antiquant_scale=value_antiquant_scale,
+        value_antiquant_offset=value_antiquant_offset,
+        block_table=block_table,
+        query_padding_size=query_padding_size,
+        kv_padding_size=kv_padding_size,
+        key_shared_prefix=key_shared_prefix,
+        value_shared_prefix=value_shared_prefix,
+    )
+    taken, _, given_back = input_layout.partition("_")
+    q, k, v = _heads(query, _single(key), _single(value), taken, num_heads)
+    if q.shape[2] == 1:
+        masking, actual_seq_lengths = Masking(given=_of_one_query(atten_mask)), None
+    else:
+        masking = Masking(sparse_mode=sparse_mode, given=atten_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
+    parts = Parts(scale=scale, masking=masking, shift=pse_shift)
+    found = _cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv)
+    statistic = (found.maximum + found.total.log())[..., None] if softmax_lse_flag else query.new_zeros(1)
+    return from_bnsd(found.output, given_back or taken), statistic
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, layout: str, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    size = query.shape[-1] // heads if layout.endswith("H") else query.shape[-1]
+    return tuple(to_bnsd(x, layout, head_size=size) for x in (query, key, value))  # type: ignore[return-value]  # three
+
+
+def _cut(parts: Parts, q: Tensor, k: Tensor, v: Tensor, rows: IntList, keys: IntList) -> Attended:
+    """Attention of each batch element within its actual lengths; one length is for all of them."""
+    count = q.shape[0]
+    row_counts, key_counts = (
+        _lengths(lengths, count, whole) for lengths, whole in ((rows, q.shape[2]), (keys, k.shape[2]))
+    )
+    output = q.new_zeros((*q.shape[:3], v.shape[-1]))
+    maximum, total = q.new_full(q.shape[:3], -torch.inf), q.new_zeros(q.shape[:3])
+    for b in range(count):
+        row, last = row_counts[b], key_counts[b]
+        found = parts.of_element(q[b, :, :row], k[b, :, :last], v[b, :, :last], batch=b, kept=None)
+        output[b, :, :row], maximum[b, :, :row], total[b, :, :row] = found.output, found.maximum, found.total
+    return Attended(output, maximum, total)
+
+
+def _lengths(given: IntList, count: int, whole: int) -> tuple[int, ...]:
+    found = integers(given)
+    if not found:
+        return (whole,) * count
+    if len(found) not in (1, count) or not all(0 <= length <= whole for length in found):
+        raise Unsupported(f"actual sequence lengths {found} for {count} batch elements of {whole} rows")
+    return found if len(found) == count else found * count
+
+
+def _of_one_query(mask: Tensor | None) -> Tensor | None:
+    """A mask of incremental inference, (B, S2), (B, 1, S2) or (B, 1, 1, S2), with all four axes."""
+    return None if mask is None else mask.reshape(mask.shape[0], 1, 1, mask.shape[-1])
+
+
+def _single(x: TensorOrList) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    if len(x) > 1:
+        raise Unsupported(f"a list of {len(x)} tensors for key or value")
+    return x[0]
+
+
+def _refuse(query: Tensor, **arguments: Tensor | None) -> None:
+    present = [name for name, value in arguments.items() if value is not None]
+    if present:
+        raise Unsupported(f"{', '.join(present)}: quantised values and paged or padded caches have no reference")
+    if not query.is_floating_point():
+        raise Unsupported(f"a query of {query.dtype}: quantised attention has no reference")
+
+
+@fused(float32_outputs=(1, 2))
+def ring_attention_update(
+    prev_attn_out: Tensor,
+    prev_softmax_max: Tensor,
+    prev_softmax_sum: Tensor,
+    cur_attn_out: Tensor,
+    cur_softmax_max: Tensor,
+    cur_softmax_sum: Tensor,
+    actual_seq_qlen: Tensor | None = None,
+    layout: str = "SBH",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(output, maxima, sums) over both sets of keys.
+
+    With m = max(m1, m2) and l = l1 exp(m1 - m) + l2 exp(m2 - m), the output is
+    (o1 l1 exp(m1 - m) + o2 l2 exp(m2 - m)) / l. Outputs are (S, B, H) with statistics (B, N, S, 8), or (T, N, D) with
+    (T, N, 8). Source: definition of the softmax; the page of CANN that leaves out l1 and l2 is wrong.
+
+    Raises:
+        Unsupported: `layout` is neither SBH nor TND.
+    """
+    if layout not in ("SBH", "TND"):
+        raise Unsupported(f"layout {layout}: only SBH and TND are documented")
+    maximum = torch.maximum(prev_softmax_max, cur_softmax_max)
+    first = prev_softmax_sum * (prev_softmax_max - maximum).exp()
+    second = cur_softmax_sum * (cur_softmax_max - maximum).exp()
+    total = first + second
+    shares = [_like_output(part / total, prev_attn_out, layout) for part in (first, second)]
+    return prev_attn_out * shares[0] + cur_attn_out * shares[1], maximum, total
+
+
+def _like_output(statistic: Tensor, output: Tensor, layout: str) -> Tensor:
+    single = statistic[..., :1]
+    if layout == "TND":
+        return single
+    count, heads = single.shape[:2]
+    spread = single.expand(-1, -1, -1, output.shape[-1] // heads)
+    return spread.permute(2, 0, 1, 3).reshape(-1, count, output.shape[-1])

@@ -1,0 +1,560 @@
+"""Elements of both sides in chunks, and what the standards that look at them have in common.
+
+The standard `absolute-threshold`: a relative bound for every element, an absolute one for the small.
+
+The standard `accumulative-error`: wide bounds for long sums, and errors that do not all point one way.
+
+The standard `ulp`: how many elements are off by more than a few units of the last place.
+
+The standard `thousandth`: nearly all elements have a relative error below a thousandth.
+
+The standard `binary`: every element equals what a perfect device returns.
+
+The constants of the standards that msProbe defines: one table, each entry with its source.
+
+Sources: S is `standard_config.py` of msProbe 26.2.0 (pytorch/api_accuracy_checker/precision_standard), D its
+documents, Y its `api_precision_standard.yaml`. Where S and D disagree, the entry says which was taken and why. A dtype
+that has no entry cannot be judged by that standard, unless bounds are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.dtypes import float_format, in_spacings, part_dtype, round_once
+from pytest_msprobe.numerics.judgement import (
+    Judgement,
+    OutputPair,
+    count_of,
+    limit_above,
+    limit_below,
+    number,
+    plain_judgement,
+    position,
+    share,
+    unforgivable_reasons,
+    values,
+)
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Element, Metrics, settle_nonfinite, unravelled
+
+Floats = npt.NDArray[np.float64]
+_Bounds = TypeVar("_Bounds")
+
+
+class Chunk(NamedTuple):
+    """Some elements in float64 or complex128, 0 on both sides where one of them is not finite.
+
+    Attributes:
+        start: flat position of the first.
+        tested, reference: values, shape (n,), float64 or complex128.
+        error: |t-b|, shape (n,), float64, in the unit of the output.
+        magnitude: |b|, of the same shape, dtype and unit.
+    """
+
+    start: int
+    tested: npt.NDArray[Any]
+    reference: npt.NDArray[Any]
+    error: Floats
+    magnitude: Floats
+
+    @property
+    def relative(self) -> Floats:
+        """|t-b| / |b|, shape (n,), float64; 0 where the two are equal, infinite where only b is 0."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            relative: Floats = self.error / self.magnitude
+        relative[self.error == 0] = 0
+        return relative
+
+
+def rounded_chunks(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Iterator[Chunk]:
+    """Chunks of two outputs of one shape; `tested` has the dtype of the device, `reference` is float64 or complex128.
+
+    The reference is rounded once to the tested dtype: what a perfect device returns has no error.
+    """
+    for start, *sides in wide_chunks(tested, reference):
+        left, right, _ = settle_nonfinite(*sides)
+        with np.errstate(over="ignore"):
+            error = np.abs(left - right)
+        yield Chunk(start, left, right, error, np.abs(right))
+
+
+def wide_chunks(
+    tested: npt.NDArray[Any], reference: npt.NDArray[Any]
+) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+    """(flat start, tested values, rounded reference values) of chunks, as they are: shape (n,), float64 or complex128.
+
+    The two outputs are of one shape; the reference is rounded once to the dtype of `tested`.
+    """
+    wide = np.complex128 if tested.dtype.kind == "c" else np.float64
+    dtype, flat_tested, flat_reference = tested.dtype, tested.reshape(-1), reference.reshape(-1)
+    for start in range(0, flat_tested.size, CHUNK_ELEMENTS):
+        stop = start + CHUNK_ELEMENTS
+        rounded = round_once(flat_reference[start:stop], dtype)
+        yield start, flat_tested[start:stop].astype(wide), rounded.astype(wide)
+
+
+class Beyond:
+    """Counts figures above a limit and keeps the largest of all.
+
+    Attributes:
+        limit: a figure above it counts.
+        count: how many did.
+        worst, worst_at: the largest figure and its flat position; 0 and 0 while all are 0.
+    """
+
+    __slots__ = ("count", "limit", "worst", "worst_at")
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.count = 0
+        self.worst = 0.0
+        self.worst_at = 0
+
+    @property
+    def ratio(self) -> float:
+        """The largest figure over the limit."""
+        return self.worst / self.limit if self.limit else math.inf if self.worst else 0.0
+
+    def add(self, start: int, figures: Floats) -> None:
+        """Take a chunk of figures into account, shape (n,), float64; the first stands at the flat position `start`."""
+        at = int(figures.argmax())
+        if figures.item(at) > self.worst:
+            self.worst, self.worst_at = figures.item(at), start + at
+        self.count += int(np.count_nonzero(figures > self.limit))
+
+
+def settled(metrics: Metrics) -> Judgement | None:
+    """The verdict where there is nothing to weigh: structure, exact or no elements, all equal; else None."""
+    if metrics.structural or metrics.is_exact or metrics.is_empty:
+        return judge_plain(metrics)
+    return plain_judgement(()) if metrics.max_abs == 0 and not metrics.nonfinite_mismatches else None
+
+
+def weigh(
+    standard: str, pair: OutputPair, bounds: _Bounds | None, judge: Callable[[OutputPair, _Bounds], Judgement]
+) -> Judgement:
+    """The verdict of `judge` where there is something to weigh; a skip that says so where no `bounds` are known."""
+    verdict = settled(pair.metrics)
+    if verdict is not None:
+        return verdict
+    if bounds is None:
+        reason = f"{standard} has no bounds for {pair.tested.dtype}; choose another standard for it."
+        return Judgement("skip", (reason,))
+    return judge(pair, bounds)
+
+
+def judge_plain(metrics: Metrics) -> Judgement:
+    """The verdict on a value without elements to look at, such as a Python float: within 1 ULP of its dtype."""
+    reasons = unforgivable_reasons(metrics)
+    if not reasons and not metrics.is_exact and metrics.max_abs:
+        if metrics.max_ulp is None:
+            reasons = ("The values differ, and no ULP is defined for their type.",)
+        elif metrics.max_ulp > 1:
+            return Judgement(
+                "error", (f"Error of {number(metrics.max_ulp, 1)} ULP is above 1.",), ratio=metrics.max_ulp
+            )
+        else:
+            return Judgement("pass", ratio=metrics.max_ulp)
+    return plain_judgement(reasons)
+
+
+def dtype_name(pair: OutputPair) -> str:
+    """Name of the float dtype whose constants count: that of the parts for complex numbers."""
+    return part_dtype(pair.tested.dtype).name
+
+
+def place(pair: OutputPair, at: int) -> str:
+    """Where a flat position is, with both values there."""
+    rounded = round_once(pair.reference.reshape(-1)[at : at + 1], pair.tested.dtype)
+    element = Element(unravelled(at, pair.tested.shape), pair.tested.item(at), rounded.item())
+    return f"{position(element)} ({values(element)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Passes when no element differs from the benchmark rounded once to the tested dtype.
+
+    0 equals -0 and NaN equals NaN: it compares values, not bits.
+    """
+
+    name: ClassVar[str] = "binary"
+    #: The smallest float64: every difference counts as off.
+    off_bound: ClassVar[float] = 5e-324
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on one output or value."""
+        reasons = unforgivable_reasons(metrics)
+        if not metrics.is_exact and metrics.max_abs and not metrics.nonfinite_mismatches:
+            verb = "differs" if metrics.off_count == 1 else "differ"
+            rounded = "the benchmark, rounded once to the tested dtype"
+            reasons += (f"{count_of(metrics.off_count, metrics.size)} {verb} from {rounded}; none may.",)
+        return plain_judgement(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteBounds:
+    """Bounds of `absolute-threshold`.
+
+    Attributes:
+        small_value: up to this |b| an element is judged by its absolute error, above by its relative error.
+        relative: largest |t-b| / |b|.
+        absolute: largest |t-b|.
+    """
+
+    small_value: float
+    relative: float
+    absolute: float
+
+
+@dataclass(frozen=True, slots=True)
+class UlpBounds:
+    """Bounds of `ulp`.
+
+    Attributes:
+        ulps: an element that is further off than this counts.
+        share: the share of such elements must be below this.
+        mean: a mean error below this is enough whatever the share; 0 where it never is.
+    """
+
+    ulps: float
+    share: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulativeBounds:
+    """Bounds of `accumulative-error`.
+
+    Attributes:
+        bound: largest |t-b| up to |b| = 1, largest |t-b| / |b| above.
+        balance: largest |elements that are too large - elements that are too small| / elements.
+    """
+
+    bound: float
+    balance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """How many times the error of the second opinion the tested one may be.
+
+    Attributes:
+        small: of the share of small elements that are further off than `SecondOpinionConstants.absolute`.
+        rmse, max_relative, mean_relative: of these figures over all other elements.
+    """
+
+    small: float
+    rmse: float
+    max_relative: float
+    mean_relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOpinionConstants:
+    """What `benchmark` has for a dtype.
+
+    Attributes:
+        small_value: up to this |b| an element is small.
+        absolute: a small element that is further off counts.
+        least: an error of the second opinion below this counts as this, which bounds the ratio.
+    """
+
+    small_value: float
+    absolute: float
+    least: float
+
+
+#: S. `absolute` of bfloat16 is D: S has 1e-16, below which nothing but equality lies: a slip for 2**-16.
+ABSOLUTE: Mapping[str, AbsoluteBounds] = {
+    "float16": AbsoluteBounds(2.0**-10, 2.0**-10, 2.0**-16),
+    "bfloat16": AbsoluteBounds(2.0**-10, 2.0**-8, 2.0**-16),
+    "float32": AbsoluteBounds(2.0**-20, 2.0**-20, 2.0**-30),
+}
+
+#: S. `absolute` of float16 and bfloat16 is D, for the same slip. D has other small values (2**-11, 2**-8, 2**-14).
+SECOND_OPINION: Mapping[str, SecondOpinionConstants] = {
+    "float16": SecondOpinionConstants(2.0**-10, 2.0**-16, 2.0**-11),
+    "bfloat16": SecondOpinionConstants(2.0**-10, 2.0**-16, 2.0**-8),
+    "float32": SecondOpinionConstants(2.0**-20, 2.0**-30, 2.0**-14),
+}
+
+#: S: levels 0, 1 and 2. Which API has which level: `apis/facts/benchmark_levels.txt`.
+LEVELS = (Levels(2.0, 2.0, 10.0, 2.0), Levels(2.0, 1.5, 5.0, 1.5), Levels(2.0, 1.2, 2.0, 1.2))
+
+_NARROW = UlpBounds(ulps=1.0, share=0.001, mean=0.0)
+#: S. The narrow rule for float8 is S for the 8-bit float of Ascend, applied to the formats that dumps can hold.
+ULP: Mapping[str, UlpBounds] = {
+    "float16": _NARROW,
+    "bfloat16": _NARROW,
+    "float8_e4m3fn": _NARROW,
+    "float8_e5m2": _NARROW,
+    "float32": UlpBounds(ulps=32.0, share=0.05, mean=64.0),
+}
+
+#: S.
+ACCUMULATIVE: Mapping[str, AccumulativeBounds] = {
+    "float16": AccumulativeBounds(2.0**-8, 2.0**-20),
+    "bfloat16": AccumulativeBounds(2.0**-7, 2.0**-7),
+    "float32": AccumulativeBounds(2.0**-11, 2.0**-14),
+}
+ACCUMULATIVE_SMALL_VALUE = 1.0
+
+#: S: at least this share of the elements ... (D: more than this share)
+THOUSANDTH_SHARE = 0.999
+#: ... has a relative error below this.
+THOUSANDTH_RELATIVE = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteThreshold:
+    """Passes when every element is within its bound: absolute up to `small_value`, relative above.
+
+    NaN must meet NaN. Inf counts as the largest value of the dtype, so that it may meet a value close to that one.
+
+    Attributes:
+        bounds: for every dtype; None for those of the table, by dtype.
+    """
+
+    bounds: AbsoluteBounds | None = None
+
+    name: ClassVar[str] = "absolute-threshold"
+    off_bound: ClassVar[float] = float("inf")
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output."""
+        return weigh(self.name, pair, self.bounds or ABSOLUTE.get(dtype_name(pair)), _judge_absolute)
+
+
+def _judge_absolute(pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
+    relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
+    for chunk in rounded_chunks(pair.tested, pair.reference):
+        is_small = chunk.magnitude <= bounds.small_value
+        absolute.add(chunk.start, np.where(is_small, chunk.error, 0))
+        relative.add(chunk.start, np.where(is_small, 0, chunk.relative))
+    reasons = _nonfinite_reasons(pair, bounds)
+    if relative.count:
+        reasons += (_absolute_failure(pair, relative, f"relative error, for |b| > {number(bounds.small_value)}"),)
+    if absolute.count:
+        reasons += (_absolute_failure(pair, absolute, f"absolute error, for |b| <= {number(bounds.small_value)}"),)
+    ratio = (
+        max(relative.ratio, absolute.ratio) if len(reasons) == bool(relative.count) + bool(absolute.count) else math.inf
+    )
+    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+
+
+def _absolute_failure(pair: OutputPair, beyond: Beyond, figure: str) -> str:
+    verb = "is" if beyond.count == 1 else "are"
+    limit = f"; a limit of {limit_above(beyond.worst)} would pass" if beyond.worst < float("inf") else ""
+    return (
+        f"{share(beyond.count, pair.tested.size)} {verb} above {number(beyond.limit)} ({figure}), "
+        f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst, beyond.limit)}{limit}."
+    )
+
+
+def _nonfinite_reasons(pair: OutputPair, bounds: AbsoluteBounds) -> tuple[str, ...]:
+    if not pair.metrics.nonfinite_mismatches or pair.tested.dtype.kind == "c":
+        return unforgivable_reasons(pair.metrics)
+    largest = float_format(part_dtype(pair.tested.dtype)).largest
+    for _, tested, reference in wide_chunks(pair.tested, pair.reference):
+        if _is_far(tested, reference, largest, bounds.relative):
+            return unforgivable_reasons(pair.metrics)
+    return ()
+
+
+def _is_far(tested: npt.NDArray[Any], reference: npt.NDArray[Any], largest: float, relative: float) -> bool:
+    """Whether a NaN or Inf on one side is not explained by the end of the range."""
+    apart = ~(np.isfinite(tested) & np.isfinite(reference)) & ~(np.isnan(tested) & np.isnan(reference))
+    tested, reference = (np.clip(side[apart], -largest, largest) for side in (tested, reference))
+    # Not "any above": every comparison with NaN is false.
+    return not bool(np.all(np.abs(tested - reference) <= relative * np.abs(reference)))
+
+
+#: Heads minus tails of n tosses of a fair coin is within this many roots of n, but for one time in two million.
+_CHANCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulativeError:
+    """Passes when every element is within the bound and the errors balance.
+
+    Unbalanced is |elements too large - elements too small| / elements above `balance`, unless that many come out of
+    fair chance: signs that are random differ by about the root of their number, which no fixed share allows for.
+
+    Attributes:
+        bounds: for every dtype; None for those of the table, by dtype.
+    """
+
+    bounds: AccumulativeBounds | None = None
+
+    name: ClassVar[str] = "accumulative-error"
+    off_bound: ClassVar[float] = float("inf")
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output; complex numbers have no sign, so their balance is that of the real parts."""
+        return weigh(self.name, pair, self.bounds or ACCUMULATIVE.get(dtype_name(pair)), _judge_accumulative)
+
+
+def _judge_accumulative(pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
+    reasons = unforgivable_reasons(pair.metrics)
+    beyond = Beyond(bounds.bound)
+    above = below = 0
+    for chunk in rounded_chunks(pair.tested, pair.reference):
+        beyond.add(
+            chunk.start,
+            np.where(chunk.magnitude <= ACCUMULATIVE_SMALL_VALUE, chunk.error, chunk.relative),
+        )
+        above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
+        below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
+    ratio = math.inf if reasons else max(beyond.ratio, _imbalance(pair, bounds, (above, below)))
+    reasons += _failures(pair, bounds, beyond, (above, below))
+    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+
+
+def _imbalance(pair: OutputPair, bounds: AccumulativeBounds, sides: tuple[int, int]) -> float:
+    """The imbalance over what is allowed."""
+    allowed = max(bounds.balance, _CHANCE * math.sqrt(sum(sides)) / pair.tested.size)
+    return abs(sides[0] - sides[1]) / pair.tested.size / allowed if allowed else math.inf
+
+
+def _failures(pair: OutputPair, bounds: AccumulativeBounds, beyond: Beyond, sides: tuple[int, int]) -> tuple[str, ...]:
+    above, below = sides
+    size = pair.tested.size
+    balance = abs(above - below) / size
+    found = []
+    if beyond.count:
+        remedy = f"; a limit of {limit_above(beyond.worst)} would pass" if beyond.worst < math.inf else ""
+        found.append(
+            f"{share(beyond.count, size)} above {number(bounds.bound)} (absolute error up to |b| = 1, else relative), "
+            f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst, bounds.bound)}{remedy}."
+        )
+    if _imbalance(pair, bounds, sides) > 1:
+        found.append(
+            f"{above} elements are too large and {below} too small, of {size}: the errors are unbalanced by "
+            f"{number(balance)}, above {number(bounds.balance)} and beyond chance; {limit_above(balance)} would pass."
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Ulp:
+    """Passes when few elements are far off, or the mean error is small, or a second opinion has more that are far off.
+
+    The spacing at b is 2**(floor(log2|b|) - mantissa bits) down to the smallest subnormal, which also counts at b = 0.
+
+    Attributes:
+        bounds: for every dtype; None for those of the table, by dtype.
+    """
+
+    bounds: UlpBounds | None = None
+
+    name: ClassVar[str] = "ulp"
+    off_bound: ClassVar[float] = float("inf")
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output; asks for a second opinion only where the others fail."""
+        return weigh(self.name, pair, self.bounds or ULP.get(dtype_name(pair)), _judge_ulp)
+
+
+def _judge_ulp(pair: OutputPair, bounds: UlpBounds) -> Judgement:
+    reasons = unforgivable_reasons(pair.metrics)
+    if reasons:
+        return plain_judgement(reasons)
+    beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
+    ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
+    if ratio < 1:
+        return Judgement("pass", ratio=ratio)
+    opinion = pair.second_opinion()
+    second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
+    ratio = min(ratio, _over(beyond.count, second or 0))
+    if ratio < 1:
+        return Judgement("pass", ratio=ratio)
+    return Judgement("error", (_ulp_failure(pair, bounds, beyond, (mean, second)),), ratio=ratio)
+
+
+def _over(figure: float, bound: float) -> float:
+    """Below 1 only for a figure below its bound."""
+    return figure / bound if bound else math.inf
+
+
+def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds: UlpBounds) -> tuple[Beyond, float]:
+    """The elements beyond the bound, and the mean error in spacings."""
+    format_ = float_format(part_dtype(tested.dtype))
+    beyond, total = Beyond(bounds.ulps), 0.0
+    for chunk in rounded_chunks(tested, reference):
+        spacings = in_spacings(chunk.error, chunk.magnitude, format_)
+        beyond.add(chunk.start, spacings)
+        total += float(spacings.sum())
+    return beyond, total / tested.size
+
+
+def _ulp_failure(pair: OutputPair, bounds: UlpBounds, beyond: Beyond, others: tuple[float, int | None]) -> str:
+    mean, second = others
+    needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
+    rules = [f"a share below {number(bounds.share)} would pass (here {needed} would)"]
+    if bounds.mean:
+        rules.append(f"a mean below {number(bounds.mean)} ULP (measured {number(mean, bounds.mean)})")
+    if second is not None:
+        rules.append(f"fewer than those of the second opinion ({second})")
+    return (
+        f"{share(beyond.count, pair.tested.size)} off by more than {number(bounds.ulps)} ULP, "
+        f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst)} ULP; {' or '.join(rules)}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Thousandth:
+    """Passes when at least `share` of the elements have a relative error below `relative`, in any float dtype.
+
+    Where the benchmark is 0 only 0 has such an error.
+    """
+
+    relative: float = THOUSANDTH_RELATIVE
+    share: float = THOUSANDTH_SHARE
+
+    name: ClassVar[str] = "thousandth"
+    off_bound: ClassVar[float] = float("inf")
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output."""
+        verdict = settled(pair.metrics)
+        reasons = unforgivable_reasons(pair.metrics)
+        if verdict is not None or reasons:
+            return verdict or plain_judgement(reasons)
+        # "Not below" is "above the neighbour below".
+        beyond = Beyond(float(np.nextafter(self.relative, 0)))
+        for chunk in rounded_chunks(pair.tested, pair.reference):
+            beyond.add(chunk.start, chunk.relative)
+        found = 1 - beyond.count / pair.tested.size
+        ratio = (1 - found) / (1 - self.share) if self.share < 1 else math.inf
+        if found >= self.share:
+            return Judgement("pass", ratio=min(1.0, ratio) if found < 1 else 0.0)
+        return Judgement("error", (self._failure(pair, beyond, found),), ratio=ratio)
+
+    def _failure(self, pair: OutputPair, beyond: Beyond, found: float) -> str:
+        return (
+            f"{share(beyond.count, pair.tested.size)} not below a relative error of {number(self.relative)}, "
+            f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst)}; a share of {number(found, self.share)} is, "
+            f"which is not {number(self.share)} or more; {limit_below(found)} would pass."
+        )

@@ -1,0 +1,374 @@
+"""Which value of an operation is which of its partner's.
+
+Mapping files in the formats of the existing tool, and what they make of names.
+
+Layer mapping: where an operation stands in the tree of Cells, and where that is in the golden model.
+
+Rules have the form of the existing tool: `{class of a Cell: {child, or child.child: path in the golden model}}`, with
+`TopLayer` (or `Cell`) for the root; text from "(" on in a value is a comment. What no rule names is called the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+from pytest_msprobe.suites.comparison.matching import (
+    Naming,
+    bare_name,
+    canonical_operation,
+    canonical_parameter,
+    tensor_order,
+)
+from pytest_msprobe.suites.comparison.sides import Side
+
+#: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
+#: which the documents of the existing tool have the first and its code the second.
+_PARTS = {
+    "input": ("args",),
+    "output": ("outputs", "output"),
+    "parameters": ("parameters",),
+    "": ("parameters_grad",),
+}
+_API_KEYS = (
+    "ms_api",
+    "pt_api",
+    *(f"{side}_{word}" for words in _PARTS.values() for word in words for side in ("ms", "pt")),
+)
+
+
+class MappingError(ValueError):
+    """One line on what is wrong with a mapping file: file, key, what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRule:
+    """One entry of an API mapping.
+
+    Attributes:
+        golden: name of the golden API, as in its dump: `Torch.conv2d`.
+        positions: golden index by target index, for each part that the entry lists (`input`, `output`, ...).
+    """
+
+    golden: str
+    positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+def read_cell_mapping(path: Path) -> dict[str, str]:
+    """`{target path and class: golden path and class}` of a cell mapping. Raises MappingError."""
+    return _texts(_read(path), path)
+
+
+def read_data_mapping(path: Path) -> dict[str, str]:
+    """`{target value: golden value}` of a data mapping. Raises MappingError."""
+    return _texts(_read(path), path)
+
+
+def read_layer_mapping(path: Path) -> dict[str, dict[str, str]]:
+    """`{class of a Cell: {child: golden path}}` of a layer mapping.
+
+    Raises:
+        MappingError: the file cannot be read or has another form.
+    """
+    content = _read(path)
+    if not isinstance(content, dict):
+        raise MappingError(f"{path}: expected classes of Cells and their children, found {type(content).__name__}")
+    return {str(name): _texts(children, path, str(name)) for name, children in content.items()}
+
+
+def read_api_mapping(path: Path) -> dict[str, ApiRule]:
+    """Rules by the name of the target API (`Functional.conv2d`), from a list or an object of entries.
+
+    Raises:
+        MappingError: an entry has an unknown key, lacks a name, or lists of different lengths.
+    """
+    content = _read(path)
+    if isinstance(content, dict):
+        content = [content] if "ms_api" in content else list(content.values())
+    if not isinstance(content, list):
+        raise MappingError(f"{path}: expected a list of entries with ms_api and pt_api, found {type(content).__name__}")
+    rules = [_api_rule(entry, f"{path}: entry {number}") for number, entry in enumerate(content, start=1)]
+    return dict(rules)
+
+
+def cell_naming(rules: Mapping[str, str]) -> Naming:
+    """A naming that takes Cells for Modules; APIs are named across frameworks.
+
+    An exact rule wins; else every left side found in a name is replaced once, in the order of the file.
+    """
+
+    def target(operation: Operation) -> str:
+        if not operation.is_cell:
+            return bare_name(operation)
+        name = operation.name.partition(".")[2]
+        if name in rules:
+            name = rules[name]
+        else:
+            for left, right in rules.items():
+                name = name.replace(left, right, 1)
+        ending = f":{GRADIENTS}" if operation.phase == GRADIENTS else ""
+        return f"Cell.{name.rpartition('.')[0]}{ending}"
+
+    return Naming(target, bare_name, is_translated=True)
+
+
+def api_naming(rules: Mapping[str, ApiRule]) -> Naming:
+    """A naming across frameworks, with the names of `rules` where they have one."""
+
+    def target(operation: Operation) -> str:
+        rule = rules.get(operation.name)
+        return bare_name(operation) if rule is None else canonical_operation(rule.golden.rpartition(".")[2])
+
+    return Naming(target, bare_name, is_translated=True)
+
+
+def _api_rule(entry: Any, where: str) -> tuple[str, ApiRule]:
+    if not isinstance(entry, dict):
+        raise MappingError(f"{where}: expected ms_api, pt_api and lists of positions, found {shortened(entry)}")
+    for key in entry:
+        if key not in _API_KEYS:
+            near = get_close_matches(str(key), _API_KEYS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_API_KEYS)}"
+            raise MappingError(f"{where}: unknown key {shortened(key)}; {hint}")
+    for key in ("ms_api", "pt_api"):
+        if not isinstance(entry.get(key), str):
+            raise MappingError(
+                f"{where}: key {shortened(key)}: expected the name of an API, found {shortened(entry.get(key))}"
+            )
+    positions = {part: _positions(entry, words, where) for part, words in _PARTS.items()}
+    listed = {part: found for part, found in positions.items() if found is not None}
+    return entry["ms_api"], ApiRule(entry["pt_api"], listed)
+
+
+def _positions(entry: dict[str, Any], words: tuple[str, ...], where: str) -> dict[int, int] | None:
+    for word in words:
+        left: Any = entry.get(f"ms_{word}")
+        right: Any = entry.get(f"pt_{word}")
+        if left is None and right is None:
+            continue
+        if not _is_positions(left) or not _is_positions(right) or len(left) != len(right):
+            raise MappingError(
+                f"{where}: ms_{word} and pt_{word} must list equally many positions, "
+                f"found {shortened(left)} and {shortened(right)}"
+            )
+        return dict(zip(left, right))
+    return None
+
+
+def _is_positions(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _texts(content: Any, path: Path, key: str = "") -> dict[str, str]:
+    where = f"{path}: key {shortened(key)}" if key else f"{path}"
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise MappingError(f"{where}: expected names and names, found {type(content).__name__}")
+    for left, right in content.items():
+        if not isinstance(right, str):
+            raise MappingError(f"{where}: key {shortened(left)}: expected a name, found {shortened(right)}")
+    return {str(left): right for left, right in content.items()}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return read_yaml(path)
+    except YamlFileError as error:
+        raise MappingError(f"{path}: {error}") from None
+
+
+Pair = tuple["Leaf | None", "Leaf | None"]
+#: Part of a record that holds arguments, or their gradients.
+_ARGUMENTS = {"forward": "input.", "backward": "output."}
+
+
+class ValuePairing:
+    """Pairs the values of two operations by their place in the record."""
+
+    def __init__(
+        self,
+        *,
+        frameworks: tuple[str, str] | None,
+        rules: Mapping[str, ApiRule] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """A pairing across the two `frameworks`, of the target and of the golden dump; None where they are one.
+
+        `rules` are API rules by name of the target API; `names` are golden names by the target's, for single values.
+        """
+        self._frameworks = frameworks
+        self._rules = rules or {}
+        self._names = names or {}
+
+    def pairs(
+        self, operation: Operation, partner: Operation, target: Sequence[Leaf], golden: Sequence[Leaf]
+    ) -> Iterator[Pair]:
+        """Every value of both sides once, those of the golden side that are left at the end."""
+        rule = self._rules.get(operation.name)
+        places = self._tensor_places(operation, partner, target, golden) if rule is None else ({}, {})
+        waiting = {places[1].get(leaf.path) or self._key(operation, leaf): leaf for leaf in golden}
+        by_name = {leaf.name: key for key, leaf in waiting.items()} if self._names else {}
+        for leaf in target:
+            named = by_name.get(self._names.get(leaf.name, ""))
+            key = named or places[0].get(leaf.path) or self._golden_key(operation, leaf, rule)
+            yield leaf, waiting.pop(key, None) if key is not None else None
+        for leaf in waiting.values():
+            yield None, leaf
+
+    def _tensor_places(
+        self, operation: Operation, partner: Operation, target: Sequence[Leaf], golden: Sequence[Leaf]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Common names of tensors among the arguments (or of their gradients) by path, where paths are no names."""
+        part = _ARGUMENTS.get(operation.phase, "")
+        if self._frameworks is None or operation.is_cell or not part:
+            return {}, {}
+        orders = [tensor_order(of.name, name) for of, name in zip((operation, partner), self._frameworks)]
+        paths = [
+            [leaf.path for leaf in leaves if leaf.path.startswith(part) and (leaf.is_tensor or _is_no_gradient(leaf))]
+            for leaves in (target, golden)
+        ]
+        if len(paths[0]) != len(paths[1]) or (paths[0] == paths[1] and not any(orders)):
+            return {}, {}
+        left, right = (
+            {path: f"tensor {order[at] if at < len(order) else at}" for at, path in enumerate(found)}
+            for order, found in zip(orders, paths)
+        )
+        return left, right
+
+    def _key(self, operation: Operation, leaf: Leaf) -> str:
+        if self._frameworks is None:
+            return leaf.path
+        front, dot, last = leaf.path.rpartition(".")
+        if leaf.path.startswith("parameters.") or operation.phase == GRADIENTS:
+            return f"{front}{dot}{canonical_parameter(last)}"
+        return leaf.path
+
+    def _golden_key(self, operation: Operation, leaf: Leaf, rule: ApiRule | None) -> str | None:
+        """Where the partner stands; None for a value that an API rule leaves out."""
+        part, _, rest = leaf.path.partition(".")
+        positions = rule.positions.get(part) if rule is not None else None
+        if positions is None:
+            return self._key(operation, leaf)
+        index, dot, deeper = rest.partition(".")
+        if not index.isdecimal() or int(index) not in positions:
+            return None
+        return f"{part}.{positions[int(index)]}{dot}{deeper}"
+
+
+def _is_no_gradient(leaf: Leaf) -> bool:
+    return leaf.is_output and leaf.is_none
+
+
+Rules = Mapping[str, Mapping[str, str]]
+LayerPath = tuple[str, ...]
+
+ROOT = "TopLayer"
+_PIPELINED = "ParallelTransformer"
+
+
+def layer_naming(target: Side, golden: Side, rules: Rules) -> Naming:
+    """A naming by which operations at the same place of both models are the same."""
+    trees = CellTree(target), CellTree(golden)
+
+    def target_name(operation: Operation) -> str:
+        path = trees[0].place(operation)
+        return _name(operation, translate(trees[0].renumbered(path), trees[0].class_at, rules, original=path))
+
+    def golden_name(operation: Operation) -> str:
+        return _name(operation, trees[1].renumbered(trees[1].place(operation)))
+
+    return Naming(target_name, golden_name, is_translated=True)
+
+
+class CellTree:
+    """The Cells of one dump by their paths."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+
+    @cached_property
+    def classes(self) -> dict[LayerPath, str]:
+        """Class of the Cell at each path."""
+        found: dict[LayerPath, str] = {}
+        for operation in self._side.operations:
+            if operation.is_cell and operation.phase:
+                *path, name = operation.name.split(".")[1:]
+                found[tuple(path)] = name
+        return found
+
+    @cached_property
+    def _first_layer(self) -> dict[LayerPath, int]:
+        """The lowest number below `layers` of each pipelined transformer: a later stage does not begin at 0."""
+        lowest: dict[LayerPath, int] = {}
+        for path in self.classes:
+            for depth in range(len(path) - 1):
+                front, number = path[:depth], path[depth + 1]
+                if path[depth] == "layers" and number.isdecimal() and self.class_at(front) == _PIPELINED:
+                    lowest[front] = min(int(number), lowest.get(front, int(number)))
+        return lowest
+
+    def class_at(self, path: LayerPath) -> str:
+        """Class of the Cell at `path`; the root's name for ()."""
+        return self.classes.get(path, "") if path else ROOT
+
+    def place(self, operation: Operation) -> LayerPath:
+        """Path of a Cell, or of the Cell that an API call ran in; () at the top."""
+        if operation.is_cell:
+            return tuple(operation.name.split(".")[1:-1])
+        parent = self._side.parents.get(operation.record)
+        return tuple(Operation.of(parent, 0).name.split(".")[1:-1]) if parent else ()
+
+    def renumbered(self, path: LayerPath) -> LayerPath:
+        """`path` with the layers of a pipeline stage counted from 0."""
+        parts = list(path)
+        for depth in range(len(path) - 1):
+            lowest = self._first_layer.get(path[:depth])
+            if lowest and path[depth] == "layers" and path[depth + 1].isdecimal():
+                parts[depth + 1] = str(int(path[depth + 1]) - lowest)
+        return tuple(parts)
+
+
+def translate(path: LayerPath, class_at: object, rules: Rules, *, original: LayerPath | None = None) -> LayerPath:
+    """`path` in the words of the golden model.
+
+    At each Cell the rules of its class apply, the longest left side first; one may take several levels at once and give
+    several, or none. `original` is the path by which `class_at` knows the Cells, where that differs from `path`.
+    """
+    assert callable(class_at)
+    known = path if original is None else original
+    translated: list[str] = []
+    depth = 0
+    while depth < len(path):
+        own = _rules_of(class_at(known[:depth]), rules)
+        for length in range(len(path) - depth, 0, -1):
+            replacement = own.get(".".join(path[depth : depth + length]))
+            if replacement is not None:
+                translated += [part for part in replacement.partition("(")[0].strip().split(".") if part]
+                depth += length
+                break
+        else:
+            translated.append(path[depth])
+            depth += 1
+    return tuple(translated)
+
+
+def _rules_of(class_name: str, rules: Rules) -> Mapping[str, str]:
+    if class_name == ROOT:
+        return {**rules.get("Cell", {}), **rules.get(ROOT, {})}
+    return rules.get(class_name, {})
+
+
+def _name(operation: Operation, path: LayerPath) -> str:
+    place = ".".join(path)
+    if operation.is_cell:
+        return f"{place}:{GRADIENTS}" if operation.phase == GRADIENTS else f"{place}:"
+    return f"{place}:{bare_name(operation)}"

@@ -1,0 +1,331 @@
+"""One operation of the target against its partner: verdicts on all its values, and what follows for the operation.
+
+A dump against its golden dump: every operation matched, measured and judged, one at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.suites.comparison.mapping import (
+    ApiRule,
+    ValuePairing,
+    api_naming,
+    cell_naming,
+    layer_naming,
+    read_api_mapping,
+    read_cell_mapping,
+    read_data_mapping,
+    read_layer_mapping,
+)
+from pytest_msprobe.suites.comparison.matching import ACROSS_FRAMEWORKS, SAME_NAMES, Matching, Naming, match
+from pytest_msprobe.suites.comparison.noise import Levels, NoiseRun, settled
+from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.values import (
+    FUZZY_NOTE,
+    DistanceLimits,
+    ValueComparison,
+    judge_plain,
+    judge_tensors,
+)
+from pytest_msprobe.suites.contract import cells_of
+
+HeldBy = Literal["both", "target", "golden"]
+
+#: An output counts as wrong by itself when it is this many times farther off than the worst input.
+_GROWTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class OperationComparison:
+    """What became of one operation.
+
+    Attributes:
+        operation: of the target; of the golden dump when only that one has it.
+        partner: golden operation, or None.
+        held_by: which dumps have the operation.
+        order: place in the order of execution; golden-only operations come last.
+        values: verdicts on its values: inputs, parameters, outputs.
+        fault: why the whole operation could not be read or was not judged, or "".
+        is_skipped: whether that is deliberate.
+    """
+
+    operation: Operation
+    partner: Operation | None
+    held_by: HeldBy
+    order: int
+    values: tuple[ValueComparison, ...] = ()
+    fault: str = ""
+    is_skipped: bool = False
+
+    @property
+    def status(self) -> Literal["pass", "error", "skip"]:
+        """`error` when a value differs or cannot be read, `skip` when not everything could be compared."""
+        if self.is_skipped:
+            return "skip"
+        if self.fault or any(value.status in ("error", "unreadable") for value in self.values):
+            return "error"
+        if self.held_by != "both" or self.lacks_partners:
+            return "skip"
+        compared = any(value.status in ("pass", "warning") for value in self.values)
+        return "pass" if compared or not self.values else "skip"
+
+    @property
+    def lacks_partners(self) -> bool:
+        """Whether a tensor on either side has nothing to be compared with."""
+        return any(value.status == "unmatched" and value.is_tensor for value in self.values)
+
+    @property
+    def first_error(self) -> ValueComparison | None:
+        """The first value that differs."""
+        return next((value for value in self.values if value.status == "error"), None)
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether the inputs agree and the outputs do not: this operation introduces the difference."""
+        inputs = [value for value in self.values if not value.is_output]
+        outputs = [value for value in self.values if value.is_output and value.status == "error"]
+        if self.held_by != "both" or not outputs or any(_is_unknown(value) for value in inputs):
+            return False
+        farthest = max((value.distance or 0.0 for value in inputs), default=0.0)
+        return max(_distance(value) for value in outputs) > _GROWTH * farthest
+
+    @property
+    def message(self) -> str:
+        """One line on a skip or an error; the notes of a pass."""
+        if self.fault:
+            return self.fault
+        if self.held_by == "target":
+            return "unmatched: the golden dump has no such operation"
+        if self.held_by == "golden":
+            return "unmatched: only the golden dump has this operation"
+        if self.status == "error":
+            wrong = next(value for value in self.values if value.status in ("error", "unreadable"))
+            return f"{wrong.path}: {wrong.message}"
+        if self.status == "skip":
+            return _skip_message(self.values)
+        notes = [f"{value.path}: {value.message}" for value in self.values if value.status == "warning"]
+        return "; ".join(notes)
+
+
+def _is_unknown(value: ValueComparison) -> bool:
+    """Whether an input cannot count as agreeing."""
+    return value.status in ("error", "unreadable") or (value.status == "unmatched" and value.is_tensor)
+
+
+def _distance(value: ValueComparison) -> float:
+    return math.inf if value.distance is None else value.distance
+
+
+def _skip_message(values: Sequence[ValueComparison]) -> str:
+    lone = [value for value in values if value.status == "unmatched" and value.is_tensor]
+    if not lone:
+        return next((f"{value.path}: {value.message}" for value in values if value.message), "nothing was compared")
+    more = f" and {len(lone) - 1} more" if len(lone) > 1 else ""
+    return f"unmatched: {lone[0].path}{more}: {lone[0].message}"
+
+
+_UNWRITTEN_OUTPUT = "The call leaves this memory uninitialised."
+_UNWRITTEN_INPUT = "The call takes buffers to fill, whose content before it means nothing."
+
+
+class DumpComparison:
+    """Two dumps and how they are compared.
+
+    Attributes:
+        target, golden: the dumps.
+        limits: largest distances by dtype.
+        mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
+    """
+
+    def __init__(
+        self, target: Path, golden: Path, settings: ComparisonSettings, data_dirs: Sequence[Path] = ()
+    ) -> None:
+        """Read both dumps and the mapping files; `data_dirs` as for `Dump`.
+
+        Raises:
+            DumpError: a dump cannot be read, or they cannot be compared.
+            MappingError: a mapping file is not what it should be.
+        """
+        self.target = Side(target, data_dirs)
+        self.golden = Side(golden, data_dirs)
+        self._settings = settings
+        self.limits = DistanceLimits.with_changes(settings.distances)
+        self._rules = _api_rules(settings)
+        self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
+        self._naming = self._choose_naming()
+        self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
+        #: Which tolerance a bit may stay below is the noise run's to say.
+        self._accept = settings.accept | {"bits"} if settings.noise else settings.accept
+        if self._naming.is_translated:
+            self._accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
+        frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
+        self._values = ValuePairing(frameworks=frameworks, rules=self._rules, names=self._names)
+
+    @property
+    def mode(self) -> str:
+        """See the class."""
+        if self.target.task == self.golden.task == "tensor":
+            return "real"
+        return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a mapping of names was given."""
+        settings = self._settings
+        return any((settings.cell_mapping, settings.api_mapping, settings.data_mapping, settings.layer_mapping))
+
+    @cached_property
+    def matching(self) -> Matching:
+        """Which operation is which."""
+        return match(
+            self.target, self.golden, self._naming, fuzzy=self._settings.fuzzy, fixed=self._fixed_by_data_mapping()
+        )
+
+    @property
+    def operations(self) -> list[Operation]:
+        """All operations in the order of verdicts: the target's, then those that only the golden dump has."""
+        return [*self.target.operations, *self.matching.golden_only]
+
+    def verdicts(self) -> Iterator[OperationComparison]:
+        """The verdict on every operation, in order."""
+        for operation in self.target.operations:
+            yield self.verdict(operation)
+        for operation in self.matching.golden_only:
+            yield self.golden_only(operation)
+
+    def verdict(self, operation: Operation) -> OperationComparison:
+        """The verdict on one operation of the target. Holds the tensors of one value at a time."""
+        partner = self.matching.partners.get(operation.record)
+        try:
+            target = self.target.leaves(operation.record)
+            golden = self.golden.leaves(partner.record) if partner is not None else []
+        except DumpError as error:
+            held = "both" if partner is not None else "target"
+            return OperationComparison(operation, partner, held, operation.index, fault=str(error))  # type: ignore[arg-type]
+        if partner is None:
+            lone = tuple(_lone(leaf, None) for leaf in target)
+            return OperationComparison(operation, None, "target", operation.index, lone)
+        unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
+        noise = self._noise.levels(partner.record, golden) if self._noise is not None else None
+        values = tuple(
+            self._value(operation, left, right, unwritten, noise)
+            for left, right in self._values.pairs(operation, partner, target, golden)
+        )
+        return OperationComparison(operation, partner, "both", operation.index, values)
+
+    def golden_only(self, operation: Operation) -> OperationComparison:
+        """The verdict on an operation that only the golden dump has."""
+        order = len(self.target.operations) + operation.index
+        try:
+            values = tuple(_lone(None, leaf) for leaf in self.golden.leaves(operation.record))
+        except DumpError as error:
+            return OperationComparison(operation, None, "golden", order, fault=str(error))
+        return OperationComparison(operation, None, "golden", order, values)
+
+    def cells_in_target(self, cells: tuple[str, ...]) -> tuple[str, ...]:
+        """The path of a golden Cell in the target's tree: of its innermost Cell that matches, from there its own."""
+        for depth in range(len(cells), 0, -1):
+            if (found := self._matched_cells.get(cells[:depth])) is not None:
+                return (*found, *cells[depth:])
+        return cells
+
+    @cached_property
+    def _matched_cells(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """Paths in the target by those in the golden dump: of Cells that match, else of Cells whose calls do."""
+        found: dict[tuple[str, ...], tuple[str, ...]] = {}
+        of_calls: dict[tuple[str, ...], tuple[str, ...]] = {}
+        for operation in self.target.operations:
+            if (partner := self.matching.partners.get(operation.record)) is not None:
+                mine = cells_of(self.target, operation.record, f"{operation.call}.forward")
+                theirs = cells_of(self.golden, partner.record, f"{partner.call}.forward")
+                (found if operation.is_cell else of_calls).setdefault(theirs, mine)
+        return of_calls | found
+
+    def _value(
+        self,
+        operation: Operation,
+        target: Leaf | None,
+        golden: Leaf | None,
+        unwritten: tuple[UnwrittenMemory, UnwrittenMemory],
+        noise: Levels | None,
+    ) -> ValueComparison:
+        if target is None or golden is None:
+            return _lone(target, golden)
+        if unwritten[0].covers(target.path) or unwritten[1].covers(golden.path):
+            return ValueComparison(
+                target, golden, "skip", (_UNWRITTEN_OUTPUT if target.is_output else _UNWRITTEN_INPUT,)
+            )
+        if target.is_tensor or golden.is_tensor:
+            folders = self.target.tensors, self.golden.tensors
+            tolerance = noise.tolerance(target, golden) if noise is not None else None
+            limit = tolerance.limit if tolerance is not None else None
+            found = judge_tensors(target, golden, folders, self.limits, accept=self._accept, limit=limit)
+            found = settled(found, tolerance) if tolerance is not None else found
+        else:
+            found = judge_plain(target, golden, self.limits)
+        if operation.record in self.matching.by_bare_name:
+            status = "warning" if found.status == "pass" else found.status
+            return replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
+        return found
+
+    def _choose_naming(self) -> Naming:
+        settings = self._settings
+        if settings.layer_mapping is not None:
+            for side in (self.target, self.golden):
+                if not side.parents:
+                    raise DumpError(
+                        "the layer mapping needs a construct.json with parents; dump at level L0 or mix",
+                        file=str(side.path.parent),
+                    )
+            return layer_naming(self.target, self.golden, read_layer_mapping(settings.layer_mapping))
+        if settings.cell_mapping:
+            rules = read_cell_mapping(settings.cell_mapping) if isinstance(settings.cell_mapping, Path) else {}
+            return cell_naming(rules)
+        if settings.api_mapping:
+            return api_naming(self._rules)
+        is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
+        return ACROSS_FRAMEWORKS if len(is_pytorch) > 1 else SAME_NAMES
+
+    def _fixed_by_data_mapping(self) -> dict[str, str]:
+        fixed: dict[str, str] = {}
+        for target_name, golden_name in self._names.items():
+            left, right = _record_of(target_name, self.target), _record_of(golden_name, self.golden)
+            if left is not None and right is not None:
+                fixed.setdefault(left, right)
+        return fixed
+
+
+def _record_of(value_name: str, side: Side) -> str | None:
+    """The record that a full value name belongs to, or None when the dump has none."""
+    name = value_name
+    while name:
+        if name in side:
+            return name
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _lone(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
+    missing = "golden dump" if golden is None else "target"
+    return ValueComparison(target, golden, "unmatched", (f"The {missing} has no such value.",))
+
+
+def _unwritten(operation: Operation, side: Side) -> UnwrittenMemory:
+    """Which values of a forward mean nothing; the inputs of a backward are gradients, which count."""
+    is_forward = operation.phase == "forward"
+    return unwritten_memory(operation.name, side.framework, "mixed") if is_forward else UnwrittenMemory()
+
+
+def _api_rules(settings: ComparisonSettings) -> dict[str, ApiRule]:
+    return read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}

@@ -1,0 +1,151 @@
+"""One of two dumps that are compared.
+
+Which dump is compared with which: steps and ranks are paired by their numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from msprobe_collector.dump_format import Dump, DumpError
+from msprobe_collector.dump_format.dump import RANK, STEP, Slot, number_in
+from msprobe_collector.dump_format.leaves import Leaf, flatten
+from msprobe_collector.dump_format.records import Operation
+
+_COMPARABLE = ("tensor", "statistics")
+
+
+class Side(Dump):
+    """A dump whose records, those of Cells included, can be read as lists of values.
+
+    Attributes:
+        operations: its records in the order of the file, which is that of execution.
+    """
+
+    def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
+        """Read the file; `data_dirs` as for `Dump`.
+
+        Raises:
+            DumpError: it cannot be read, or is not a dump of values.
+        """
+        super().__init__(path, data_dirs)
+        if self.task not in _COMPARABLE:
+            raise DumpError(
+                f"a dump of task {self.task!r} holds no values to compare; dump with statistics or tensor",
+                file=str(path),
+                field="task",
+            )
+        self.operations = [Operation.of(name, index) for index, name in enumerate(self._records)]
+
+    @cached_property
+    def holds_md5(self) -> bool:
+        """Whether tensors carry a checksum instead of statistics."""
+        return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
+
+    @cached_property
+    def has_calls(self) -> bool:
+        """Whether there are records of API calls, not of layers alone."""
+        return any(not operation.is_cell for operation in self.operations)
+
+    @cached_property
+    def layers_of_calls(self) -> frozenset[str]:
+        """Calls of Cells or Modules in which, forward or backward, an API was called that the dump holds."""
+        found: set[str | None] = {None}
+        for operation in self.operations:
+            parent = None if operation.is_cell else self.parents.get(operation.record)
+            while parent not in found:
+                found.add(parent)
+                parent = self.parents.get(parent) if parent is not None else None
+        return frozenset(Operation.of(record, 0).call for record in found if record is not None)
+
+    def leaves(self, record: str) -> list[Leaf]:
+        """The values of `record`.
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        return flatten(self.record(record))
+
+
+_PROCESS = re.compile(r"proc(\d+)")
+FILE_NAMES = ("dump.json", "debug.json")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPairs:
+    """The pairs of a run.
+
+    Attributes:
+        golden: golden dump by target dump; None for one that has none.
+        golden_only: golden dumps that no target dump asks for.
+        problems: one line for each target dump without partner, by its path.
+    """
+
+    golden: dict[Path, Path | None]
+    golden_only: tuple[Path, ...]
+    problems: dict[Path, str]
+
+    def lone(self) -> list[str]:
+        """A line for each dump, of either side, that is not compared."""
+        golden = [f"{path}: no target dump for this golden dump" for path in self.golden_only]
+        return [*self.problems.values(), *golden]
+
+
+def find_files(root: Path) -> list[Path]:
+    """The dump at `root`, or those in the folders below, in natural order. [] when there are none."""
+    if root.is_file():
+        return [root]
+    found = [Path(folder) / FILE_NAMES[0] for folder, names in _folders(root) if FILE_NAMES[0] in names]
+    found = found or [Path(folder) / FILE_NAMES[1] for folder, names in _folders(root) if FILE_NAMES[1] in names]
+    return sorted(found, key=_natural)
+
+
+def pair_dumps(targets: Sequence[Path], golden_root: Path) -> DumpPairs:
+    """The golden dump of every target dump.
+
+    A single dump on each side is a pair whatever their numbers are. Of several, those are paired whose steps and ranks
+    agree and are the only ones that do; a number that one side does not have agrees with any.
+    """
+    goldens = find_files(golden_root)
+    if len(targets) == len(goldens) == 1:
+        return DumpPairs({targets[0]: goldens[0]}, (), {})
+    golden: dict[Path, Path | None] = {}
+    problems: dict[Path, str] = {}
+    for target in targets:
+        fitting = [path for path in goldens if Slot.of(target).agrees(Slot.of(path))]
+        rivals = [path for path in targets if fitting and Slot.of(path).agrees(Slot.of(fitting[0]))]
+        golden[target] = fitting[0] if len(fitting) == len(rivals) == 1 else None
+        if not fitting:
+            problems[target] = f"{golden_root} has no golden dump for {Slot.of(target)}"
+        elif golden[target] is None:
+            problems[target] = (
+                f"{golden_root} has {len(fitting)} dumps for {Slot.of(target)}, which {len(rivals)} target dumps "
+                f"would fit; name the folders step<N> and rank<N>, or compare them one by one"
+            )
+    taken = set(golden.values())
+    return DumpPairs(golden, tuple(path for path in goldens if path not in taken), problems)
+
+
+def table_stem(target: Path, *, several_steps: bool = False) -> str:
+    """How tables of the target dump at `target` are called: `compare_result_rank0`, `debug_compare_result`, ..."""
+    stem = "debug_compare_result" if target.name == FILE_NAMES[1] else "compare_result"
+    folder = target.parent.name
+    if several_steps and (step := number_in(target, STEP)) is not None:
+        stem = f"{stem}_step{step}"
+    return f"{stem}_{folder}" if RANK.fullmatch(folder) or _PROCESS.fullmatch(folder) else stem
+
+
+def _folders(root: Path) -> Iterator[tuple[str, list[str]]]:
+    for folder, folders, names in os.walk(root):
+        # A tensor folder can hold 100,000 files; it never holds a dump.
+        folders[:] = [name for name in folders if name != "dump_tensor_data"]
+        yield folder, names
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]

@@ -1,0 +1,135 @@
+"""Records of every kind, Cells too, as groups: for the suites that judge more than API calls.
+
+API calls of a dump as groups of records: for the suites that run them.
+
+How long an API call may take, guessed from its name and shapes, so that long ones start first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from msprobe_collector.dump_format import (
+    DIRECTIONS,
+    ApiName,
+    Direction,
+    Dump,
+    is_cell_record,
+    parse_api_name,
+    split_record_name,
+)
+from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import shown
+from pytest_msprobe.suites.contract import Group, Record, escape
+from pytest_msprobe.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The payload of a group.
+
+    Attributes:
+        by_part: the records by the last components of their node ids.
+        is_golden_only: whether only the golden dump has them.
+    """
+
+    by_part: dict[str, Operation]
+    is_golden_only: bool = False
+
+    @property
+    def call(self) -> str:
+        """Name of the call in its own dump."""
+        return next(iter(self.by_part.values())).call
+
+
+def group_operations(operations: Iterable[Operation], prefix: str = "") -> Iterator[Group]:
+    """One group per call: its directions, or `record` for a record that has none; `prefix` goes before the names."""
+    calls: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        part = operation.phase if operation.phase in DIRECTIONS else "record"
+        calls.setdefault(operation.call, {})[part] = operation
+    for call, by_part in calls.items():
+        payload = Operations(by_part, is_golden_only=bool(prefix))
+        yield Group(escape(f"{prefix}{call}"), f"{prefix}{call}", tuple(by_part), payload)
+
+
+def api_of(operation: Operation) -> ApiName:
+    """The name that hooks get: of a Cell or another record, its first word is the type."""
+    kind, _, rest = operation.name.partition(".")
+    return ApiName(kind, rest or operation.name, int(operation.number) if operation.number.isdecimal() else 0)
+
+
+#: Part of the node id of a record that has no valid name.
+RECORD = "record"
+
+
+def group_api_calls(names: Iterable[str], devices: Sequence[str] = ()) -> Iterator[Group]:
+    """One group per API call, in the order of their first records, then one per record without a valid name.
+
+    Args:
+        names: of the records; those of Cells are left out.
+        devices: each of which has records of its own, `forward-device3`; () for records of no particular one.
+    """
+    calls: dict[str, list[Direction]] = {}
+    invalid = []
+    for name in names:
+        if is_cell_record(name):
+            continue
+        found = split_record_name(name)
+        if found is not None:
+            calls.setdefault(found[0], []).append(found[1])
+        else:
+            invalid.append(name)
+    endings = [f"-device{escape(device)}" for device in devices] or [""]
+    for call, directions in calls.items():
+        parts = [part for part in DIRECTIONS if part in directions]
+        yield Group(escape(call), call, tuple(f"{part}{ending}" for ending in endings for part in parts))
+    for name in invalid:
+        yield Group(escape(name), name, (RECORD,))
+
+
+def direction_and_device(part: str) -> tuple[str, str]:
+    """(direction, device) of a part: `("forward", "3")` of `forward-device3`; "" for no device."""
+    direction, _, device = part.partition("-device")
+    return direction, device
+
+
+def api_headline(record: Record) -> str:
+    """`Mint.matmul, call 2, forward`."""
+    if record.part == RECORD:
+        return f"record {record.call}"
+    api = parse_api_name(record.call)
+    return f"{api.type}.{api.api}, call {api.number}, {record.part}"
+
+
+def with_call_site(verdict: Verdict, lines: Sequence[str], dump: Dump, call: str) -> Verdict:
+    """A failure that says in full what differs, then `lines`, then which line of the script made the call."""
+    texts = [verdict.explanation or shown(verdict.message), *lines]
+    properties = verdict.properties
+    frame = dump.stacks.user_frame(f"{call}.forward")
+    if frame is not None:
+        texts.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+        properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
+    return replace(verdict, explanation="\n\n".join(texts), properties=properties)
+
+
+#: Calls that do much more than touch each element: every output element costs a row of the first input.
+_PRODUCTS = ("mm", "matmul", "linear", "dense", "conv", "einsum", "attention", "inner", "outer", "dot")
+#: A multiply-add in a product costs a core about this share of reading and writing an element.
+_PRODUCT_SHARE = 1 / 16
+#: What a call costs before it touches anything, in elements.
+_FIXED = 20_000.0
+
+
+def estimate_cost(dump: Dump, call: str) -> float:
+    """Cost of checking the API call named `call` in both directions, in elements read or written."""
+    cost = _FIXED
+    shapes = dump.shapes(f"{call}.forward")
+    cost += sum(map(prod, shapes))
+    cost += sum(map(prod, dump.shapes(f"{call}.backward")))
+    if len(shapes) > 1 and shapes[0] and any(word in call.lower() for word in _PRODUCTS):
+        passes = 3 if f"{call}.backward" in dump else 1
+        cost += passes * _PRODUCT_SHARE * prod(shapes[-1]) * shapes[0][-1]
+    return cost

@@ -1,0 +1,380 @@
+"""One setting under its names. Option modules import nothing but this: pytest loads them in every project.
+
+What a setting may be: each function gives the value of a text, or a ValueError that says why not.
+
+Options of more than one suite.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format.values import shortened
+
+if TYPE_CHECKING:
+    from pytest_msprobe.engines.protocol import DeviceSpecification
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting under its three names: `--msprobe-NAME`, ini `msprobe_NAME`, YAML key `NAME` (with underscores).
+
+    Attributes:
+        name: see above.
+        metavar: how help shows its value.
+        help: one line.
+        default: the text that is used when it is not given.
+        parse: its value for a text; raises ValueError, which says why not and what is allowed.
+        bare: the value of a flag that takes none on the command line; "" for an option that needs one.
+        is_path: whether its value is a path, which workers get as an absolute one.
+        is_list: whether it may be repeated, and is a list in YAML and one value per line in an ini file.
+        is_yaml_only: whether it stands in the YAML file of --msprobe-config only; `parse` then gets (YAML value, file).
+    """
+
+    name: str
+    metavar: str
+    help: str
+    default: str
+    parse: Callable[..., Any]
+    bare: str = ""
+    is_path: bool = False
+    is_yaml_only: bool = False
+    is_list: bool = False
+
+    @property
+    def flag(self) -> str:
+        """Name of the option on the command line."""
+        return f"--msprobe-{self.name.replace('_', '-')}"
+
+    @property
+    def key(self) -> str:
+        """Name of the option in ini files and in pytest's option namespace."""
+        return f"msprobe_{self.name}"
+
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DEFAULT_MEMORY_SHARE = 0.8
+
+
+def size(text: str) -> int:
+    """Bytes, from a number with a unit.
+
+    Raises:
+        ValueError: it is not such a number, or 0.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match["number"]) == 0:
+        raise ValueError(f"{text!r} is not a size; use a number with KB, MB, GB or TB, such as 16GB")
+    return int(float(match["number"]) * _UNITS[match["unit"].upper()])
+
+
+def memory(text: str) -> int:
+    """Bytes; `auto` is a share of this machine's memory."""
+    if text == "auto":
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _DEFAULT_MEMORY_SHARE)
+    return size(text)
+
+
+def timeout(text: str) -> float | None:
+    """Seconds, 0 for no limit, None for `auto`.
+
+    Raises:
+        ValueError: it is neither `auto` nor a finite number from 0 on.
+    """
+    if text == "auto":
+        return None
+    value = number(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text!r} is neither a number of seconds (0 or more) nor auto")
+    return value
+
+
+def shard(text: str) -> tuple[int, int] | None:
+    """(number, count) of `2/8`; None for `all`.
+
+    Raises:
+        ValueError: it is not of this form, or the number is not from 1 to the count, which is at most 10,000.
+    """
+    if text == "all":
+        return None
+    first, _, last = text.partition("/")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 10_000):
+        raise ValueError(f"{text!r} is not a shard; write 2/8 for the second of eight")
+    return int(first), int(last)
+
+
+def path(text: str) -> Path:
+    """An absolute path that the file system can hold, whether something is there or not.
+
+    Raises:
+        ValueError: no file system can hold it: too long, or with a NUL.
+    """
+    try:
+        os.lstat(text)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # who reads or writes there says so
+    except OSError as error:
+        raise ValueError(f"{shortened(text)} cannot be a path: {error.strerror}") from None
+    return Path(os.path.abspath(text))
+
+
+def optional_path(text: str) -> Path | None:
+    """An absolute path, or None for none."""
+    return path(text) if text else None
+
+
+def absolute_folder(text: str) -> Path:
+    """A folder that exists, written as an absolute path, so that it is the same one in every process of a run.
+
+    Raises:
+        ValueError: the path is relative, or no folder is there.
+    """
+    if not os.path.isabs(text):
+        raise ValueError(f"{shortened(text)} is not an absolute path; write the folder in full")
+    if not path(text).is_dir():
+        raise ValueError(f"{shortened(text)} is not a folder")
+    return Path(text)
+
+
+def new_file(text: str) -> Path | None:
+    """An absolute path that is not a folder, or None for none.
+
+    Raises:
+        ValueError: a folder is there.
+    """
+    found = optional_path(text)
+    if found is not None and found.is_dir():
+        raise ValueError(f"{text!r} is a folder; name a file")
+    return found
+
+
+def switch(text: str) -> bool:
+    """Truth value of a word: true, yes, on, 1; false, no, off, 0 or nothing.
+
+    Raises:
+        ValueError: it is another word.
+    """
+    if text.lower() in ("true", "yes", "on", "1"):
+        return True
+    if text.lower() in ("", "false", "no", "off", "0"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def devices(text: str) -> tuple[str, ...]:
+    """Ids of devices, of a list such as `4,5,6,7` or `0-3`; empty for all that are visible.
+
+    Raises:
+        ValueError: it is not such a list, or names a device twice.
+    """
+    if text == "all visible":
+        return ()
+    found: dict[str, None] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+            raise ValueError(f"{text!r} is not a list of device ids; write 4,5,6,7 or 0-3")
+        for number in range(int(match[1]), int(match[2] or match[1]) + 1):
+            if str(number) in found:
+                raise ValueError(f"{text!r} names device {number} twice; several workers per device: see --help")
+            found[str(number)] = None
+    return tuple(found)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 on.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def cosine(text: str) -> float:
+    """A bound from -1 up to, but not, 1.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
+    value = number(text)
+    if not -1 <= value < 1:
+        raise ValueError(f"{text!r} is not a cosine limit; use a number x with -1 <= x < 1")
+    return value
+
+
+def positive(text: str) -> float:
+    """A finite number above 0.
+
+    Raises:
+        ValueError: it is not such a number.
+    """
+    value = number(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{text!r} is not above 0")
+    return value
+
+
+def number(text: str) -> float:
+    """A number, as `float` reads it: NaN and infinities too.
+
+    Raises:
+        ValueError: it is not a number.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """The parser of an option that is one of `words`."""
+
+    def parse(text: str) -> str:
+        """The word as it is.
+
+        Raises:
+            ValueError: it is not one of `words`.
+        """
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def device(text: str) -> DeviceSpecification:
+    """The device under test."""
+    from pytest_msprobe.engines.protocol import parse_device
+
+    return parse_device(text)
+
+
+def bench(text: str) -> str:
+    """The engine of the benchmark."""
+    from pytest_msprobe.engines.protocol import parse_bench
+
+    return parse_bench(text)
+
+
+def existing_file(wanted: str) -> Callable[[str], Path | None]:
+    """The parser of an option that names an existing file, which is `wanted`; None for none."""
+
+    def parse(text: str) -> Path | None:
+        """The absolute path of the file, None for none.
+
+        Raises:
+            ValueError: no file is there.
+        """
+        path = optional_path(text)
+        if path is not None and not path.is_file():
+            raise ValueError(f"{text!r} is not a file; give {wanted}")
+        return path
+
+    return parse
+
+
+def interpreter(text: str) -> str | None:
+    """An executable file, or None for none.
+
+    Raises:
+        ValueError: the file is missing or cannot be executed.
+    """
+    if text and not os.access(text, os.X_OK):
+        raise ValueError(f"{text!r} is not an executable file; give the path of a Python interpreter")
+    return text or None
+
+
+GOLDEN = Option(
+    "golden",
+    "PATH",
+    "comparison, gradients: dump.json, folder of dumps or gradient run to compare with",
+    "",
+    optional_path,
+    is_path=True,
+)
+
+DATA_DIR = Option(
+    "data_dir",
+    "DIR",
+    "precheck, comparison, overflow, repeat: absolute folder outside the dump whose tensor files may be read "
+    "(dump_data_dir or the target of a link); may be repeated",
+    "",
+    absolute_folder,
+    is_list=True,
+)
+
+SEED = Option("seed", "N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", "0", seed)
+
+BENCH = Option(
+    "bench",
+    "BENCH",
+    "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore",
+    "auto",
+    bench,
+)
+
+BENCH_PYTHON = Option(
+    "bench_python",
+    "FILE",
+    "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
+    "",
+    interpreter,
+)
+
+MAX_MEMORY = Option(
+    "max_memory",
+    "SIZE",
+    "precheck, comparison, overflow, repeat: do not compute API calls that may need more memory, e.g. 16GB; auto is "
+    "80 %% of this machine",
+    "auto",
+    memory,
+)
+
+#: Of suites that compute API calls on the CPU, on random inputs where a dump holds none.
+BENCHMARK_OPTIONS = (BENCH, BENCH_PYTHON, SEED, MAX_MEMORY)
+
+#: Of suites that run API calls on devices.
+DEVICE_OPTIONS = (
+    Option(
+        "device",
+        "DEVICE",
+        "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
+        "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
+        "auto",
+        device,
+    ),
+    Option(
+        "devices",
+        "IDS",
+        "precheck, repeat: device ids for the workers of -n, such as 4,5,6,7 or 0-3",
+        "all visible",
+        devices,
+    ),
+    Option("workers_per_device", "K", "precheck, repeat: how many workers may share a device", "1", count),
+    Option(
+        "remote_root",
+        "DIR",
+        "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir",
+        "",
+        str,
+    ),
+)

@@ -1,0 +1,318 @@
+"""A dump whose records, those of Cells included, are read as values that are finite or not.
+
+Whether a recorded value holds NaN or Inf: from its data where there is some, else from its statistics.
+
+Max and Min alone prove nothing: reductions of MindSpore on CPU see a NaN only at element 0 (mindspore#391, #392).
+
+Which recorded values are memory not written yet: what is known of APIs, and the user's own YAML file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import Dump, DumpError, Place, PlainValue, TensorValue, Value
+from msprobe_collector.dump_format.leaves import Leaf, flatten
+from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT, shortened
+from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
+
+if TYPE_CHECKING:
+    from pytest_msprobe.engines.protocol import Array
+
+_CHUNK_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finiteness:
+    """What is known of one value.
+
+    Attributes:
+        has_nan, has_inf: whether such elements were seen.
+        nan_count, inf_count: how many; None where only statistics are known.
+        first_index: place of the first such element, in C order; None where only statistics are known.
+        is_known: False when the dump holds neither data nor statistics of it.
+    """
+
+    has_nan: bool = False
+    has_inf: bool = False
+    nan_count: int | None = 0
+    inf_count: int | None = 0
+    first_index: tuple[int, ...] | None = None
+    is_known: bool = True
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether anything is not finite."""
+        return self.has_nan or self.has_inf
+
+    def __str__(self) -> str:
+        kinds = ((self.has_nan, self.nan_count, "NaN"), (self.has_inf, self.inf_count, "Inf"))
+        return ", ".join(f"{count} {word}" if count else word for has, count, word in kinds if has)
+
+
+FINITE = Finiteness()
+UNKNOWN = Finiteness(nan_count=None, inf_count=None, is_known=False)
+
+
+def can_overflow(tensor: TensorValue) -> bool:
+    """Whether a tensor of this dtype and shape can hold NaN or Inf at all."""
+    return tensor.dtype is not None and tensor.dtype.kind in ("float", "complex") and tensor.size > 0
+
+
+def of_array(array: Array) -> Finiteness:
+    """What counting in `array` finds, a chunk at a time."""
+    import numpy as np
+
+    flat = array.reshape(-1)
+    nan = bad = 0
+    first: int | None = None
+    for start in range(0, flat.size, _CHUNK_ELEMENTS):
+        chunk = flat[start : start + _CHUNK_ELEMENTS]
+        finite = np.isfinite(chunk)
+        if finite.all():
+            continue
+        if first is None:
+            first = start + int(np.argmin(finite))
+        bad += int(chunk.size - np.count_nonzero(finite))
+        nan += int(np.count_nonzero(np.isnan(chunk)))
+    if first is None:
+        return FINITE
+    index = tuple(int(step) for step in np.unravel_index(first, array.shape))
+    return Finiteness(nan > 0, bad > nan, nan, bad - nan, index)
+
+
+def of_statistics(tensor: TensorValue) -> Finiteness:
+    """What the recorded statistics of a tensor tell.
+
+    A NaN in Max, Min or Norm is one in the data; so is one in Mean, unless Inf of both signs made it. An infinite Mean
+    or Norm is none beside finite Max and Min: sums and squares of finite numbers overflow in a small dtype.
+    """
+    ends = [float(end) for end in (tensor.maximum, tensor.minimum) if end is not None]
+    mean, norm = (None if number is None else float(number) for number in (tensor.mean, tensor.norm))
+    sums = [number for number in (mean, norm) if number is not None]
+    if not ends and not sums and tensor.nan_count is None and tensor.inf_count is None:
+        return UNKNOWN
+    cancels = math.inf in ends and -math.inf in ends
+    has_nan = bool(tensor.nan_count) or any(map(math.isnan, ends)) or (norm is not None and math.isnan(norm))
+    has_nan = has_nan or (mean is not None and math.isnan(mean) and not cancels)
+    has_inf = bool(tensor.inf_count) or any(map(math.isinf, ends or sums))
+    if not (has_nan or has_inf):
+        return FINITE
+    nan_count, inf_count = (
+        count if count is not None else None if has else 0
+        for has, count in ((has_nan, tensor.nan_count), (has_inf, tensor.inf_count))
+    )
+    return Finiteness(has_nan, has_inf, nan_count, inf_count)
+
+
+def of_plain(value: Value) -> Finiteness:
+    """What a value that is not a tensor is; only Python and NumPy floats are not always finite."""
+    number = value.value if isinstance(value, PlainValue) else None
+    if not isinstance(number, float) or math.isfinite(number):
+        return FINITE
+    is_nan = math.isnan(number)
+    return Finiteness(is_nan, not is_nan, int(is_nan), int(not is_nan), ())
+
+
+def combined(found: Sequence[Finiteness]) -> Finiteness:
+    """Several values as one; a count is None when one of them is."""
+
+    def total(counts: Sequence[int | None]) -> int | None:
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    return Finiteness(
+        any(one.has_nan for one in found),
+        any(one.has_inf for one in found),
+        total([one.nan_count for one in found]),
+        total([one.inf_count for one in found]),
+        is_known=all(one.is_known for one in found),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedValue:
+    """One value of a record.
+
+    Attributes:
+        path: place in the record, `input.0`.
+        place: the same in dump.json.
+        dtype: as the dump writes it.
+        shape: of a tensor; () for plain values.
+        is_input, is_plain: whether it went in; whether it is a Python number.
+        finiteness: what it holds.
+        tensor: of a value that is not finite, for loading its data; None where the dump has none.
+        fault: why it cannot be read, "" when it can.
+    """
+
+    path: str
+    place: Place
+    dtype: str
+    shape: tuple[int, ...]
+    is_input: bool
+    is_plain: bool
+    finiteness: Finiteness
+    tensor: TensorValue | None = None
+    fault: str = ""
+
+    def __str__(self) -> str:
+        where = self.finiteness.first_index
+        place = f", first at {list(where)}" if where else ""
+        size = f" {self.shape}" if not self.is_plain else ""
+        return f"{self.path} {self.dtype}{size} holds {self.finiteness}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordValues:
+    """The values of one record.
+
+    Attributes:
+        inputs, outputs: in the order of the record.
+        has_inputs, has_outputs: whether the record tells at all what went in and what came out.
+    """
+
+    inputs: tuple[ObservedValue, ...]
+    outputs: tuple[ObservedValue, ...]
+    has_inputs: bool
+    has_outputs: bool
+
+    @property
+    def fault(self) -> str:
+        """Why the record cannot be judged, "" when every value can be read."""
+        return "; ".join(value.fault for value in (*self.inputs, *self.outputs) if value.fault)
+
+    @property
+    def bad(self) -> tuple[ObservedValue, ...]:
+        """Values that are not finite."""
+        return tuple(value for value in (*self.inputs, *self.outputs) if value.finiteness.is_bad)
+
+
+class OverflowDump(Dump):
+    """See `Dump`; any task that records values."""
+
+    def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
+        """Read the file; `data_dirs` as for `Dump`.
+
+        Raises:
+            DumpError: it cannot be read, or holds no values.
+        """
+        super().__init__(path, data_dirs)
+        problem = ""
+        if self.task == "structure":
+            problem = "a dump of task 'structure' holds no values; dump with statistics or tensor"
+        elif not self._records:
+            problem = "this dump holds no record; dump a step that runs"
+        if problem:
+            raise DumpError(problem, file=str(path), field="task" if self.task == "structure" else "data")
+
+    def values(self, record: str) -> RecordValues:
+        """What the values of `record` hold.
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        fields = (found := self.record(record)).fields
+        values = [self._observed(leaf) for leaf in flatten(found)]
+        inputs = tuple(value for value in values if value.is_input)
+        outputs = tuple(value for value in values if not value.is_input)
+        return RecordValues(inputs, outputs, not INPUT_FIELDS.isdisjoint(fields), bool(outputs) or OUTPUT in fields)
+
+    def _observed(self, leaf: Leaf) -> ObservedValue:
+        finiteness, tensor, fault = FINITE, leaf.tensor, leaf.fault
+        if tensor is not None:
+            try:
+                finiteness = self._finiteness(tensor, leaf.place)
+            except DumpError as error:
+                fault = str(error)
+            tensor = tensor if finiteness.is_bad and tensor.data_name is not None else None
+        elif not fault:
+            finiteness = of_plain(leaf.value)
+        is_input, is_plain = not leaf.is_output, not leaf.is_tensor
+        return ObservedValue(
+            leaf.path, leaf.place, leaf.dtype, leaf.shape, is_input, is_plain, finiteness, tensor, fault
+        )
+
+    def _finiteness(self, tensor: TensorValue, place: Place) -> Finiteness:
+        if not can_overflow(tensor):
+            return FINITE
+        assert tensor.dtype is not None  # can_overflow has seen to it
+        if tensor.data_name is None or tensor.dtype.array_name is None:
+            return of_statistics(tensor)
+        counted = of_array(self.tensors.load(tensor, place))
+        if counted.is_bad:
+            return counted
+        # Mean and Norm overflow where the data does not. Max, Min and counts that say otherwise than the file stay a
+        # finding: somebody saw what they say.
+        return of_statistics(replace(tensor, mean=None, norm=None))
+
+
+_KEYS = ("apis", "frameworks", "inputs", "outputs")
+_ANY_FRAMEWORK = ""
+
+
+class RuleError(Exception):
+    """A rule file that is not what it should be: one line with file, entry and key."""
+
+
+class BufferRules:
+    """What is known of all APIs (`apis.unwritten`), and what a user's file says instead."""
+
+    def __init__(self, own: Mapping[tuple[str, str], UnwrittenMemory]) -> None:
+        """`own` are the user's rules by framework and API in lower case."""
+        self._own = own
+
+    def of(self, api: str, framework: str) -> UnwrittenMemory:
+        """Which values of an API called `Mint.empty` mean nothing in a dump of `framework`."""
+        name = api.lower()
+        own = self._own.get((framework, name)) or self._own.get((_ANY_FRAMEWORK, name))
+        return own or unwritten_memory(api, framework, "overwritten")
+
+
+def read_rules(own: Path | None) -> BufferRules:
+    """The built-in rules, and those in the YAML file `own`, which replace built-in ones for the same API.
+
+    Raises:
+        RuleError: the file cannot be read or has another form.
+    """
+    return BufferRules({} if own is None else _read(own))
+
+
+def _read(path: Path) -> dict[tuple[str, str], UnwrittenMemory]:
+    try:
+        content = read_yaml(path)
+    except YamlFileError as error:
+        raise RuleError(f"{path}: {error}") from None
+    if not isinstance(content, list):
+        raise RuleError(f"{path}: expected a list of entries with {', '.join(_KEYS)}, found {type(content).__name__}")
+    rules: dict[tuple[str, str], UnwrittenMemory] = {}
+    for number, entry in enumerate(content, start=1):
+        place = f"{path}: entry {number}"
+        _check(entry, place)
+        rule = UnwrittenMemory(_steps(entry, "outputs"), _steps(entry, "inputs"))
+        frameworks = entry.get("frameworks", [_ANY_FRAMEWORK])
+        rules.update({(framework, api.lower()): rule for api in entry["apis"] for framework in frameworks})
+    return rules
+
+
+def _check(entry: Any, place: str) -> None:
+    if not isinstance(entry, dict):
+        raise RuleError(f"{place}: expected the keys {', '.join(_KEYS)}, found {shortened(entry)}")
+    for key, value in entry.items():
+        if key not in _KEYS:
+            raise RuleError(f"{place}: unknown key {shortened(key)}; known are {', '.join(_KEYS)}")
+        wanted = (str,) if key in ("apis", "frameworks") else (str, int)
+        if not isinstance(value, list) or not all(isinstance(item, wanted) for item in value):
+            words = "names" if wanted == (str,) else "positions and names of keywords"
+            raise RuleError(f"{place}: key {shortened(key)}: expected a list of {words}, found {shortened(value)}")
+    if not entry.get("apis") or not (entry.get("inputs") or entry.get("outputs")):
+        raise RuleError(f"{place}: needs apis, and inputs or outputs")
+
+
+def _steps(entry: dict[str, Sequence[str | int]], key: str) -> frozenset[str]:
+    found: Iterable[str | int] = entry.get(key, ())
+    return frozenset(map(str, found))

@@ -1,0 +1,112 @@
+"""What is installed, and how to install what is missing: said in one way everywhere.
+
+What a framework or user code, such as a hook of a conftest.py, raised, as text for messages.
+
+Keeps pytest's assertion rewriting away from our modules.
+
+pytest compiles every module of a plugin's distribution anew to rewrite its `assert` statements, in each process where
+PYTHONDONTWRITEBYTECODE is set: 10 ms for each of 120 modules. Ours are no tests. A module's docstring can refuse
+(PYTEST_DONT_REWRITE), but is read and compiled all the same, so that a finder of our own comes before pytest's.
+
+How a sub-command fails for a reason that its user can fix.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+#: Optional packages by the name that they are imported by: (what it is called, the extra that brings it).
+_EXTRAS = {
+    "mindspore": ("MindSpore", "mindspore"),
+    "torch": ("PyTorch", "torch"),
+    "torch_npu": ("torch_npu", ""),
+    "matplotlib": ("Matplotlib", "plot"),
+    "xlsxwriter": ("XlsxWriter", "xlsx"),
+}
+
+
+def is_installed(package: str) -> bool:
+    """Whether `package` can be imported; imports nothing."""
+    return find_spec(package) is not None
+
+
+def how_to_install(package: str) -> str:
+    """`PyTorch is not installed (pip install '.[torch]' in a clone of pytest-msprobe)`."""
+    name, extra = _EXTRAS[package]
+    if not extra:
+        return f"{name} is not installed; it must be the release for the installed PyTorch and CANN"
+    return f"{name} is not installed (pip install '.[{extra}]' in a clone of pytest-msprobe)"
+
+
+def version_of(distribution: str) -> str:
+    """Installed version of a distribution, or "not installed"."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+
+
+def place_of(error: BaseException) -> str:
+    """`conftest.py:12`: the deepest line outside installed packages that an exception passed, or "" without one."""
+    # "<": generated code, as that of dataclasses.
+    not_ours = (*_INSTALLED, "<")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(not_ours)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def text_of(error: BaseException) -> str:
+    """Type and message of an exception of a framework, in one line, without its C++ stack."""
+    message = str(error).strip().partition("\n\n---")[0]
+    lines = " ".join(line.strip() for line in message.splitlines() if line.strip(" -"))
+    shown = lines if len(lines) <= 600 else f"{lines[:597]}..."
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+
+
+_PACKAGES = ("pytest_msprobe", "msprobe_collector")
+
+
+class OrdinaryFinder:
+    """Finds our modules as Python does without pytest."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """None for all other modules, and for what another finder provides."""
+        return PathFinder.find_spec(name, path, target) if name.partition(".")[0] in _PACKAGES else None
+
+
+def install() -> None:
+    """Put the finder first, once in a process."""
+    if OrdinaryFinder not in sys.meta_path:
+        sys.meta_path.insert(0, OrdinaryFinder)
+
+
+class CommandError(Exception):
+    """Ends a command with exit code 2; the text is all that its user sees."""
+
+
+@contextmanager
+def stated_errors() -> Iterator[None]:
+    """Turn errors that a user can mend into the error of a command, for use around its body.
+
+    Raises:
+        CommandError: a ValueError or an OSError came up inside; the text is theirs, with the file of an OSError.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{where}{error.strerror or error}") from None

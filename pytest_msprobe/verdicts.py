@@ -1,0 +1,274 @@
+"""The value that travels from a suite to every report: `Verdict`, and as a row with its place `VerdictRow`.
+
+What judging one record found.
+
+A verdict with its place: the one value that travels from an item to every report, also across processes.
+
+Where in a training step a record stands: what reports need to show it in its model and in its order.
+
+Numbers of an output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from msprobe_collector.dump_format import DIRECTIONS, Direction
+
+Status = Literal["pass", "error", "skip"]
+#: The word of `OutputRow.rounding` for a failure that is none of the operation's.
+EXPLAINED = "explained by rounding"
+#: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
+_BADNESS = ("ratio", "distance", "similarity", "max_abs")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """How one output, gradient or other value of a record was judged.
+
+    Attributes:
+        label: its place, as in the details table: `output.0`.
+        bench_dtype, tested_dtype: names as in dumps (`Float64`), or the Python type of a plain value; "" if unknown.
+        shape: of the benchmark's output.
+        status: `pass` or `error`; `skip` where the standard cannot judge it.
+        message: one line on what is wrong, "" for a pass.
+        standard: name of the rule that judged it, "" for the default one.
+        figures: by name (see `Suite.figures`); None where a figure has no meaning for this output. `ratio` is how many
+            times its tolerance the error is, at most 1 for a pass.
+        rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
+        pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
+        picture: of a failed output, where and how much it is off, see `evidence.error_picture`; None without one.
+    """
+
+    label: str
+    bench_dtype: str
+    tested_dtype: str
+    shape: tuple[int, ...]
+    status: Status
+    message: str = ""
+    standard: str = ""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    rounding: str = ""
+    pattern: str = ""
+    picture: Mapping[str, Any] | None = None
+
+    @property
+    def cosine(self) -> float | None:
+        """Cosine of the tested and the benchmark output; None where it was not measured."""
+        return self.figures.get("cosine")
+
+    @property
+    def max_abs(self) -> float | None:
+        """Maximum absolute error; None where it was not measured."""
+        return self.figures.get("max_abs")
+
+    @property
+    def max_rel(self) -> float | None:
+        """Maximum relative error; None where it was not measured."""
+        return self.figures.get("max_rel")
+
+    @property
+    def max_ulp(self) -> float | None:
+        """Maximum error in units in the last place of the tested dtype; None where it was not measured."""
+        return self.figures.get("max_ulp")
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times its tolerance the error is, at most 1 for a pass; None where no tolerance applies."""
+        return self.figures.get("ratio")
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """Sort key: a failed output above all that pass, then by the first figure of `_BADNESS` that it has.
+
+        An error without a figure is the largest.
+        """
+        found = (
+            -value if name == "similarity" else value
+            for name in _BADNESS
+            if (value := self.figures.get(name)) is not None
+        )
+        largest = next(found, math.inf)
+        return self.status == "error", math.inf if math.isnan(largest) else largest
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one record, with what a reader needs to act on it.
+
+    Attributes:
+        status: `pass`, `error` or `skip`.
+        message: one line on a skip, or on an error that no output explains; a note on a pass.
+        outputs: one row per judged value.
+        explanation: of an error, over several lines: what differs and where.
+        device, bench: what was tested and against what; "" when it did not come to that.
+        plot: picture of an error for the HTML page, PNG in base64; "" without one.
+        attachment: what the suite's own report needs of this record, in builtin types; None for nothing.
+        properties: further facts for JUnit, as (name, value).
+        excuse: why an error is none of the record's own, as one line: pytest counts it as an expected failure; "" for
+            any other.
+    """
+
+    status: Status
+    message: str = ""
+    outputs: tuple[OutputRow, ...] = ()
+    explanation: str = ""
+    device: str = ""
+    bench: str = ""
+    plot: str = ""
+    attachment: Mapping[str, Any] | None = None
+    properties: tuple[tuple[str, str | float], ...] = ()
+    excuse: str = ""
+
+
+Side = Literal["both", "target", "golden"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one record.
+
+    Attributes:
+        order: in the execution of its dump, from 0; -1 where that is unknown.
+        cells: Cells or Modules that it ran in, outermost first: `bs.0.Block`, `bs.0.a.Attn`. A Cell's own record ends
+            with its own name.
+        rank, step: of its dump; None where the folders do not say.
+        source: line of the user's script that made the call, `train.py:25, in forward: x = ...`; "" if unknown.
+        side: of a comparison, which dumps hold the record.
+        partner: of a comparison, the golden record; "" without one.
+        partner_cells: Cells that the golden record ran in.
+    """
+
+    order: int = -1
+    cells: tuple[str, ...] = ()
+    rank: int | None = None
+    step: int | None = None
+    source: str = ""
+    side: Side = "both"
+    partner: str = ""
+    partner_cells: tuple[str, ...] = ()
+
+
+#: What pytest made of an item: an expected failure (xfail mark) is none of ours, and counts as pytest counts it.
+Outcome = Literal["passed", "failed", "skipped", "xfailed", "xpassed"]
+#: Of an item without marks.
+OUTCOMES: dict[Status, Outcome] = {"pass": "passed", "error": "failed", "skip": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRow:
+    """The verdict on one record.
+
+    Attributes:
+        node_id: the pytest item.
+        dump: path of the dump.json, or of another file that the suite judges.
+        call: name of the API call, or what the suite uses instead.
+        part: last component of the node id: `forward`, `backward`, or a word of the suite.
+        recorded, selected: parts of the call that the dump holds, and those that this run judges.
+        status: `pass`, `error` or `skip`.
+        outcome: what pytest made of it.
+        message: one line on a skip or an error that no output explains, or a note on a pass.
+        device, bench: what was tested and against what, "" when it did not come to that.
+        outputs: one row per judged value.
+        seconds: time the check took.
+        seed: of random inputs.
+        host: name of the machine that ran it.
+        suite: name of the suite that judged it; "" in files of version 0.1.
+        properties: further facts for JUnit, as (name, value).
+        attachment: what the suite's own report needs of this record; None for nothing.
+        place: where the record stands in its training step; None in files of version 0.1.
+        explanation: of an error, over several lines: what differs and where.
+        run: of the first row that a process writes, how its run was started: `arguments`, `header` lines and
+            `version`; None in the others.
+    """
+
+    node_id: str
+    dump: str
+    call: str
+    part: str
+    recorded: tuple[str, ...]
+    selected: tuple[str, ...]
+    status: Status
+    outcome: Outcome
+    message: str = ""
+    device: str = ""
+    bench: str = ""
+    outputs: tuple[OutputRow, ...] = ()
+    seconds: float = 0.0
+    seed: int = 0
+    host: str = ""
+    suite: str = ""
+    properties: tuple[tuple[str, str | float], ...] = ()
+    attachment: Mapping[str, Any] | None = None
+    place: Place | None = None
+    explanation: str = ""
+    run: Mapping[str, Any] | None = None
+
+    @property
+    def direction(self) -> Direction | None:
+        """`forward` or `backward`, also of `forward-device3`; None for a record that has neither."""
+        word = self.part.partition("-")[0]
+        return word if word in DIRECTIONS else None
+
+    @property
+    def worst(self) -> OutputRow | None:
+        """The worst output, which is shown where there is room for one; None when nothing was compared."""
+        return max(self.outputs, key=lambda output: output.badness, default=None)
+
+    @property
+    def rounding(self) -> str:
+        """Rounding text of an error: `explained by rounding` when all failed outputs are, else the first other text."""
+        failed = [output.rounding for output in self.outputs if output.status == "error"]
+        return next((text for text in failed if text != EXPLAINED), EXPLAINED if failed else "")
+
+    @property
+    def label(self) -> str:
+        """What tells the record from the others of its call, for people: the direction; "" where the call says it."""
+        return self.part if self.direction or self.part == "record" else ""
+
+    def with_property(self, name: str, value: str) -> VerdictRow:
+        """A copy with property `name` set to `value`; an empty value removes it."""
+        others = tuple(entry for entry in self.properties if entry[0] != name)
+        return replace(self, properties=(*others, (name, value)) if value else others)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The row in builtin types, which is all that may cross a process."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> VerdictRow:
+        """The inverse of `to_wire`."""
+        return msgspec.convert(wire, cls)
+
+
+class Figure(NamedTuple):
+    """A number that a suite gives of an output, and how reports show it.
+
+    Attributes:
+        name: key in `OutputRow.figures`.
+        title: headline of its column.
+        form: format of the number, such as `.3g`.
+        is_low_bad: whether the lowest value is the worst one; else the highest.
+    """
+
+    name: str
+    title: str
+    form: str
+    is_low_bad: bool = False
+
+    def worse_of(self, value: float, other: float | None) -> float:
+        """The worse of two values, NaN as the worst of all; `value` when there is no other."""
+        if math.isnan(value):
+            value = -math.inf if self.is_low_bad else math.inf
+        if other is None:
+            return value
+        return min(value, other) if self.is_low_bad else max(value, other)
+
+
+__all__ = ["EXPLAINED", "OUTCOMES", "Figure", "Outcome", "OutputRow", "Place", "Status", "Verdict", "VerdictRow"]
