@@ -126,11 +126,11 @@ class Verdict:
     excuse: str = ""
 
 
-Side = Literal["both", "target", "golden"]
+HeldBy = Literal["both", "target", "golden"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StepPosition:
     """The place of one record.
 
     Attributes:
@@ -149,7 +149,7 @@ class Place:
     rank: int | None = None
     step: int | None = None
     source: str = ""
-    side: Side = "both"
+    side: HeldBy = "both"
     partner: str = ""
     partner_cells: tuple[str, ...] = ()
 
@@ -205,7 +205,7 @@ class VerdictRow:
     suite: str = ""
     properties: tuple[tuple[str, str | float], ...] = ()
     attachment: Mapping[str, Any] | None = None
-    place: Place | None = None
+    place: StepPosition | None = None
     explanation: str = ""
     run: Mapping[str, Any] | None = None
 
@@ -271,4 +271,15 @@ class Figure(NamedTuple):
         return min(value, other) if self.is_low_bad else max(value, other)
 
 
-__all__ = ["EXPLAINED", "OUTCOMES", "Figure", "Outcome", "OutputRow", "Place", "Status", "Verdict", "VerdictRow"]
+__all__ = [
+    "EXPLAINED",
+    "OUTCOMES",
+    "Figure",
+    "HeldBy",
+    "Outcome",
+    "OutputRow",
+    "Status",
+    "StepPosition",
+    "Verdict",
+    "VerdictRow",
+]

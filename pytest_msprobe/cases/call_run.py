@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class CapturedError:
     """What an API raised, as text: the exception itself would keep its frames, and their tensors, alive."""
 
     text: str
@@ -33,7 +33,7 @@ class Executions:
     """Forwards of one API call, kept with their graphs until `clear`."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Execution | Unsupported | Raised] = {}
+        self._kept: dict[tuple[str, str], Execution | Unsupported | CapturedError] = {}
 
     def ask(
         self,
@@ -43,13 +43,13 @@ class Executions:
         result: Callable[[Execution], _Result],
         *,
         variant: str = "",
-    ) -> _Result | Unsupported | Raised:
+    ) -> _Result | Unsupported | CapturedError:
         """The result of `engine` running `call`, which it does once per `variant` whatever its outcome."""
         key = engine.label, variant
         if key not in self._kept:
             self._kept[key] = attempt(partial(engine.forward, call, differentiate=wanted))
         execution = self._kept[key]
-        if isinstance(execution, (Unsupported, Raised)):
+        if isinstance(execution, (Unsupported, CapturedError)):
             return execution
         return attempt(partial(result, execution))
 
@@ -58,7 +58,7 @@ class Executions:
         self._kept.clear()
 
 
-def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
+def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | CapturedError:
     """The result of `action`, or what it raised in a form that keeps no frame, and so no tensor, alive.
 
     Raises:
@@ -71,7 +71,7 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | Raised:
     except DumpError as error:
         problem = str(error)
     except Exception as error:
-        return Raised(text_of(error), place_of(error))
+        return CapturedError(text_of(error), place_of(error))
     raise NotJudged("error", problem)
 
 
@@ -102,9 +102,9 @@ def benchmark_result(
         )
         if isinstance(outcome, Unsupported):
             refused.append(f"{bench.name}: {outcome}")
-        elif isinstance(outcome, Raised) and isinstance(bench, ReferenceEngine) and not case.constructed:
+        elif isinstance(outcome, CapturedError) and isinstance(bench, ReferenceEngine) and not case.constructed:
             raise NotJudged("error", f"benchmark ({bench.label}): {outcome.text} ({outcome.place})")
-        elif isinstance(outcome, Raised):
+        elif isinstance(outcome, CapturedError):
             raised.append(f"benchmark ({bench.label}): {outcome.text}")
         else:
             return bench, outcome

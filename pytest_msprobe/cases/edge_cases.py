@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, inf, nan, prod
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import ForwardRecord, Place, TensorValue, dtype_of_array, tensors_in
+from msprobe_collector.dump_format import FieldPath, ForwardRecord, TensorValue, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.values import INCOMING
 from pytest_msprobe.cases.case import NotJudged
 from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, Output, map_leaves
@@ -119,7 +119,7 @@ def constructed_incoming(case: Case, outputs: Sequence[Output], seed: int) -> tu
     """
     from pytest_msprobe.cases.random_data import generator_for, random_array
 
-    place = Place("", f"{case.api}-{case.constructed}.backward", INCOMING)
+    place = FieldPath("", f"{case.api}-{case.constructed}.backward", INCOMING)
     tensors = [output.value for output in outputs if len(output.path) == 1 and hasattr(output.value, "nbytes")]
     found: list[Array | None] = []
     for index, value in enumerate(tensors):

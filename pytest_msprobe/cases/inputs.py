@@ -15,9 +15,9 @@ import numpy as np
 
 from msprobe_collector.dump_format import (
     DtypeValue,
+    FieldPath,
     ForwardRecord,
     OpaqueValue,
-    Place,
     PlainValue,
     TensorFolder,
     TensorValue,
@@ -194,11 +194,11 @@ class InputSource:
             Unsupported: an argument is something that the dump names but does not hold.
         """
         notes: list[str] = []
-        place = Place(self.file, f"{call}.forward", ARGUMENTS)
+        place = FieldPath(self.file, f"{call}.forward", ARGUMENTS)
         positional = tuple(
             self._argument(i, value, place / i, notes, record) for i, value in enumerate(record.arguments or ())
         )
-        place = Place(self.file, f"{call}.forward", KEYWORDS)
+        place = FieldPath(self.file, f"{call}.forward", KEYWORDS)
         keywords = {
             key: self._argument(key, value, place / key, notes, record) for key, value in record.keywords.items()
         }
@@ -210,21 +210,21 @@ class InputSource:
         Raises:
             DumpError, Unsupported: as `arguments`.
         """
-        place = Place(self.file, f"{call}.forward", ATTRIBUTES)
+        place = FieldPath(self.file, f"{call}.forward", ATTRIBUTES)
         if record.attributes is None:
             return None
         return {name: self._value(value, place / name, []) for name, value in record.attributes.items()}
 
     def incoming(self, call: str, values: tuple[Value, ...]) -> tuple[Array | None, ...]:
         """Incoming gradient per output tensor of a backward call; None where the dump has null."""
-        place = Place(self.file, f"{call}.backward", INCOMING)
+        place = FieldPath(self.file, f"{call}.backward", INCOMING)
         return tuple(
             self._tensor(value, place / i, []) if isinstance(value, TensorValue) else None
             for i, value in enumerate(values)
         )
 
     def _argument(
-        self, position: int | str, value: Value, place: Place, notes: list[str], record: ForwardRecord
+        self, position: int | str, value: Value, place: FieldPath, notes: list[str], record: ForwardRecord
     ) -> Argument:
         """One argument; where it is drawn, so that its API can use it."""
         found = self._value(value, place, notes)
@@ -237,7 +237,7 @@ class InputSource:
             return (fitted(api, position, tensor, cast("Array", found[0]), record, generator),)
         return fitted(api, position, tensor, cast("Array", found), record, generator)
 
-    def _value(self, value: Value, place: Place, notes: list[str]) -> Argument:
+    def _value(self, value: Value, place: FieldPath, notes: list[str]) -> Argument:
         if isinstance(value, TensorValue):
             array = self._tensor(value, place, notes)
             return NumpyArgument(array) if value.is_numpy else array
@@ -255,7 +255,7 @@ class InputSource:
             return {key: self._value(item, place / key, notes) for key, item in value.items()}
         return value
 
-    def _tensor(self, value: TensorValue, place: Place, notes: list[str]) -> Array:
+    def _tensor(self, value: TensorValue, place: FieldPath, notes: list[str]) -> Array:
         if value.data_name is not None:
             return self.tensors.load(value, place)
         if not has_known_range(value):

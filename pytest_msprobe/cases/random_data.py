@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from msprobe_collector.dump_format import Dtype, Place, TensorValue, array_dtype
+from msprobe_collector.dump_format import Dtype, FieldPath, TensorValue, array_dtype
 
 Floats = npt.NDArray[np.float64]
 
@@ -140,7 +140,7 @@ _SUM_ONE = 2.0**-7
 _EXACT_IN_FLOAT64 = 2**53
 
 
-def generator_for(seed: int, place: Place) -> np.random.Generator:
+def generator_for(seed: int, place: FieldPath) -> np.random.Generator:
     """The random generator of one tensor, a function of `seed`, record name and field only."""
     digest = hashlib.blake2b(f"{seed}|{place.record}|{place.field}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.PCG64DXSM(int.from_bytes(digest, "little")))
@@ -151,7 +151,7 @@ def has_known_range(value: TensorValue) -> bool:
     return value.size == 0 or (value.maximum is not None and value.minimum is not None)
 
 
-def random_array(value: TensorValue, generator: np.random.Generator, place: Place) -> np.ndarray[Any, Any]:
+def random_array(value: TensorValue, generator: np.random.Generator, place: FieldPath) -> np.ndarray[Any, Any]:
     """Random values in the dtype and shape of `value`, between its Min and Max, both of which occur.
 
     Floats and integers have its Mean and Norm as well where the dump holds them (see `moments.py`), else they are

@@ -14,7 +14,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import Executions, Raised
+from pytest_msprobe.cases.call_run import CapturedError, Executions
 from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.outputs import in_one_order
 from pytest_msprobe.cases.perturbation import (
@@ -262,7 +262,9 @@ class Opinions:
             )
             for call, variant in zip(calls, ("", f"label {number}"))
         ]
-        exact, moved = ([] if isinstance(side, (Unsupported, Raised)) else _float_outputs(side) for side in sides)
+        exact, moved = (
+            [] if isinstance(side, (Unsupported, CapturedError)) else _float_outputs(side) for side in sides
+        )
         return len(exact) == len(moved) and any(has_jumped(*pair) for pair in zip(exact, moved))
 
     def _perturbed_result(self, perturbation: Perturbation) -> Sequence[Any] | None:
@@ -296,7 +298,7 @@ class Opinions:
         found = self._executions.ask(
             engine, call, self._case.wanted, lambda execution: self._results(execution, incoming), variant=variant
         )
-        return None if isinstance(found, (Unsupported, Raised)) else found
+        return None if isinstance(found, (Unsupported, CapturedError)) else found
 
 
 def _is_real(array: Array) -> bool:

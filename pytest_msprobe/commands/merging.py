@@ -46,4 +46,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _tally(suite: str) -> VerdictCounts:
     found = page.known_suite(suite)
-    return VerdictCounts() if found is None else VerdictCounts(found.noun, found.kinds, found.figures)
+    return VerdictCounts() if found is None else VerdictCounts(found.item_noun, found.group_noun, found.figures)

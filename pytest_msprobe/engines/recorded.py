@@ -15,8 +15,8 @@ import numpy as np
 from msprobe_collector.dump_format import (
     ApiName,
     BackwardRecord,
+    FieldPath,
     ForwardRecord,
-    Place,
     PlainValue,
     TensorFolder,
     TensorValue,
@@ -181,7 +181,7 @@ class RecordedEngine:
         """
         if self._forward.outputs is None:
             raise Unsupported("the dump holds no outputs of this call (cut by data_mode or scope?)")
-        return tuple(self._leaves((), self._forward.outputs, Place(self._file, f"{call}.forward", OUTPUT)))
+        return tuple(self._leaves((), self._forward.outputs, FieldPath(self._file, f"{call}.forward", OUTPUT)))
 
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:
         """The recorded gradient of one argument, or None where none was recorded."""
@@ -191,23 +191,23 @@ class RecordedEngine:
         value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
         if not isinstance(value, TensorValue):
             return None
-        return self._load(value, Place(self._file, f"{call}.backward", gradient_field(entry)) / entry)
+        return self._load(value, FieldPath(self._file, f"{call}.backward", gradient_field(entry)) / entry)
 
-    def _leaves(self, path: tuple[int | str, ...], value: Value, place: Place) -> list[Output]:
+    def _leaves(self, path: tuple[int | str, ...], value: Value, place: FieldPath) -> list[Output]:
         if isinstance(value, tuple):
             return [leaf for i, item in enumerate(value) for leaf in self._leaves((*path, i), item, place / i)]
         if isinstance(value, dict):
             return [leaf for key, item in value.items() for leaf in self._leaves((*path, key), item, place / key)]
         return [Output(path, self._leaf(value, place))]
 
-    def _leaf(self, value: Value, place: Place) -> OutputValue:
+    def _leaf(self, value: Value, place: FieldPath) -> OutputValue:
         if isinstance(value, TensorValue):
             return self._load(value, place)
         if isinstance(value, PlainValue):
             return value.value
         return None if value is None else str(value)
 
-    def _load(self, value: TensorValue, place: Place) -> Array:
+    def _load(self, value: TensorValue, place: FieldPath) -> Array:
         if value.data_name is None:
             raise Unsupported("the dump holds only statistics of this call; check it on a device instead")
         return self._tensors.load(value, place)

@@ -20,7 +20,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format.values import shown_lines
+from msprobe_collector.dump_format.values import printable_lines
 from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
 
 RESULT_COLUMNS = ("API Name", "Forward Test Success", "Backward Test Success", "Message")
@@ -107,7 +107,7 @@ def neutral(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     if not cell.isprintable():
-        cell = shown_lines(cell)
+        cell = printable_lines(cell)
     return f"'{cell}" if cell.startswith(_FORMULA_STARTS) else cell
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import CallNames
 from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 
@@ -32,7 +32,7 @@ _OUTPUTS = 50
 
 def text(value: object, longest: int = _LONGEST) -> str:
     """`value` as harmless markup on one line, cut to `longest` characters."""
-    line = shown(" ".join(str(value).split()))
+    line = printable(" ".join(str(value).split()))
     return escape(line if len(line) <= longest else f"{line[: longest - 3]}...")
 
 
@@ -51,7 +51,7 @@ def name_cell(name: str, hint: str) -> str:
 
 def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
-    shown = figures[:_FIGURES]
+    printable = figures[:_FIGURES]
     output = row.worst if row is not None else None
     if row is None or output is None:
         dtype, shape = _cell("dtype", ""), _cell("shape", "")
@@ -59,7 +59,7 @@ def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
         dtype = _cell("dtype", output.tested_dtype)
         shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in printable]
     direction, device = (row.label, row.device) if row is not None else ("", "")
     return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
 
@@ -176,16 +176,16 @@ class Summary:
     """Running counts over verdict rows; grows with the number of APIs, not of rows.
 
     Attributes:
-        noun: what a row is about.
-        kinds: what the rows are counted by, in the plural.
+        item_noun: what a row is about.
+        group_noun: what the rows are counted by, in the plural.
         figures: numbers of an output.
         apis: counts by API, or by the suite's own kind.
         outcomes: rows by what pytest made of them.
         reasons: skipped rows by reason.
     """
 
-    noun: str = "API calls by direction"
-    kinds: str = "APIs"
+    item_noun: str = "API calls by direction"
+    group_noun: str = "APIs"
     figures: Sequence[Figure] = ()
     apis: dict[str, ApiCounts] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -209,7 +209,7 @@ class Summary:
         for outcome, style, word in _BOXES:
             if counts[outcome] or outcome in ("passed", "failed", "skipped"):
                 yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
-        yield f"</div><p>{self.noun}. "
+        yield f"</div><p>{self.item_noun}. "
         if counts["passed"] and passes != "show":
             yield {
                 "fold": "Passes are folded: tick <i>Passed</i> below to see them.",
@@ -223,19 +223,19 @@ class Summary:
 
     def _api_table(self) -> Iterator[str]:
         # Failing APIs first, the worst of them on top; then those nearest to the limit.
-        shown = self.figures[:_SUMMARY_FIGURES]
-        ranked = sorted(self.apis.items(), key=lambda entry: _rank(entry[1], shown), reverse=True)
-        yield f"<details open><summary>{len(ranked)} {self.kinds}</summary><div><table><tr>"
-        yield f"<th>{self.kinds}<th>Failed<th>Passed<th>Skipped"
-        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in shown)
+        printable = self.figures[:_SUMMARY_FIGURES]
+        ranked = sorted(self.apis.items(), key=lambda entry: _rank(entry[1], printable), reverse=True)
+        yield f"<details open><summary>{len(ranked)} {self.group_noun}</summary><div><table><tr>"
+        yield f"<th>{self.group_noun}<th>Failed<th>Passed<th>Skipped"
+        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in printable)
         for name, tally in ranked[:_APIS]:
             counts = tally.outcomes
             state = "error" if counts["failed"] else "pass" if counts["passed"] else "skip"
             numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
-            worst = [_worst_text(tally.worst.get(figure.name), figure) for figure in shown]
+            worst = [_worst_text(tally.worst.get(figure.name), figure) for figure in printable]
             yield f'<tr class="{state}"><td>{text(name)}{"".join(f"<td>{cell}" for cell in (*numbers, *worst))}'
         if len(ranked) > _APIS:
-            yield f"<tr><td colspan={4 + len(shown)}>and {len(ranked) - _APIS} more"
+            yield f"<tr><td colspan={4 + len(printable)}>and {len(ranked) - _APIS} more"
         yield "</table></div></details>"
 
     def _skip_reasons(self) -> Iterator[str]:
@@ -273,14 +273,14 @@ class HtmlPage:
         names: CallNames,
         *,
         title: str,
-        noun: str,
-        kinds: str,
+        item_noun: str,
+        group_noun: str,
         figures: Sequence[Figure],
     ) -> None:
         """A page that shows, folds or omits `passes`.
 
-        `header` gives the lines and `markup` the pictures above its table, when it is written; `noun` says what a row
-        is about, `kinds` what rows are counted by, `figures` are the numbers of an output.
+        `header` gives the lines and `markup` the pictures above its table, when it is written; `item_noun` says what
+        a row is about, `group_noun` what rows are counted by, `figures` are the numbers of an output.
         """
         self._title = title
         self._names = names
@@ -288,7 +288,7 @@ class HtmlPage:
         self._header = header
         self._markup = markup
         self._figures = tuple(figures)
-        self._summary = Summary(noun, kinds, self._figures)
+        self._summary = Summary(item_noun, group_noun, self._figures)
         self._rows: dict[str, VerdictRow] = {}
         self._details: dict[str, dict[str, Any]] = {}
         self._page: Any = None
@@ -364,12 +364,12 @@ class HtmlPage:
     def _lighten(self, node_id: str) -> None:
         """Take what need not be on the page off it, after it was counted: omitted passes, and cells one by one."""
         tests = self._page.data["tests"]
-        shown = tests.pop(node_id, [])
+        printable = tests.pop(node_id, [])
         if self._passes == "omit":
             # Emptying the cells in the row hook would take the pass out of pytest-html's totals as well.
-            shown = [test for test in shown if test.get("result") != "Passed"]
-        for test in shown:
+            printable = [test for test in printable if test.get("result") != "Passed"]
+        for test in printable:
             # The page's script makes a fragment for each entry: of 60,000 it would take seconds.
             test["resultsTableRow"] = ["".join(test["resultsTableRow"])]
-        if shown:
-            tests[node_id] = shown
+        if printable:
+            tests[node_id] = printable

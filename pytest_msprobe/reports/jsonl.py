@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
@@ -59,7 +59,7 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
-    def restate(self, levels: Mapping[tuple[str, str, str], str]) -> None:
+    def append_corrections(self, levels: Mapping[tuple[str, str, str], str]) -> None:
         """Add the rows of (dump, call, part) in `levels` once more, with that property `level`: the last one counts.
 
         Raises OSError.
@@ -317,9 +317,9 @@ class CallNames:
         It is safe to show.
         """
         if self._common is None:
-            return shown(call)
+            return printable(call)
         path = Path(file)
         place = path.parent.relative_to(self._common)
         if path.parent in self._shared:
             place /= path.name if path.name == "dump.json" else path.stem
-        return shown((place / call).as_posix())
+        return printable((place / call).as_posix())

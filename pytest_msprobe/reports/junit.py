@@ -12,7 +12,7 @@ import pytest
 from _pytest.junitxml import xml_key  # pytest has no public way to name a test case; the fixture record_xml_* uses this
 
 from msprobe_collector.dump_format import DIRECTIONS
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class JUnitNames:
         file = report.nodeid.partition("::")[0]
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
-        case.add_attribute("name", _name(shown(wire["call"]), wire["part"]))
+        case.add_attribute("name", _name(printable(wire["call"]), wire["part"]))
 
 
 def _name(call: str, part: str) -> str:
@@ -70,7 +70,7 @@ class PropertyPlugin:
         wire = getattr(report, "msprobe_row", None)
         if wire is not None:
             found = [
-                (name, shown(value) if isinstance(value, str) else value)
+                (name, printable(value) if isinstance(value, str) else value)
                 for name, value in properties(VerdictRow.from_wire(wire))
             ]
             item.user_properties.extend(found)

@@ -49,7 +49,7 @@ class VerdictCounts:
     """Running counts over verdict rows; its size does not grow with their number.
 
     Attributes:
-        noun, kinds: plural words for rows, and for rows without their number.
+        item_noun, group_noun: plural words for rows, and for rows without their number.
         figures: of the suite.
         outcomes: rows by what pytest made of them.
         benches: rows by the benchmark that judged them.
@@ -57,8 +57,8 @@ class VerdictCounts:
         failed: errors by API, or by the suite's own kind.
     """
 
-    noun: str = "API calls by direction"
-    kinds: str = "APIs"
+    item_noun: str = "API calls by direction"
+    group_noun: str = "APIs"
     figures: Sequence[Figure] = ()
     outcomes: Counter[str] = field(default_factory=Counter)
     benches: Counter[str] = field(default_factory=Counter)
@@ -106,15 +106,15 @@ class VerdictCounts:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons."""
         counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
-        yield Line(f"{', '.join(shown)} ({self.noun})", self._colour)
+        yield Line(f"{', '.join(shown)} ({self.item_noun})", self._colour)
         yield from (Line(text, "red") for text in self._rounding_lines())
         if verbosity >= 0:
             for bench, count in self.benches.most_common():
                 yield Line(f"benchmark {bench}: {count} judged")
         if self.failed:
-            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
+            group_noun = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
-            yield Line(f"failing {self.kinds}: {kinds}{more}", "red")
+            yield Line(f"failing {self.group_noun}: {group_noun}{more}", "red")
         if verbosity >= 0:
             if self._first is not None and self.failed.total() > 1:
                 yield Line(f"first in execution order: {self._first[1]}"[:_REASON_WIDTH], "red")
@@ -178,7 +178,7 @@ class VerdictCounts:
         if not shown:
             return
         yield Line("")
-        yield Line(f"worst {self.noun}:" if has_failed else "nearest to the limit:")
+        yield Line(f"worst {self.item_noun}:" if has_failed else "nearest to the limit:")
         names = [f"{name} {row.label}".rstrip() for _, _, name, row, _ in shown]
         width = max(map(len, names))
         titles = "".join(f"{figure.title.lower():>12}  " for figure in self.figures[:_FIGURES])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.values import shown, shown_lines
+from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
 from pytest_msprobe.run import settings as keys
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
@@ -174,15 +174,15 @@ class RecordItem(pytest.Item):
                 verdict = suite.judge(record)
         except Exception as error:
             message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
-            self._keep(self.unrun("error", message, seconds=perf_counter() - started))
+            self._keep(self.unjudged_row("error", message, seconds=perf_counter() - started))
             raise
         self._keep(self._row(record, verdict, seconds=perf_counter() - started), verdict.plot)
         if verdict.status == "skip":
-            pytest.skip(shown(verdict.message))
+            pytest.skip(printable(verdict.message))
         if verdict.excuse:
-            pytest.xfail(shown(verdict.excuse))
+            pytest.xfail(printable(verdict.excuse))
         if verdict.status == "error":
-            raise CheckFailure(shown_lines(verdict.explanation) or shown(verdict.message))
+            raise CheckFailure(printable_lines(verdict.explanation) or printable(verdict.message))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         """The explanation instead of a traceback through our own code, which also takes long to make."""
@@ -197,12 +197,12 @@ class RecordItem(pytest.Item):
         """
         run = self.config.stash[keys.RUN]
         file = run.names.of(str(self.path), "").rstrip("/.")
-        headline = shown(run.suite.headline(self.record))
+        headline = printable(run.suite.headline(self.record))
         return self.path, 0, f"{file}: {headline}" if file else headline
 
-    def unrun(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
+    def unjudged_row(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
         """The row of this item when it could not be judged."""
-        attachment = self.config.stash[keys.SUITE].unrun(self.record, status, message)
+        attachment = self.config.stash[keys.SUITE].attachment_of_unjudged(self.record, status, message)
         return self._row(self.record, Verdict(status, message, attachment=attachment), seconds=seconds)
 
     def _time_limit(self, record: Record) -> float | None:
@@ -290,9 +290,9 @@ def _row(item: RecordItem, report: pytest.TestReport) -> VerdictRow | None:
             item.stash[keys.ROW] = replace(row, attachment=None)
             return _overruled(row, report)
         # A hook of a conftest.py that wraps the test ended it before or in place of ours.
-        return item.unrun("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
+        return item.unjudged_row("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
     if report.when == "setup" and not report.passed:
-        return item.unrun("skip" if report.skipped else "error", _reason(report))
+        return item.unjudged_row("skip" if report.skipped else "error", _reason(report))
     return None
 
 

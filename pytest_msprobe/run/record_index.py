@@ -57,7 +57,7 @@ class RecordIndex:
         file, group = found
         parts = tuple(part for part in group.parts if any(other.endswith(f"::{part}") for other in selected))
         record = Record(file, group, node_id.rpartition("::")[2], parts)
-        attachment = self._suite.unrun(record, "error", message)
+        attachment = self._suite.attachment_of_unjudged(record, "error", message)
         verdict = Verdict("error", message, device=device, attachment=attachment)
         return row_of(node_id, record, verdict, suite=self._suite, seed=self._seed, host=host)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
@@ -160,7 +160,7 @@ class ReportPlugin:
         self._allows_empty = allows_empty
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
-        self._tally = VerdictCounts(suite.noun, suite.kinds, suite.figures)
+        self._tally = VerdictCounts(suite.item_noun, suite.group_noun, suite.figures)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self._open_groups: dict[tuple[str, str], list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -234,7 +234,7 @@ class ReportPlugin:
             self._fail(f"--msprobe-out={self._out}", "", error)
         if self._lines is not None:
             try:
-                self._lines.restate(self._report.levels())
+                self._lines.append_corrections(self._report.levels())
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
@@ -271,14 +271,14 @@ class ReportPlugin:
         if findings:
             terminalreporter.section(f"msprobe {self._suite.name}")
             for finding in findings:
-                terminalreporter.write_line(shown(finding))
+                terminalreporter.write_line(printable(finding))
         terminalreporter.section("msprobe")
         for line in self._summary(terminalreporter.verbosity):
-            terminalreporter.write_line(shown(line.text), **line.markup)
+            terminalreporter.write_line(printable(line.text), **line.markup)
         if exitstatus == pytest.ExitCode.INTERRUPTED and (file := self._to_continue):
-            terminalreporter.write_line(shown(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
+            terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
         for text in self._faults():
-            terminalreporter.write_line(shown(text), red=True)
+            terminalreporter.write_line(printable(text), red=True)
 
     def _summary(self, verbosity: int) -> Iterator[Line]:
         if self._earlier is not None:
@@ -448,8 +448,8 @@ def register_reports(
             report.markup,
             reports.names,
             title=suite.title,
-            noun=suite.noun,
-            kinds=suite.kinds,
+            item_noun=suite.item_noun,
+            group_noun=suite.group_noun,
             figures=suite.figures,
         )
         config.pluginmanager.register(html, "msprobe-html")

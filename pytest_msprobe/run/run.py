@@ -41,7 +41,7 @@ _Key = tuple[Path, str, str]
 
 def names_of(suite: Suite) -> CallNames:
     """How reports call the groups of `suite`; what a resumed run has done is known by these names."""
-    return CallNames(suite.files, tell_files=suite.calls_tell_files)
+    return CallNames(suite.files, tell_files=suite.call_names_are_unique)
 
 
 def deselect_other_shards(

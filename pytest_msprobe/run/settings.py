@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
-from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.suites import options as option_values
 from pytest_msprobe.suites.options import Option
@@ -292,7 +292,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
         if key not in known:
             near = get_close_matches(str(key), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise pytest.UsageError(f"--msprobe-config={name}: unknown key {shortened(key)}; {hint}")
+            raise pytest.UsageError(f"--msprobe-config={name}: unknown key {abbreviated(key)}; {hint}")
     return {**content, "dump": _yaml_dumps(content.get("dump"), path), "": f"--msprobe-config={name}"}
 
 
@@ -309,7 +309,7 @@ def _translated(content: dict[str, Any], name: str) -> dict[str, Any]:
         if key in _COMPARED:
             if not isinstance(value, str) or not value:
                 raise pytest.UsageError(
-                    f"--msprobe-config={name}: key {key!r}: expected the path of a dump, found {shortened(value)}"
+                    f"--msprobe-config={name}: key {key!r}: expected the path of a dump, found {abbreviated(value)}"
                 )
             found[_COMPARED[key]] = os.path.abspath(value)
         elif key not in _WITHOUT_EFFECT:
@@ -321,7 +321,7 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
     names = [value] if isinstance(value, str) else value or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise pytest.UsageError(
-            f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {shortened(value)}"
+            f"--msprobe-config={path}: key 'dump': expected a path or a list of paths, found {abbreviated(value)}"
         )
     return [path.parent / name for name in names]
 
@@ -350,7 +350,7 @@ def _dump_files(path: Path) -> list[Path]:
     try:
         is_file = path.is_file()
     except OSError as error:  # a part of the name is too long
-        raise pytest.UsageError(f"--msprobe-dump={shortened(str(path))}: {error.strerror}") from None
+        raise pytest.UsageError(f"--msprobe-dump={abbreviated(str(path))}: {error.strerror}") from None
     if is_file:
         return [path]
     if not path.is_dir():

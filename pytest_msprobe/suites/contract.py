@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.options import Option
-from pytest_msprobe.verdicts import Figure, Place, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     import pytest
@@ -170,22 +170,22 @@ class Suite(ABC):
     Attributes:
         name: on the command line.
         title: of the HTML page.
-        noun: what an item is about, in the plural.
+        item_noun: what an item is about, in the plural.
         kinds: plural word for items without their number.
         options: its own options, beside those of every run.
         calls_tell_files: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
-        measure: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
+        severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    noun: ClassVar[str]
-    kinds: ClassVar[str] = "APIs"
-    calls_tell_files: ClassVar[bool] = False
+    item_noun: ClassVar[str]
+    group_noun: ClassVar[str] = "APIs"
+    call_names_are_unique: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
-    measure: ClassVar[tuple[str, ...]] = ("ratio",)
+    severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
 
     @classmethod
     def summary(cls) -> RowSummary:
@@ -214,7 +214,7 @@ class Suite(ABC):
     def headline(self, record: Record) -> str:
         """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
 
-    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
         return None
 
@@ -224,9 +224,9 @@ class Suite(ABC):
 
         return parse_api_name(record.call)
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Where the record stands in its training step. Must not raise for a record of `groups`."""
-        return Place()
+        return StepPosition()
 
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
@@ -324,11 +324,11 @@ def file_id(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
-def place_in(dump: Dump, record: str, forward: str = "") -> Place:
+def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:
     """Where `record` stands in its step. What a backward does not say is taken from its `forward`."""
     slot = Slot.of(dump.path)
     frame = dump.stacks.user_frame(record) or dump.stacks.user_frame(forward)
-    return Place(
+    return StepPosition(
         order=dump.orders.get(record, -1),
         cells=cells_of(dump, record, forward),
         rank=slot.rank,
@@ -344,9 +344,9 @@ def cells_of(dump: Dump, record: str, forward: str = "") -> tuple[str, ...]:
     if own.phase == GRADIENTS and dump.parents.get(record) is None:  # written when the step ends, outside of any Cell
         known = f"{own.name}.forward.{own.number or 0}"
     chain = [*dump.ancestors(known), *([record] if own.is_cell else [])]
-    return tuple(shown(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
+    return tuple(printable(Operation.of(cell, 0).name.partition(".")[2] or cell) for cell in chain)
 
 
-def of_step(place: Place) -> Place:
+def of_step(place: StepPosition) -> StepPosition:
     """The place of something that is about the whole step of `place`: behind its last record."""
     return replace(place, order=-1, cells=(), source="")

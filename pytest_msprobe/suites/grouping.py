@@ -21,7 +21,7 @@ from msprobe_collector.dump_format import (
     split_record_name,
 )
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import Group, Record, escape
 from pytest_msprobe.verdicts import Verdict
 
@@ -106,7 +106,7 @@ def api_headline(record: Record) -> str:
 
 def with_call_site(verdict: Verdict, lines: Sequence[str], dump: Dump, call: str) -> Verdict:
     """A failure that says in full what differs, then `lines`, then which line of the script made the call."""
-    texts = [verdict.explanation or shown(verdict.message), *lines]
+    texts = [verdict.explanation or printable(verdict.message), *lines]
     properties = verdict.properties
     frame = dump.stacks.user_frame(f"{call}.forward")
     if frame is not None:

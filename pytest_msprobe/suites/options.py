@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.values import abbreviated
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
@@ -120,7 +120,7 @@ def path(text: str) -> Path:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass  # who reads or writes there says so
     except OSError as error:
-        raise ValueError(f"{shortened(text)} cannot be a path: {error.strerror}") from None
+        raise ValueError(f"{abbreviated(text)} cannot be a path: {error.strerror}") from None
     return Path(os.path.abspath(text))
 
 
@@ -136,9 +136,9 @@ def absolute_folder(text: str) -> Path:
         ValueError: the path is relative, or no folder is there.
     """
     if not os.path.isabs(text):
-        raise ValueError(f"{shortened(text)} is not an absolute path; write the folder in full")
+        raise ValueError(f"{abbreviated(text)} is not an absolute path; write the folder in full")
     if not path(text).is_dir():
-        raise ValueError(f"{shortened(text)} is not a folder")
+        raise ValueError(f"{abbreviated(text)} is not a folder")
     return Path(text)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_msprobe.reports.jsonl import JsonLines
-from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, Outcome, OutputRow, Place, Status, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, Outcome, OutputRow, Status, StepPosition, VerdictRow
 
 LAYERS = 32
 WRONG_LAYER = 20
@@ -109,7 +109,7 @@ def row(chance: random.Random, call: str, cells: tuple[str, ...], part: str, ord
         outputs=() if status == "skip" else (output,),
         seconds=0.012,
         suite="precheck",
-        place=Place(
+        place=StepPosition(
             order=order,
             cells=cells,
             rank=rank,

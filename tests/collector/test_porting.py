@@ -11,7 +11,7 @@ import pytest
 from mindspore import Tensor, mint, ops
 
 from msprobe_collector.configuration import ConfigurationError
-from msprobe_collector.dump_format import Dump, Place
+from msprobe_collector.dump_format import Dump, FieldPath
 
 X = Tensor(np.ones((2, 2), np.float32))
 
@@ -68,7 +68,7 @@ def test_a_name_that_is_longer_than_file_systems_take_is_shortened(make_debugger
     dump = Dump(step_folder() / "dump.json")
     name = next(name for name in records() if name.startswith("é"))
     (output,) = dump.forward(name.removesuffix(".forward")).outputs
-    np.testing.assert_array_equal(dump.tensors.load(output, Place("dump.json", name, "output")), 2 * X.asnumpy())
+    np.testing.assert_array_equal(dump.tensors.load(output, FieldPath("dump.json", name, "output")), 2 * X.asnumpy())
 
 
 def region(x):

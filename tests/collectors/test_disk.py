@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector import ConfigurationError
-from msprobe_collector.dump_format import Dump, Place
+from msprobe_collector.dump_format import Dump, FieldPath
 from msprobe_collector.dump_format.leaves import flatten
 
 TESTS = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ def test_a_disk_without_room_ends_no_training_and_the_files_stay_whole(framework
 def named_files(dump):
     """Names of the tensor files of all records, each of which can be loaded."""
     leaves = [leaf for name in dump.record_names for leaf in flatten(dump.record(name))]
-    place = Place(str(dump.path), "", "")
+    place = FieldPath(str(dump.path), "", "")
     return {leaf.data_name for leaf in leaves if leaf.data_name and dump.tensors.load(leaf.tensor, place) is not None}
 
 

@@ -38,7 +38,7 @@ class FakeSuite(Suite):
 
     name = "fake"
     title = "Fakes"
-    noun = "fakes"
+    item_noun = "fakes"
     options = ()
     figures = (Figure("max_abs", "Max abs", ".2e"),)
 
@@ -62,7 +62,7 @@ class FakeSuite(Suite):
     def headline(self, record: Record) -> str:
         return record.call
 
-    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         return {"unrun": message}
 
     def cost(self, file: Path, group: Group) -> float:

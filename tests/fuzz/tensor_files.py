@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from fuzz.byte_mutations import damaged
 
-from msprobe_collector.dump_format import DumpError, Place, TensorFolder, TensorValue, find_dtype
+from msprobe_collector.dump_format import DumpError, FieldPath, TensorFolder, TensorValue, find_dtype
 
 #: What reading may allocate beside the values: descriptions, headers and directories are bounded, not empty.
 FIXED_BYTES = 1 << 20
-_PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[0]")
+_PLACE = FieldPath("dump.json", "Mint.add.0.forward", "input_args[0]")
 _SPARSE_BYTES = 200_000_000_000
 
 

@@ -13,7 +13,7 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
-from msprobe_collector.dump_format import Place, TensorFolder, TensorValue
+from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue
 
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(7)
@@ -449,7 +449,7 @@ def test_a_calls_arrays_are_let_go_of_before_the_next(
     still_there: list[str] = []
     load = TensorFolder.load
 
-    def load_and_watch(folder: TensorFolder, value: TensorValue, place: Place) -> Array:
+    def load_and_watch(folder: TensorFolder, value: TensorValue, place: FieldPath) -> Array:
         array = load(folder, value, place)
         loaded.append((place.record, weakref.ref(array)))
         return array

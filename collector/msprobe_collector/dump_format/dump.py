@@ -30,7 +30,7 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DumpError, quote_nonfinite, shown
+from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 STEP = re.compile(r"step(\d+)")
@@ -170,7 +170,7 @@ class CallStacks:
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return cls({}, shown(f"{path} cannot be read: {error}"))
+            return cls({}, printable(f"{path} cannot be read: {error}"))
         if not isinstance(decoded, dict):
             return cls({}, f"{path} is not an object of call stacks")
         return cls(_grouped(decoded) if decoded.get("0") else _by_name(decoded))
@@ -213,11 +213,13 @@ def _parse_frame(text: str) -> Frame:
     match = _FRAME.fullmatch(text.strip())
     if match is None:
         return Frame("", 0, "", _on_one_line(text))
-    return Frame(shown(match["file"]), int(match["line"]), shown(match["function"]), _on_one_line(match["source"]))
+    return Frame(
+        printable(match["file"]), int(match["line"]), printable(match["function"]), _on_one_line(match["source"])
+    )
 
 
 def _on_one_line(source: str) -> str:
-    return shown(" ".join(line.strip() for line in source.strip().splitlines()))
+    return printable(" ".join(line.strip() for line in source.strip().splitlines()))
 
 
 TASKS = frozenset(

@@ -12,9 +12,9 @@ from msprobe_collector.dump_format.values import (
     INPUT_FIELDS,
     KEYWORDS,
     DtypeValue,
+    FieldPath,
     MalformedValue,
     OpaqueValue,
-    Place,
     PlainValue,
     SizeValue,
     TensorValue,
@@ -48,7 +48,7 @@ class Leaf:
     """
 
     path: str
-    place: Place
+    place: FieldPath
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -99,11 +99,11 @@ def flatten(record: Record) -> list[Leaf]:
     found: list[Leaf] = []
     for field, value in record.fields.items():
         is_gradients = not field and ".parameters_grad" in record.name
-        _collect(value, _TABLE_NAMES.get(field, field), Place(record.file, record.name, field), found, is_gradients)
+        _collect(value, _TABLE_NAMES.get(field, field), FieldPath(record.file, record.name, field), found, is_gradients)
     return found
 
 
-def _collect(value: Value, path: str, place: Place, found: list[Leaf], is_gradients: bool) -> None:
+def _collect(value: Value, path: str, place: FieldPath, found: list[Leaf], is_gradients: bool) -> None:
     """Add the leaves of `value` to `found`. A gradient of a parameter stands alone in a list."""
     items: Iterable[tuple[str | int, Value]]
     if isinstance(value, OpaqueValue) and value.parts is not None:
@@ -127,7 +127,7 @@ def _join(path: str, step: str) -> str:
     return f"{path}.{step}" if path else step
 
 
-def _leaf(value: Value, path: str, place: Place) -> Leaf:
+def _leaf(value: Value, path: str, place: FieldPath) -> Leaf:
     tensor, fault = value if isinstance(value, TensorValue) else None, ""
     if isinstance(value, MalformedValue) and value.tensor is not None:
         tensor, fault = value.tensor, str(place.fault(value.problem, *value.steps))

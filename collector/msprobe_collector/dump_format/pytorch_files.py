@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from msprobe_collector.dump_format.values import Dtype, array_dtype, find_dtype, shortened, shown
+from msprobe_collector.dump_format.values import Dtype, abbreviated, array_dtype, find_dtype, printable
 from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _find(module: str, name: str) -> object:
         return find_dtype("UInt8")
     known = _KNOWN.get((module, name))
     if known is None:
-        raise DescriptionError(f"it names {shown(f'{module}.{name}'[:100])}, which a tensor does not need; refused")
+        raise DescriptionError(f"it names {printable(f'{module}.{name}'[:100])}, which a tensor does not need; refused")
     return known
 
 
@@ -409,7 +409,7 @@ def _check_description(tensor: TensorDescription, shape: tuple[int, ...], dtype:
     if tensor.storage.dtype is not dtype:
         raise PytorchFileError(f"holds {tensor.storage.dtype.name}, the record says {dtype.name}")
     if tensor.shape != shape:
-        raise PytorchFileError(f"has shape {shortened(tensor.shape)}, the record says {shortened(shape)}")
+        raise PytorchFileError(f"has shape {abbreviated(tensor.shape)}, the record says {abbreviated(shape)}")
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(shape, tensor.strides) if size > 1)
     is_outside = bool(prod(shape)) and last >= tensor.storage.size
     if len(tensor.strides) != len(shape) or is_outside:

@@ -35,9 +35,9 @@ from msprobe_collector.dump_format.values import (
     Dtype,
     DtypeValue,
     DumpError,
+    FieldPath,
     MalformedValue,
     OpaqueValue,
-    Place,
     PlainValue,
     SizeValue,
     Statistic,
@@ -239,7 +239,7 @@ def decode_value(encoded: Any, depth: int = 0) -> Value:
     return MalformedValue(type(encoded).__name__, encoded, problem=problem)
 
 
-def refuse_malformed(value: Value, place: Place) -> None:
+def refuse_malformed(value: Value, place: FieldPath) -> None:
     """Refuse a `value`, which stands at `place`, when it or a value inside it is malformed.
 
     Raises:
@@ -473,13 +473,13 @@ def decode_forward(encoded: Any, *, file: str, record: str) -> ForwardRecord:
     """The typed forward record of `encoded`. Raises DumpError where it has not the documented form."""
     fields = _object(encoded, file, record)
     return ForwardRecord(
-        _values(fields, Place(file, record, ARGUMENTS)),
-        _named_values(fields, Place(file, record, KEYWORDS), "keyword arguments"),
-        _values(fields, Place(file, record, OUTPUT)),
-        _named_values(fields, Place(file, record, ATTRIBUTES), "constructor attributes")
+        _values(fields, FieldPath(file, record, ARGUMENTS)),
+        _named_values(fields, FieldPath(file, record, KEYWORDS), "keyword arguments"),
+        _values(fields, FieldPath(file, record, OUTPUT)),
+        _named_values(fields, FieldPath(file, record, ATTRIBUTES), "constructor attributes")
         if ATTRIBUTES in fields
         else None,
-        _autocast(fields, Place(file, record, AUTOCAST)),
+        _autocast(fields, FieldPath(file, record, AUTOCAST)),
     )
 
 
@@ -487,9 +487,9 @@ def decode_backward(encoded: Any, *, file: str, record: str) -> BackwardRecord:
     """The typed backward record of `encoded`. Raises DumpError where it has not the documented form."""
     fields = _object(encoded, file, record)
     return BackwardRecord(
-        _values(fields, Place(file, record, INCOMING)),
-        _values(fields, Place(file, record, OUTPUT)),
-        _named_values(fields, Place(file, record, OTHER_GRADIENTS), "gradients by path"),
+        _values(fields, FieldPath(file, record, INCOMING)),
+        _values(fields, FieldPath(file, record, OUTPUT)),
+        _named_values(fields, FieldPath(file, record, OTHER_GRADIENTS), "gradients by path"),
     )
 
 
@@ -506,7 +506,7 @@ def _object(encoded: Any, file: str, record: str) -> dict[str, Any]:
     return encoded
 
 
-def _named_values(fields: dict[str, Any], place: Place, what: str) -> dict[str, Value]:
+def _named_values(fields: dict[str, Any], place: FieldPath, what: str) -> dict[str, Value]:
     values = decode_value(fields.get(place.root, {}))
     refuse_malformed(values, place)
     if not isinstance(values, dict):
@@ -514,7 +514,7 @@ def _named_values(fields: dict[str, Any], place: Place, what: str) -> dict[str, 
     return values
 
 
-def _autocast(fields: dict[str, Any], place: Place) -> Dtype | None:
+def _autocast(fields: dict[str, Any], place: FieldPath) -> Dtype | None:
     if place.root not in fields:
         return None
     dtype = _named_values(fields, place, "the dtype of autocast").get("dtype")
@@ -523,7 +523,7 @@ def _autocast(fields: dict[str, Any], place: Place) -> Dtype | None:
     return dtype.dtype
 
 
-def _values(fields: dict[str, Any], place: Place) -> tuple[Value, ...] | None:
+def _values(fields: dict[str, Any], place: FieldPath) -> tuple[Value, ...] | None:
     if place.root not in fields:
         return None
     values = decode_value(encoded := fields[place.root], depth=-1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
-from msprobe_collector.dump_format.values import DATA_NAME, Place, TensorValue, array_dtype, shortened, shown
+from msprobe_collector.dump_format.values import DATA_NAME, FieldPath, TensorValue, abbreviated, array_dtype, printable
 from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ class TensorFolder:
             outside = recorded
         if not _is_inside(beside, allowed):
             target = os.path.realpath(beside)
-            return cls(beside, data_dirs, refused=f"{shown(str(beside))} is a link to {_not_followed(target)}")
+            return cls(beside, data_dirs, refused=f"{printable(str(beside))} is a link to {_not_followed(target)}")
         return cls(beside, data_dirs, note=f"dump_data_dir is {_not_followed(outside)}" if outside else "")
 
-    def load(self, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+    def load(self, value: TensorValue, place: FieldPath) -> np.ndarray[Any, Any]:
         """The values of `value` in its recorded dtype and shape; large ones are memory-mapped and read-only.
 
         bfloat16 and 8-bit floats are stored as float32 and converted back, which is exact.
@@ -82,12 +82,12 @@ class TensorFolder:
                 raise place.fault(f"{value.data_name!r} cannot be read: {error.strerror}", DATA_NAME) from None
             except (ValueError, OverflowError, MemoryError) as error:
                 # What NumPy refuses: too many dimensions, too many bytes.
-                reason = shown(str(error))[:_MOST_REASON] or type(error).__name__
+                reason = printable(str(error))[:_MOST_REASON] or type(error).__name__
                 raise place.fault(
-                    f"{value.data_name!r} cannot be read as {shortened(value.shape)}: {reason}", DATA_NAME
+                    f"{value.data_name!r} cannot be read as {abbreviated(value.shape)}: {reason}", DATA_NAME
                 ) from None
 
-    def _open(self, data_name: str, place: Place) -> BinaryIO:
+    def _open(self, data_name: str, place: FieldPath) -> BinaryIO:
         if (
             data_name != os.path.basename(data_name)
             or data_name in ("", ".", "..")
@@ -117,7 +117,7 @@ def _is_inside(path: str | Path, folders: Sequence[Path]) -> bool:
 
 
 def _not_followed(folder: str) -> str:
-    words = shown(folder)
+    words = printable(folder)
     return f"{words}, outside the dump, and is not followed; allow it with --msprobe-data-dir={words}"
 
 
@@ -131,7 +131,7 @@ def _converted(stored: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarra
         return stored.astype(wanted)
 
 
-def _read_pt(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+def _read_pt(file: BinaryIO, value: TensorValue, place: FieldPath) -> np.ndarray[Any, Any]:
     assert value.dtype is not None  # load() has seen to it
     try:
         return read_pytorch_tensor(file, value.shape, value.dtype)
@@ -139,7 +139,7 @@ def _read_pt(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any
         raise place.fault(f"{value.data_name!r} {error}", DATA_NAME) from None
 
 
-def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[Any, Any]:
+def _read_npy(file: BinaryIO, value: TensorValue, place: FieldPath) -> np.ndarray[Any, Any]:
     import numpy as np
 
     shape, column_major, dtype = _read_header(file, value, place)
@@ -157,11 +157,11 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: Place) -> np.ndarray[An
     return np.ndarray(shape, dtype=dtype, buffer=bytearray(file.read(needed)), order=order)
 
 
-def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(file: BinaryIO, value: TensorValue, place: FieldPath) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
         shape, column_major, dtype, name = _parse_header(_header_bytes(file))
     except Exception as error:  # NumPy evaluates the header as a Python literal: almost anything can come out of it
-        reason = shown((str(error) or type(error).__name__).splitlines()[0])[:_MOST_REASON]
+        reason = printable((str(error) or type(error).__name__).splitlines()[0])[:_MOST_REASON]
         raise place.fault(f"{value.data_name!r} is not a NumPy .npy file: {reason}", DATA_NAME) from None
     assert value.dtype is not None  # load() has seen to it
     if dtype.hasobject:
@@ -170,7 +170,7 @@ def _read_header(file: BinaryIO, value: TensorValue, place: Place) -> tuple[tupl
         raise place.fault(f"{value.data_name!r} holds {dtype.name}, the record says {value.dtype.name}", DATA_NAME)
     if shape != value.shape:
         raise place.fault(
-            f"{value.data_name!r} has shape {shortened(shape)}, the record says {shortened(value.shape)}", DATA_NAME
+            f"{value.data_name!r} has shape {abbreviated(shape)}, the record says {abbreviated(value.shape)}", DATA_NAME
         )
     return shape, column_major, dtype
 

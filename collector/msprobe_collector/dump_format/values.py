@@ -133,7 +133,7 @@ FINGERPRINT = "fingerprint"
 _LONGEST = 80
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     r"""`text` with every character that is not printable as its Python escape: `\x1b`, `\n`, `\u202e`, `\ud800`.
 
     Names, file names and source lines of a dump may hold control characters, which a terminal would obey, line breaks,
@@ -146,15 +146,15 @@ def shown(text: str) -> str:
     )
 
 
-def shown_lines(text: str) -> str:
-    """Text as of `shown` that we laid out in lines: the line breaks stay, everything else is escaped."""
-    return text if text.isprintable() else "\n".join(map(shown, text.split("\n")))
+def printable_lines(text: str) -> str:
+    """Text as of `printable` that we laid out in lines: the line breaks stay, everything else is escaped."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
-def shortened(value: Any) -> str:
+def abbreviated(value: Any) -> str:
     """The representation of a value from a dump in at most 80 characters."""
     try:
-        text = shown(repr(value))
+        text = printable(repr(value))
     except (ValueError, RecursionError):  # Python writes no whole number of more than 4,300 digits
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
@@ -175,7 +175,7 @@ class DumpError(Exception):
         self.field = field
         self.problem = problem
         place = ": ".join(part for part in (file, record, field) if part)
-        super().__init__(shown(f"{place}: {problem}"))
+        super().__init__(printable(f"{place}: {problem}"))
 
 
 #: Types of a dtype that is given as an argument.
@@ -282,7 +282,7 @@ Value = Union[
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FieldPath:
     """Where in a dump a value stands. Its text is only made when it is needed: many are made, few are printed.
 
     Attributes:
@@ -296,8 +296,8 @@ class Place:
     root: str
     steps: tuple[str | int, ...] = ()
 
-    def __truediv__(self, step: str | int) -> Place:
-        return Place(self.file, self.record, self.root, (*self.steps, step))
+    def __truediv__(self, step: str | int) -> FieldPath:
+        return FieldPath(self.file, self.record, self.root, (*self.steps, step))
 
     @property
     def field(self) -> str:
@@ -306,7 +306,7 @@ class Place:
 
     def fault(self, problem: str, *steps: str | int) -> DumpError:
         """The error that says `problem` about this place, or about the one that `steps` lead to from it."""
-        place = Place(self.file, self.record, self.root, (*self.steps, *steps))
+        place = FieldPath(self.file, self.record, self.root, (*self.steps, *steps))
         return DumpError(problem, file=self.file, record=self.record, field=place.field)
 
 

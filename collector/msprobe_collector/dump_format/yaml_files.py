@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 
 if TYPE_CHECKING:
     import yaml
@@ -97,7 +97,7 @@ def read_yaml(path: Path) -> Any:
     except YamlFileError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # ValueError: dates such as 2024-99-99
-        raise YamlFileError(f"is not valid YAML: {shown(' '.join(str(error).split()))}") from None
+        raise YamlFileError(f"is not valid YAML: {printable(' '.join(str(error).split()))}") from None
 
 
 def _written_out(node: yaml.Node, counted: dict[int, int]) -> int:

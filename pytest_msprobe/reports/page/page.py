@@ -23,10 +23,10 @@ from typing import Any, Protocol
 import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
 from pytest_msprobe.support import version_of
-from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, Place, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, StepPosition, VerdictRow
 
 _NAMED = 3
 _REASONS = 3
@@ -49,7 +49,7 @@ class _Fault:
     cells: tuple[str, ...] | None = None
     ranks: set[int | None] = field(default_factory=set)
 
-    def add(self, place: Place, heat: float | None) -> None:
+    def add(self, place: StepPosition, heat: float | None) -> None:
         """Count one failure, and keep what its place has in common with the others'."""
         self.count += 1
         self.worst = max(self.worst, heat or 0.0)
@@ -64,19 +64,19 @@ class Answer:
     """Counts over rows, taken in any order, and what they say.
 
     Attributes:
-        noun: as in `Suite`.
+        item_noun: as in `Suite`.
     """
 
-    noun: str
+    item_noun: str
     _outcomes: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
     _faults: dict[str, _Fault] = field(default_factory=dict)
     _totals: Counter[str] = field(default_factory=Counter)
     _ranks: set[int | None] = field(default_factory=set)
     _explained: int = 0
-    _first: tuple[tuple[Any, ...], VerdictRow, Place] | None = None
+    _first: tuple[tuple[Any, ...], VerdictRow, StepPosition] | None = None
 
-    def add(self, row: VerdictRow, place: Place, heat: float | None) -> None:
+    def add(self, row: VerdictRow, place: StepPosition, heat: float | None) -> None:
         """Count one row."""
         self._outcomes[row.outcome] += 1
         api = api_of(row.call)
@@ -117,7 +117,7 @@ class Answer:
         if not judged:
             return "Nothing was judged."
         if not failed:
-            return f"No failure: all {judged} {self.noun} that were judged are within their tolerances."
+            return f"No failure: all {judged} {self.item_noun} that were judged are within their tolerances."
         if not self._faults:
             which = "The only failure is" if failed == 1 else f"All {failed} failures are"
             return f"{which} explained by rounding: no operation is at fault."
@@ -162,7 +162,7 @@ def api_of(call: str) -> str:
 
 
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
-_NOWHERE = Place()
+_NOWHERE = StepPosition()
 #: Columns of rows and of outputs that hold texts: as numbers of the table of texts.
 _TEXTS = tuple("call part outcome message source side partner partner_cell device bench note level from".split())
 _OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
@@ -193,11 +193,11 @@ class ShownSuite(Protocol):
         """Title of the page."""
 
     @property
-    def noun(self) -> str:
+    def item_noun(self) -> str:
         """What a row is about, in the plural."""
 
     @property
-    def kinds(self) -> str:
+    def group_noun(self) -> str:
         """Plural word for what fails."""
 
     @property
@@ -205,11 +205,11 @@ class ShownSuite(Protocol):
         """Numbers of an output."""
 
     @property
-    def measure(self) -> tuple[str, ...]:
+    def severity_figures(self) -> tuple[str, ...]:
         """The figures whose sum pictures show."""
 
     @property
-    def calls_tell_files(self) -> bool:
+    def call_names_are_unique(self) -> bool:
         """Whether the calls of files in one folder have different names."""
 
     def summary(self) -> Summary:
@@ -220,11 +220,11 @@ def heat_of(suite: ShownSuite, output: OutputRow | None) -> float | None:
     """How far off an output is, the larger the worse; None where that was not measured."""
     if output is None:
         return None
-    values = [output.figures.get(name) for name in suite.measure]
+    values = [output.figures.get(name) for name in suite.severity_figures]
     known = [value for value in values if value is not None]
     if not known:
         return None
-    is_low_bad = any(figure.is_low_bad for figure in suite.figures if figure.name == suite.measure[0])
+    is_low_bad = any(figure.is_low_bad for figure in suite.figures if figure.name == suite.severity_figures[0])
     return 1 - known[0] if is_low_bad else sum(known)
 
 
@@ -233,7 +233,7 @@ class Section:
 
     def __init__(self, suite: ShownSuite) -> None:
         self._suite = suite
-        self._answer = Answer(suite.noun)
+        self._answer = Answer(suite.item_noun)
         self._summary = suite.summary()
         self._texts: dict[str, int] = {"": 0}
         self._cells: dict[tuple[str, ...], int] = {}
@@ -264,9 +264,9 @@ class Section:
         dumps = sorted(self._files, key=lambda dump: (*map(_number, self._files[dump][:2]), dump))
         slots = {dump: index for index, dump in enumerate(dumps)}
         # A run that continued a CSV pair has rows of before whose dump it does not know.
-        names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.calls_tell_files)
+        names = CallNames([Path(dump) for dump in dumps if dump], tell_files=self._suite.call_names_are_unique)
         rows = [columns for _, columns, _ in self._rows]
-        findings = [shown(line) for line in self._summary.lines()]
+        findings = [printable(line) for line in self._summary.lines()]
         levels = {
             (dump, self._text(call), self._text(part)): self._text(level)
             for (dump, call, part), level in self._summary.levels().items()
@@ -279,9 +279,9 @@ class Section:
         return {
             "suite": suite.name,
             "title": suite.title,
-            "noun": suite.noun,
-            "kinds": suite.kinds,
-            "measure": suite.measure,
+            "noun": suite.item_noun,
+            "kinds": suite.group_noun,
+            "measure": suite.severity_figures,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._answer.content(findings),
             "runs": self._runs,
@@ -293,7 +293,7 @@ class Section:
             "texts": list(self._texts),
         }
 
-    def _columns(self, row: VerdictRow, place: Place, heat: float | None) -> dict[str, Any]:
+    def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
         facts = dict(row.properties)
         texts = {
             "call": row.call,

@@ -19,7 +19,7 @@ from typing import Any
 
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.suites.comparison.matching import (
     Naming,
@@ -28,7 +28,7 @@ from pytest_msprobe.suites.comparison.matching import (
     canonical_parameter,
     tensor_order,
 )
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: Parts of an operation whose values an API mapping pairs by position: our path, and the words for it in files, of
 #: which the documents of the existing tool have the first and its code the second.
@@ -132,16 +132,16 @@ def api_naming(rules: Mapping[str, ApiRule]) -> Naming:
 
 def _api_rule(entry: Any, where: str) -> tuple[str, ApiRule]:
     if not isinstance(entry, dict):
-        raise MappingError(f"{where}: expected ms_api, pt_api and lists of positions, found {shortened(entry)}")
+        raise MappingError(f"{where}: expected ms_api, pt_api and lists of positions, found {abbreviated(entry)}")
     for key in entry:
         if key not in _API_KEYS:
             near = get_close_matches(str(key), _API_KEYS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_API_KEYS)}"
-            raise MappingError(f"{where}: unknown key {shortened(key)}; {hint}")
+            raise MappingError(f"{where}: unknown key {abbreviated(key)}; {hint}")
     for key in ("ms_api", "pt_api"):
         if not isinstance(entry.get(key), str):
             raise MappingError(
-                f"{where}: key {shortened(key)}: expected the name of an API, found {shortened(entry.get(key))}"
+                f"{where}: key {abbreviated(key)}: expected the name of an API, found {abbreviated(entry.get(key))}"
             )
     positions = {part: _positions(entry, words, where) for part, words in _PARTS.items()}
     listed = {part: found for part, found in positions.items() if found is not None}
@@ -157,7 +157,7 @@ def _positions(entry: dict[str, Any], words: tuple[str, ...], where: str) -> dic
         if not _is_positions(left) or not _is_positions(right) or len(left) != len(right):
             raise MappingError(
                 f"{where}: ms_{word} and pt_{word} must list equally many positions, "
-                f"found {shortened(left)} and {shortened(right)}"
+                f"found {abbreviated(left)} and {abbreviated(right)}"
             )
         return dict(zip(left, right))
     return None
@@ -168,14 +168,14 @@ def _is_positions(value: Any) -> bool:
 
 
 def _texts(content: Any, path: Path, key: str = "") -> dict[str, str]:
-    where = f"{path}: key {shortened(key)}" if key else f"{path}"
+    where = f"{path}: key {abbreviated(key)}" if key else f"{path}"
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise MappingError(f"{where}: expected names and names, found {type(content).__name__}")
     for left, right in content.items():
         if not isinstance(right, str):
-            raise MappingError(f"{where}: key {shortened(left)}: expected a name, found {shortened(right)}")
+            raise MappingError(f"{where}: key {abbreviated(left)}: expected a name, found {abbreviated(right)}")
     return {str(left): right for left, right in content.items()}
 
 
@@ -275,7 +275,7 @@ ROOT = "TopLayer"
 _PIPELINED = "ParallelTransformer"
 
 
-def layer_naming(target: Side, golden: Side, rules: Rules) -> Naming:
+def layer_naming(target: ComparedDump, golden: ComparedDump, rules: Rules) -> Naming:
     """A naming by which operations at the same place of both models are the same."""
     trees = CellTree(target), CellTree(golden)
 
@@ -292,7 +292,7 @@ def layer_naming(target: Side, golden: Side, rules: Rules) -> Naming:
 class CellTree:
     """The Cells of one dump by their paths."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: ComparedDump) -> None:
         self._side = side
 
     @cached_property

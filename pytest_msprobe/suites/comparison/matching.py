@@ -21,7 +21,7 @@ from functools import cache
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.fact_table import plain_name
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 #: From this many additions and omissions on, a shortest script is not worth its time; see `align`.
 _MOST_DIFFERENCES = 2000
@@ -187,7 +187,12 @@ class Matching:
 
 
 def match(
-    target: Side, golden: Side, naming: Naming, *, fuzzy: bool = False, fixed: Mapping[str, str] | None = None
+    target: ComparedDump,
+    golden: ComparedDump,
+    naming: Naming,
+    *,
+    fuzzy: bool = False,
+    fixed: Mapping[str, str] | None = None,
 ) -> Matching:
     """The pairs of two dumps.
 
@@ -205,11 +210,11 @@ def match(
     return Matching(pairs.partners, left, frozenset(pairs.by_bare_name))
 
 
-def _all_but_backwards(side: Side) -> list[Operation]:
+def _all_but_backwards(side: ComparedDump) -> list[Operation]:
     return [operation for operation in side.operations if operation.phase != "backward"]
 
 
-def _lone_backwards(side: Side) -> list[Operation]:
+def _lone_backwards(side: ComparedDump) -> list[Operation]:
     """Backwards whose forward was not dumped."""
     forwards = {operation.call for operation in side.operations if operation.phase == "forward"}
     return [
@@ -234,13 +239,13 @@ class _Pairs:
 class _Sequences:
     """Both sequences of operations, and what they are called."""
 
-    target_side: Side
-    golden_side: Side
+    target_side: ComparedDump
+    golden_side: ComparedDump
     naming: Naming
     target: Sequence[Operation]
     golden: Sequence[Operation]
 
-    def signature(self, side: Side, operation: Operation) -> Hashable:
+    def signature(self, side: ComparedDump, operation: Operation) -> Hashable:
         """Shapes and parent, by which calls of one API are distinguished."""
         has_parents = bool(self.target_side.parents and self.golden_side.parents) and not self.naming.is_translated
         parent = side.parents.get(operation.record) if has_parents else None
@@ -252,7 +257,7 @@ def _match_sequences(pairs: _Pairs, sequences: _Sequences, fuzzy: bool) -> None:
     naming = sequences.naming
     sides = sequences.target_side, sequences.golden_side
 
-    def with_shapes(name: Name, side: Side) -> Callable[[Operation], Hashable]:
+    def with_shapes(name: Name, side: ComparedDump) -> Callable[[Operation], Hashable]:
         return lambda operation: (name(operation), sequences.signature(side, operation))
 
     tokens = with_shapes(naming.target, sides[0]), with_shapes(naming.golden, sides[1])
@@ -312,7 +317,7 @@ def _match_by_alignment(
             pairs.add(sequences.target[i], sequences.golden[j])
 
 
-def _follow_forwards(pairs: _Pairs, target: Side, golden: Side) -> None:
+def _follow_forwards(pairs: _Pairs, target: ComparedDump, golden: ComparedDump) -> None:
     """Pair each backward whose forward has a partner with the backward of that partner."""
     backwards = {operation.call: operation for operation in golden.operations if operation.phase == "backward"}
     forwards = {operation.call: operation for operation in target.operations if operation.phase == "forward"}

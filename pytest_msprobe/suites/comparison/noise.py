@@ -20,7 +20,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format import DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.comparison.sides import Side, pair_dumps
+from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DISTANCES, DistanceLimits, ValueComparison
 
 #: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
@@ -81,7 +81,9 @@ class Tolerance:
 class NoiseRun:
     """The noise run of one golden dump."""
 
-    def __init__(self, golden: Side, root: Path, limits: DistanceLimits, changes: Sequence[tuple[str, float]]) -> None:
+    def __init__(
+        self, golden: ComparedDump, root: Path, limits: DistanceLimits, changes: Sequence[tuple[str, float]]
+    ) -> None:
         """Find and read the noise run of `golden` at or below `root`; `changes` are floors in place of `FLOORS`.
 
         Raises:
@@ -91,7 +93,7 @@ class NoiseRun:
         if path is None:
             raise DumpError(f"--msprobe-noise: {root} has no dump that goes with it", file=str(golden.path))
         self._golden = golden
-        self._noise = Side(path)
+        self._noise = ComparedDump(path)
         self._limits = limits
         self._floors = {**FLOORS, **dict(changes)}
         if not any(operation.record in self._noise for operation in golden.operations):

@@ -30,7 +30,7 @@ from pytest_msprobe.suites.comparison.mapping import (
 from pytest_msprobe.suites.comparison.matching import ACROSS_FRAMEWORKS, SAME_NAMES, Matching, Naming, match
 from pytest_msprobe.suites.comparison.noise import Levels, NoiseRun, settled
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import (
     FUZZY_NOTE,
     DistanceLimits,
@@ -39,8 +39,7 @@ from pytest_msprobe.suites.comparison.values import (
     judge_tensors,
 )
 from pytest_msprobe.suites.contract import cells_of
-
-HeldBy = Literal["both", "target", "golden"]
+from pytest_msprobe.verdicts import HeldBy
 
 #: An output counts as wrong by itself when it is this many times farther off than the worst input.
 _GROWTH = 10
@@ -157,8 +156,8 @@ class DumpComparison:
             DumpError: a dump cannot be read, or they cannot be compared.
             MappingError: a mapping file is not what it should be.
         """
-        self.target = Side(target, data_dirs)
-        self.golden = Side(golden, data_dirs)
+        self.target = ComparedDump(target, data_dirs)
+        self.golden = ComparedDump(golden, data_dirs)
         self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = _api_rules(settings)
@@ -306,7 +305,7 @@ class DumpComparison:
         return fixed
 
 
-def _record_of(value_name: str, side: Side) -> str | None:
+def _record_of(value_name: str, side: ComparedDump) -> str | None:
     """The record that a full value name belongs to, or None when the dump has none."""
     name = value_name
     while name:
@@ -321,7 +320,7 @@ def _lone(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
     return ValueComparison(target, golden, "unmatched", (f"The {missing} has no such value.",))
 
 
-def _unwritten(operation: Operation, side: Side) -> UnwrittenMemory:
+def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory:
     """Which values of a forward mean nothing; the inputs of a backward are gradients, which count."""
     is_forward = operation.phase == "forward"
     return unwritten_memory(operation.name, side.framework, "mixed") if is_forward else UnwrittenMemory()

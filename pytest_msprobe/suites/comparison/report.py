@@ -25,12 +25,12 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import shortened, shown, shown_lines
+from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES, Growth, growth_of
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.sides import Side, table_stem
+from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.verdicts import VerdictRow
@@ -65,7 +65,7 @@ def why_unmatched(comparison: DumpComparison) -> str:
     return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
 
 
-def _kinds(side: Side) -> set[str]:
+def _kinds(side: ComparedDump) -> set[str]:
     return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
 
 
@@ -73,8 +73,8 @@ def _listed(kinds: set[str]) -> str:
     return " and ".join(sorted(kinds)) or "nothing"
 
 
-def _names(side: Side) -> str:
-    names = list(dict.fromkeys(shortened(operation.name) for operation in side.operations))
+def _names(side: ComparedDump) -> str:
+    names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
     more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
     return ", ".join(names[:_MOST_KINDS]) + more
 
@@ -257,9 +257,9 @@ class Divergence:
             f"{counts['golden']} only in the golden dump"
         )
         if self._golden_only:
-            shown = ", ".join(self._golden_only[:_MOST_NAMED])
+            printable = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
-            yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
+            yield f"only in the golden dump: {printable}{f' and {more} more' if more > 0 else ''}"
         states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
         found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
         yield f"values: {found or 'none'}"
@@ -410,7 +410,7 @@ def advice(divergence: Divergence, line: int) -> str:
         text += _BATCH_NORM
     if not first.is_input and any(api in name for api in _UNORDERED):
         text += _DETERMINISM
-    return f"Line: {line}\nSuspect Nodes: {shown(first.first)}\nExpert Advice: {text}\n"
+    return f"Line: {line}\nSuspect Nodes: {printable(first.first)}\nExpert Advice: {text}\n"
 
 
 class ComparisonOutput:
@@ -476,7 +476,7 @@ class ComparisonOutput:
         path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(shown_lines(advice(self.divergence, line)))
+            file.write(printable_lines(advice(self.divergence, line)))
         return path
 
 

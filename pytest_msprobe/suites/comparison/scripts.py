@@ -10,7 +10,7 @@ from typing import Any
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonOutput, Divergence, RecordSummary
@@ -178,7 +178,7 @@ def _compare_pair(
 
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
-        sys.stdout.write(f"{shown(line)}\n")
+        sys.stdout.write(f"{printable(line)}\n")
 
 
 def _settings(settings: ComparisonSettings | None, fuzzy: bool) -> ComparisonSettings:

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.records import Operation
 _COMPARABLE = ("tensor", "statistics")
 
 
-class Side(Dump):
+class ComparedDump(Dump):
     """A dump whose records, those of Cells included, can be read as lists of values.
 
     Attributes:

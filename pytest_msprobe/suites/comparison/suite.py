@@ -15,7 +15,7 @@ from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
 from pytest_msprobe.suites.comparison.mapping import MappingError
-from pytest_msprobe.suites.comparison.operations import DumpComparison, HeldBy, OperationComparison
+from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
 from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps
@@ -34,7 +34,7 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
 from pytest_msprobe.support import is_installed
-from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
+from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
@@ -54,8 +54,8 @@ class ComparisonSuite(Suite):
 
     name = "comparison"
     title = "Comparison of dumps"
-    noun = "operations"
-    kinds = "operations"
+    item_noun = "operations"
+    group_noun = "operations"
     options = OPTIONS
     figures = (
         Figure("distance", "Distance", ".3g"),
@@ -199,7 +199,7 @@ class ComparisonSuite(Suite):
             properties=(("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else (),
         )
 
-    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
         comparison = self.comparison(record.file)
         operation = _operation(record)
@@ -217,7 +217,7 @@ class ComparisonSuite(Suite):
         """The name that hooks get."""
         return api_of(_operation(record))
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Place of the record in both dumps; what only the golden one has stands at its place there."""
         comparison, operation = self.comparison(record.file), _operation(record)
         forward = f"{operation.call}.forward"

@@ -26,7 +26,7 @@ from typing import IO, Any
 import msgspec
 
 from msprobe_collector.dump_format.leaves import Leaf
-from msprobe_collector.dump_format.values import shortened
+from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.reports.csv_pair import csv_rows, neutral
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -196,7 +196,7 @@ def _cell(value: Any) -> Cell:
 def _bounded(value: Cell) -> Cell:
     """`value`, or as text a whole number that neither the rows on their way nor a spreadsheet can hold as a number."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return shortened(value)
+        return abbreviated(value)
     return value
 
 

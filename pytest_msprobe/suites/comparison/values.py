@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
-from msprobe_collector.dump_format.values import STATISTICS, shown
+from msprobe_collector.dump_format.values import STATISTICS, printable
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.noise import Tolerance
@@ -391,7 +391,7 @@ def _by_data(
         status = "warning" if found.soft else "pass"
         return ValueComparison(target, golden, status, found.soft, distance, table)  # type: ignore[arg-type]
     judgement = Judgement("error", reasons)
-    words = explain(metrics, judgement, label=shown(target.name), dtype=target.dtype, shape=target.shape)
+    words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
     return ValueComparison(
         target, golden, "error", (summarise(metrics, judgement), *found.soft), distance, table, words
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Frame
 from msprobe_collector.dump_format.leaves import canonical_dtype
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -23,7 +23,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
 )
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
@@ -47,13 +47,13 @@ def output_rows(found: OperationComparison, limits: DistanceLimits) -> tuple[Out
     return tuple(_output(value, limits) for value in found.values if _is_shown(value))
 
 
-def explanation(found: OperationComparison, golden: Side, frame: Frame | None) -> str:
+def explanation(found: OperationComparison, golden: ComparedDump, frame: Frame | None) -> str:
     """What is wrong with an operation, over several lines: values, partner, line of the script."""
     wrong = [value for value in found.values if value.status in ("error", "unreadable")]
-    lines = [shown(found.fault)] if found.fault else []
-    lines += [value.explanation or shown(f"{value.name} {value.status}: {value.message}") for value in wrong]
+    lines = [printable(found.fault)] if found.fault else []
+    lines += [value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong]
     partner = found.partner.record if found.partner is not None else "nothing"
-    lines.append(shown(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
+    lines.append(printable(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
@@ -62,7 +62,7 @@ def explanation(found: OperationComparison, golden: Side, frame: Frame | None) -
 
 
 def pictured(
-    verdict: Verdict, found: OperationComparison, sides: tuple[Side, Side], pictures: ErrorPictures
+    verdict: Verdict, found: OperationComparison, sides: tuple[ComparedDump, ComparedDump], pictures: ErrorPictures
 ) -> Verdict:
     """The verdict with a picture of where each failing output is off, as far as both `sides` hold its tensor."""
     if verdict.status != "error" or verdict.excuse:
@@ -72,7 +72,7 @@ def pictured(
     return replace(verdict, outputs=pictures.added(verdict.outputs, pairs))
 
 
-def _arrays(value: ValueComparison, sides: tuple[Side, Side]) -> tuple[Any, Any]:
+def _arrays(value: ValueComparison, sides: tuple[ComparedDump, ComparedDump]) -> tuple[Any, Any]:
     from pytest_msprobe.suites.comparison.accounting.terms import load
 
     return load(value.target, sides[0].tensors), load(value.golden, sides[1].tensors)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from msprobe_collector.dump_format import Place, TensorFolder, TensorValue, find_dtype
+from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue, find_dtype
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
 from pytest_msprobe.verdicts import Status, VerdictRow
@@ -56,7 +56,7 @@ def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) ->
 
 
 def _signs(row: GradientRow, summary: StepSummary) -> Any:
-    folder, name, place = signs_folder(summary.path), f"{row.name}.npy", Place(str(summary.path), row.name, "signs")
+    folder, name, place = signs_folder(summary.path), f"{row.name}.npy", FieldPath(str(summary.path), row.name, "signs")
     if not (folder / name).exists():
         raise place.fault(f"{name} is not in {folder}; copy that folder as well")
     value = TensorValue(find_dtype("Bool"), row.shape, None, None, None, None, data_name=name)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msprobe_collector.dump_format import ApiName
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport, escape
 from pytest_msprobe.suites.gradients.findings import GradientResult, GradientSummary, Kind
 from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
 from pytest_msprobe.suites.gradients.run import RunError, RunPair
-from pytest_msprobe.verdicts import Figure, OutputRow, Place, Status, Verdict
+from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.gradients.check import GradientCheck
@@ -44,7 +44,7 @@ def explanation(found: Sequence[GradientResult], tested: str, benchmark: str) ->
             lines.append(f"{verdict.parameter} {list(verdict.shape)}: {verdict.message}")
             lines += [f"  {line}" for line in verdict.details]
     against = f"; benchmark: {benchmark}" if benchmark else ""
-    return "\n".join(map(shown, [*lines, "", f"tested: {tested}{against}"]))
+    return "\n".join(map(printable, [*lines, "", f"tested: {tested}{against}"]))
 
 
 def _status(found: Sequence[GradientResult]) -> Status:
@@ -100,12 +100,12 @@ class GradientSuite(Suite):
 
     name = "gradients"
     title = "Gradients"
-    noun = "gradients"
-    kinds = "parameters"
-    calls_tell_files = True
+    item_noun = "gradients"
+    group_noun = "parameters"
+    call_names_are_unique = True
     options = OPTIONS
     figures = (Figure("similarity", "Similarity", ".6f", is_low_bad=True), Figure("norm", "Norm", ".4g"))
-    measure = ("similarity",)
+    severity_figures = ("similarity",)
 
     @classmethod
     def summary(cls) -> GradientSummary:
@@ -168,7 +168,7 @@ class GradientSuite(Suite):
         benchmark = str(golden.steps.get(payload.rank, {}).get(payload.step, "")) if golden is not None else ""
         return verdict_of(found, bench=against, text=explanation(found, str(record.file), benchmark))
 
-    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """Gradients that were not judged, for the findings."""
         payload: StepGradients = record.payload
         kind: Kind = "unjudged" if status == "skip" else "unreadable"
@@ -190,14 +190,14 @@ class GradientSuite(Suite):
         what = WHOLE_STEP if self.settings.items == STEP else payload.parameters[0]
         return ApiName("Gradient", what, payload.step)
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
         payload: StepGradients = record.payload
         name = payload.parameters[0] if len(payload.parameters) == 1 else ""
         words = name.split(".")[:-1]
-        return Place(
+        return StepPosition(
             order=self._check.parameters(payload.rank, payload.step).index(name) if name else -1,
-            cells=tuple(shown(".".join(words[: depth + 1])) for depth in range(len(words))),
+            cells=tuple(printable(".".join(words[: depth + 1])) for depth in range(len(words))),
             rank=payload.rank,
             step=payload.step,
         )

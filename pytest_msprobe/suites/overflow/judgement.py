@@ -18,7 +18,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.overflow.first_anomaly import Anomaly, step_folder
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
@@ -356,9 +356,9 @@ def _called_from(session: OverflowSession, path: Path, operation: Operation) -> 
 
 def _explanation(found: SurveyedRecord, finding: OverflowRecord, bench: str) -> str:
     what = f"{finding.level}, {finding.verdict}" if finding.level != "unknown" else finding.verdict
-    lines = [shown(f"{finding.record}: {what}: {finding.message}")]
+    lines = [printable(f"{finding.record}: {what}: {finding.message}")]
     if found.observation is not None:
-        lines.append("\n".join(shown(f"  {value}") for value in found.observation.bad))
+        lines.append("\n".join(printable(f"  {value}") for value in found.observation.bad))
     if bench:
         lines.append(
             f"in the dtype of the dump: {finding.cpu_same or '-'}; in float64: {finding.cpu_high or '-'} ({bench})"
@@ -374,6 +374,6 @@ def judge_step(session: OverflowSession, path: Path) -> Verdict:
     finding = StepAnomalies.of(session, folder)
     attachment = {"step": finding.to_wire()}
     if finding.anomalies:
-        text = "\n".join(map(shown, [finding.headline, *finding.details()]))
+        text = "\n".join(map(printable, [finding.headline, *finding.details()]))
         return Verdict("error", finding.headline, explanation=text, device=RECORDED, attachment=attachment)
     return Verdict("skip" if finding.unjudged else "pass", finding.headline, device=RECORDED, attachment=attachment)

@@ -16,7 +16,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import Direction, DumpError, Value, dtype_of_array, parse_api_name, tensors_in
 from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.cases.call_run import Executions, Raised
+from pytest_msprobe.cases.call_run import CapturedError, Executions
 from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import Array, DeviceSpecification, Engine, Execution, Unsupported
@@ -195,7 +195,7 @@ def _first(
         outcome = Unsupported(reason) if reason else executions.ask(engine, case.call, case.wanted, results)
         if isinstance(outcome, Unsupported):
             refusals.append(f"{engine.name}: {outcome}")
-        elif isinstance(outcome, Raised):
+        elif isinstance(outcome, CapturedError):
             refusals.append(f"{engine.name}: {outcome.text}")
         else:
             return outcome, engine.label, refusals

@@ -26,7 +26,7 @@ from pytest_msprobe.suites.overflow.options import OPTIONS
 from pytest_msprobe.suites.overflow.report import OverflowReport, OverflowSummary
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.values import RuleError
-from pytest_msprobe.verdicts import Figure, Place, Status, Verdict
+from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict
 
 FIRST_ANOMALY = "first_anomaly"
 STEP = "step"
@@ -37,10 +37,10 @@ class OverflowSuite(Suite):
 
     name = "overflow"
     title = "Overflow: where NaN and Inf begin"
-    noun = "records"
+    item_noun = "records"
     options = OPTIONS
     figures = (Figure("nan", "NaN", ".0f"), Figure("inf", "Inf", ".0f"))
-    measure = ("nan", "inf")
+    severity_figures = ("nan", "inf")
 
     @classmethod
     def summary(cls) -> OverflowSummary:
@@ -70,7 +70,7 @@ class OverflowSuite(Suite):
             return judge_step(self._session, record.file)
         return judge_record(self._session, record.file, operation)
 
-    def unrun(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """A line of the CSV file all the same."""
         operation = _operation(record)
         if operation is None:
@@ -89,7 +89,7 @@ class OverflowSuite(Suite):
         operation = _operation(record)
         return None if operation is None else api_of(operation)
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Place in the order and the Cells of the dump; the step stands behind all."""
         operation, dump = _operation(record), self._session.dump(record.file)
         if operation is None:

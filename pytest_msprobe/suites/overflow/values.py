@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import Dump, DumpError, Place, PlainValue, TensorValue, Value
+from msprobe_collector.dump_format import Dump, DumpError, FieldPath, PlainValue, TensorValue, Value
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT, shortened
+from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT, abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
 
@@ -151,7 +151,7 @@ class ObservedValue:
     """
 
     path: str
-    place: Place
+    place: FieldPath
     dtype: str
     shape: tuple[int, ...]
     is_input: bool
@@ -237,7 +237,7 @@ class OverflowDump(Dump):
             leaf.path, leaf.place, leaf.dtype, leaf.shape, is_input, is_plain, finiteness, tensor, fault
         )
 
-    def _finiteness(self, tensor: TensorValue, place: Place) -> Finiteness:
+    def _finiteness(self, tensor: TensorValue, place: FieldPath) -> Finiteness:
         if not can_overflow(tensor):
             return FINITE
         assert tensor.dtype is not None  # can_overflow has seen to it
@@ -301,14 +301,14 @@ def _read(path: Path) -> dict[tuple[str, str], UnwrittenMemory]:
 
 def _check(entry: Any, place: str) -> None:
     if not isinstance(entry, dict):
-        raise RuleError(f"{place}: expected the keys {', '.join(_KEYS)}, found {shortened(entry)}")
+        raise RuleError(f"{place}: expected the keys {', '.join(_KEYS)}, found {abbreviated(entry)}")
     for key, value in entry.items():
         if key not in _KEYS:
-            raise RuleError(f"{place}: unknown key {shortened(key)}; known are {', '.join(_KEYS)}")
+            raise RuleError(f"{place}: unknown key {abbreviated(key)}; known are {', '.join(_KEYS)}")
         wanted = (str,) if key in ("apis", "frameworks") else (str, int)
         if not isinstance(value, list) or not all(isinstance(item, wanted) for item in value):
             words = "names" if wanted == (str,) else "positions and names of keywords"
-            raise RuleError(f"{place}: key {shortened(key)}: expected a list of {words}, found {shortened(value)}")
+            raise RuleError(f"{place}: key {abbreviated(key)}: expected a list of {words}, found {abbreviated(value)}")
     if not entry.get("apis") or not (entry.get("inputs") or entry.get("outputs")):
         raise RuleError(f"{place}: needs apis, and inputs or outputs")
 

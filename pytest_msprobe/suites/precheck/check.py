@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype_of_array
-from msprobe_collector.dump_format.values import shown
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import index_output
-from pytest_msprobe.cases.call_run import Executions, Raised, benchmark_result
+from pytest_msprobe.cases.call_run import CapturedError, Executions, benchmark_result
 from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
@@ -497,7 +497,7 @@ class CallCheck:
             found = self._ask(engine, case, _OUTPUTS)
         except NotJudged:
             return None
-        if isinstance(found, (Unsupported, Raised)):
+        if isinstance(found, (Unsupported, CapturedError)):
             return None
         return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
 
@@ -525,18 +525,18 @@ class CallCheck:
         outcome = self._ask(device, case, result)
         if isinstance(outcome, Unsupported):
             raise NotJudged("skip", f"device: {outcome}")
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, CapturedError):
             refuse_lack_of_memory(case, outcome.text)
             self._skip_refused_inputs(case, outcome, result)
             raise NotJudged("error", f"device ({device.label}): {outcome.text}")
         return device, outcome
 
-    def _skip_refused_inputs(self, case: Case, raised: Raised, result: Callable[[Execution], _Result]) -> None:
+    def _skip_refused_inputs(self, case: Case, raised: CapturedError, result: Callable[[Execution], _Result]) -> None:
         """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
         drawn = drawn_arguments(case.forward)
         origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
         benches = (*self._own_benchmarks(case), *self._engines.benchmarks) if origin else ()
-        if any(isinstance(self._ask(bench, case, result), Raised) for bench in benches):
+        if any(isinstance(self._ask(bench, case, result), CapturedError) for bench in benches):
             raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
 
     def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
@@ -551,7 +551,7 @@ class CallCheck:
 
     def _ask(
         self, engine: Engine, case: Case, result: Callable[[Execution], _Result]
-    ) -> _Result | Unsupported | Raised:
+    ) -> _Result | Unsupported | CapturedError:
         return self._executions.ask(engine, case.call, case.wanted, result)
 
 
@@ -561,4 +561,6 @@ def _values(outputs: Sequence[Output]) -> list[OutputValue]:
 
 def _with_lines(verdict: Verdict, lines: Sequence[str]) -> Verdict:
     """`verdict` with `lines` below its explanation."""
-    return replace(verdict, explanation="\n\n".join([verdict.explanation or shown(verdict.message), "\n".join(lines)]))
+    return replace(
+        verdict, explanation="\n\n".join([verdict.explanation or printable(verdict.message), "\n".join(lines)])
+    )

@@ -60,7 +60,7 @@ from pytest_msprobe.suites.precheck.options import (
     matches,
 )
 from pytest_msprobe.support import is_installed, version_of
-from pytest_msprobe.verdicts import Figure, Place, Verdict, VerdictRow
+from pytest_msprobe.verdicts import Figure, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.evidence import FailureKeeper
@@ -310,7 +310,7 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    noun = "API calls by direction"
+    item_noun = "API calls by direction"
     options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
@@ -368,7 +368,7 @@ class PrecheckSuite(Suite):
         """The name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(recorded_call(record.group))
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Place in the order and the Cells of the dump; an edge case stands where the call is that it is made from."""
         call = recorded_call(record.group)
         name = call if record.part == RECORD else f"{call}.{record.part}"

@@ -9,7 +9,7 @@ from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.apis.topics import documented_difference, random_api
-from pytest_msprobe.cases.call_run import Raised, attempt
+from pytest_msprobe.cases.call_run import CapturedError, attempt
 from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
 from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, map_leaves
@@ -112,14 +112,14 @@ class RepeatCheck:
             forward = backward = _outputs(execution)
             forwards.add(run, forward)
             if incoming is not None:
-                if not isinstance(execution, (Raised, Unsupported)):
+                if not isinstance(execution, (CapturedError, Unsupported)):
                     backward = attempt(partial(execution.gradients, incoming))
                 backwards.add(run, backward)
             if not is_intact():
                 forwards.overwritten.append(run)
                 backwards.overwritten.append(run)
             if run == 1:
-                if isinstance(execution, (Raised, Unsupported)):
+                if isinstance(execution, (CapturedError, Unsupported)):
                     break
                 forwards.labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
                 backwards.labels = [case.gradient_label(path) for path in case.wanted]
@@ -131,7 +131,7 @@ class RepeatCheck:
         """Fill the memory that a run will get; whether its neighbours are untouched afterwards."""
         value = _FILLINGS[run % 2]
         filled = attempt(lambda: self._engine.fill_memory(sizes, value))
-        if isinstance(filled, (Raised, Unsupported)):
+        if isinstance(filled, (CapturedError, Unsupported)):
             self._unfilled = failure_text(filled)
             return _untouched
         return filled
@@ -141,8 +141,8 @@ def _untouched() -> bool:
     return True
 
 
-def _outputs(execution: Execution | Raised | Unsupported) -> Outcome:
-    if isinstance(execution, (Raised, Unsupported)):
+def _outputs(execution: Execution | CapturedError | Unsupported) -> Outcome:
+    if isinstance(execution, (CapturedError, Unsupported)):
         return execution
     return tuple([output.value for output in execution.outputs])
 

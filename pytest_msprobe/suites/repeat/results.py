@@ -19,7 +19,7 @@ from xxhash import xxh3_64, xxh3_128_digest, xxh32_intdigest
 
 from msprobe_collector.dump_format import dtype_of_array
 from pytest_msprobe.apis.topics import Kind
-from pytest_msprobe.cases.call_run import Raised
+from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
 from pytest_msprobe.numerics.patterns import describe_region, name_pattern
@@ -133,7 +133,7 @@ def _size(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> float:
 
 
 #: The outputs of a run; or why there are none.
-Outcome = tuple[OutputValue, ...] | Raised | Unsupported
+Outcome = tuple[OutputValue, ...] | CapturedError | Unsupported
 
 #: Different results that are kept, so that they can be described; more are only counted.
 _KEPT = 4
@@ -209,7 +209,7 @@ def failure_text(outcome: Outcome) -> str:
     """What a run raised; "" for one that has a result."""
     if isinstance(outcome, tuple):
         return ""
-    return outcome.text if isinstance(outcome, Raised) else str(outcome)
+    return outcome.text if isinstance(outcome, CapturedError) else str(outcome)
 
 
 def content_digest(labels: Sequence[str], outputs: Sequence[OutputValue]) -> tuple[str, list[dict[str, Any]]]:

@@ -32,7 +32,7 @@ from pytest_msprobe.suites.grouping import (
 )
 from pytest_msprobe.suites.repeat.options import OPTIONS
 from pytest_msprobe.suites.repeat.report import RepeatReport
-from pytest_msprobe.verdicts import Figure, Place, Verdict
+from pytest_msprobe.verdicts import Figure, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.repeat.check import RepeatCheck
@@ -43,9 +43,9 @@ class RepeatSuite(Suite):
 
     name = "repeat"
     title = "Repeated API calls"
-    noun = "API calls by direction and device"
+    item_noun = "API calls by direction and device"
     options = OPTIONS
-    measure = ("elements",)
+    severity_figures = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),
         Figure("elements", "Elements", ".0f"),
@@ -99,7 +99,7 @@ class RepeatSuite(Suite):
         """The name that hooks get; a record without a valid name has none."""
         return None if record.part == RECORD else parse_api_name(record.call)
 
-    def place(self, record: Record) -> Place:
+    def place(self, record: Record) -> StepPosition:
         """Place in the order and the Cells of the dump, on any device."""
         direction = direction_and_device(record.part)[0]
         name = record.call if record.part == RECORD else f"{record.call}.{direction}"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format import Place, TensorValue, find_dtype
+from msprobe_collector.dump_format import FieldPath, TensorValue, find_dtype
 from pytest_msprobe.cases.random_data import generator_for, random_array
 
-PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[0]")
+PLACE = FieldPath("dump.json", "Mint.add.0.forward", "input_args[0]")
 Values = np.ndarray[Any, Any]
 
 

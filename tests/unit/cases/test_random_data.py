@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe_collector.dump_format import DumpError, Place, TensorValue, array_dtype, find_dtype
+from msprobe_collector.dump_format import DumpError, FieldPath, TensorValue, array_dtype, find_dtype
 from pytest_msprobe.cases.random_data import generator_for, has_known_range, random_array
 
-PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[0]")
+PLACE = FieldPath("dump.json", "Mint.add.0.forward", "input_args[0]")
 FLOATS = ["Float16", "BFloat16", "Float32", "Float64"]
 SIZES = [2, 3, 999, 1000, 5000]  # places are drawn in another way from 1000 elements on
 
@@ -25,7 +25,7 @@ def tensor(dtype: str | None, shape: Any, low: Any = None, high: Any = None, nor
     return TensorValue(found, shape if isinstance(shape, tuple) else (shape,), high, low, None, norm, None)
 
 
-def draw(value: TensorValue, seed: int = 0, place: Place = PLACE) -> np.ndarray:
+def draw(value: TensorValue, seed: int = 0, place: FieldPath = PLACE) -> np.ndarray:
     return random_array(value, generator_for(seed, place), place)
 
 
@@ -37,9 +37,9 @@ def test_the_same_seed_record_and_field_give_the_same_data_whatever_came_before(
     value = tensor("Float32", 100, -1.0, 1.0)
     first = draw(value)
     np.random.seed(1)  # the global state must not matter
-    draw(tensor("Int64", 7, 0, 9), place=Place("dump.json", "Mint.other.0.forward", "input_args[0]"))
+    draw(tensor("Int64", 7, 0, 9), place=FieldPath("dump.json", "Mint.other.0.forward", "input_args[0]"))
     assert np.array_equal(draw(value), first)
-    assert np.array_equal(draw(value, place=Place("copied/dump.json", PLACE.record, PLACE.field)), first)
+    assert np.array_equal(draw(value, place=FieldPath("copied/dump.json", PLACE.record, PLACE.field)), first)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_same_seed_record_and_field_give_the_same_data_whatever_came_before(
 )
 def test_another_seed_record_or_field_gives_uncorrelated_data(seed: int, record: str, field: str) -> None:
     value = tensor("Float32", 4000, -1.0, 1.0)
-    one, other = draw(value), draw(value, seed, Place("dump.json", record, field))
+    one, other = draw(value), draw(value, seed, FieldPath("dump.json", record, field))
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.1  # six standard deviations of chance
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format import Dump, DumpError, Place, TensorValue, find_dtype
+from msprobe_collector.dump_format import Dump, DumpError, FieldPath, TensorValue, find_dtype
 
-PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[0]")
+PLACE = FieldPath("dump.json", "Mint.add.0.forward", "input_args[0]")
 
 
 @pytest.fixture

@@ -251,6 +251,6 @@ def test_every_record_of_a_real_dump_is_read_and_its_tensors_loaded(folder: str)
 
 
 def _place(dump: Dump, name: str) -> Any:
-    from msprobe_collector.dump_format import Place
+    from msprobe_collector.dump_format import FieldPath
 
-    return Place(os.fspath(dump.path), name, "output")
+    return FieldPath(os.fspath(dump.path), name, "output")

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from msprobe_collector.dump_format import DumpError, Place, TensorFolder, TensorValue, find_dtype
+from msprobe_collector.dump_format import DumpError, FieldPath, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.tensors import MAP_FROM_BYTES
 
-PLACE = Place("dump.json", "Mint.add.0.forward", "input_args[1]")
+PLACE = FieldPath("dump.json", "Mint.add.0.forward", "input_args[1]")
 SENTENCE = "dump.json: Mint.add.0.forward: input_args[1].data_name: "
 FLOATS = np.array([[1.5, -0.0, np.inf], [np.nan, 3e38, -2.0]], dtype=np.float32)
 

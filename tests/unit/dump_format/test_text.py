@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from msprobe_collector.dump_format import DumpError
-from msprobe_collector.dump_format.values import shortened, shown, shown_lines
+from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,18 @@ from msprobe_collector.dump_format.values import shortened, shown, shown_lines
     ],
 )
 def test_what_is_not_printable_is_escaped(text: str, safe: str) -> None:
-    assert shown(text) == safe
-    assert shown(text).isprintable()
+    assert printable(text) == safe
+    assert printable(text).isprintable()
 
 
 def test_our_own_lines_stay_lines() -> None:
-    assert shown_lines("a\n\x1bb\r\n  c") == "a\n\\x1bb\\r\n  c"
+    assert printable_lines("a\n\x1bb\r\n  c") == "a\n\\x1bb\\r\n  c"
 
 
 def test_a_long_or_endless_value_is_shortened() -> None:
-    assert shortened("x" * 100) == "'" + "x" * 76 + "..."
-    assert shortened((1, "\x1b")) == "(1, '\\x1b')"
-    assert shortened(10**5000) == "a int too large to show"
+    assert abbreviated("x" * 100) == "'" + "x" * 76 + "..."
+    assert abbreviated((1, "\x1b")) == "(1, '\\x1b')"
+    assert abbreviated(10**5000) == "a int too large to show"
 
 
 def test_an_error_of_a_dump_is_one_line() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msprobe_collector.dump_format import (
     DtypeValue,
     DumpError,
+    FieldPath,
     OpaqueValue,
-    Place,
     PlainValue,
     SizeValue,
     TensorValue,
@@ -23,7 +23,7 @@ from msprobe_collector.dump_format import (
 )
 from msprobe_collector.dump_format.records import decode_value, refuse_malformed
 
-PLACE = Place("step0/dump.json", "Mint.add.0.forward", "input_args[0]")
+PLACE = FieldPath("step0/dump.json", "Mint.add.0.forward", "input_args[0]")
 FLOAT32 = find_dtype("Float32")
 TENSOR = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [2, 3], "Max": 2.0, "Min": -1.0, "Mean": 0.5}
 TENSOR_WITH_NORM = TENSOR | {"Norm": 3.0}

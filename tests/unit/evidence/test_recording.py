@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format import Place, PlainValue, TensorFolder, TensorValue, find_dtype
+from msprobe_collector.dump_format import FieldPath, PlainValue, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.records import decode_value
 from pytest_msprobe.evidence.error_data import Recording
 from pytest_msprobe.evidence.evidence import NumpyValue
 
-PLACE = Place("dump.json", "Mint.x.0.forward", "input_args")
+PLACE = FieldPath("dump.json", "Mint.x.0.forward", "input_args")
 ARRAYS = {
     "float32": np.array([[1.5, -2], [0, 3]], np.float32),
     "bfloat16": np.array([1, -2.5], ml_dtypes.bfloat16),

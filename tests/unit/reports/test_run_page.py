@@ -13,7 +13,7 @@ from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
 from pytest_msprobe.reports.page.page import write_page
 from pytest_msprobe.reports.page.vendor import FOLDER, LIBRARIES
 from pytest_msprobe.suites.precheck.suite import PrecheckSuite
-from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, OutputRow, Place, Status, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, OutputRow, Status, StepPosition, VerdictRow
 
 SUITES = {"precheck": PrecheckSuite}.get
 
@@ -32,7 +32,7 @@ def row(call: str, order: int, status: Status = "pass", part: str = "forward", *
         message="why" if status == "skip" else "",
         outputs=() if status == "skip" else (output,),
         suite="precheck",
-        place=Place(order=order, cells=("net.Net", "net.fc.Dense"), rank=0, step=1, source="t.py:3, in f: x"),
+        place=StepPosition(order=order, cells=("net.Net", "net.fc.Dense"), rank=0, step=1, source="t.py:3, in f: x"),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ def test_rows_stand_in_the_order_of_execution_with_their_cells(tmp_path: Path) -
 def test_the_last_row_on_a_record_counts_and_ranks_stay_apart(tmp_path: Path) -> None:
     first = written(tmp_path / "a.jsonl", row("Mint.add.0", 0, "error"), row("Mint.add.1", 1))
     dump = "/run/step1/rank1/dump.json"
-    other = row("Mint.add.0", 0, dump=dump, node_id=f"{dump}::Mint.add.0::forward", place=Place(0, (), 1, 1))
+    other = row("Mint.add.0", 0, dump=dump, node_id=f"{dump}::Mint.add.0::forward", place=StepPosition(0, (), 1, 1))
     second = written(tmp_path / "b.jsonl", row("Mint.add.0", 0), other)
     assert len([*read_latest_rows([first, second])]) == 3
     write_page(tmp_path / "page.html", [first, second], SUITES)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fakes.suite import row
 
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.verdicts import EXPLAINED, OutputRow, Place, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
 
 
 def failed(call: str, order: int, *, explained: bool = False, step: int = 0) -> VerdictRow:
@@ -15,7 +15,7 @@ def failed(call: str, order: int, *, explained: bool = False, step: int = 0) -> 
     output = OutputRow(
         "output.0", "Float32", "Float32", "(2,)", status="error", rounding=EXPLAINED if explained else "not explained"
     )
-    place = Place(order=order, step=step, source=f"train.py:{order}")
+    place = StepPosition(order=order, step=step, source=f"train.py:{order}")
     return replace(row(), call=call, status="error", outcome="failed", outputs=(output,), place=place)
 
 

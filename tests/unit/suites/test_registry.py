@@ -18,7 +18,7 @@ def test_a_suite_is_called_as_it_is_listed_and_has_the_listed_options(name: str)
     assert issubclass(found, Suite)
     assert (found.name, found.options) == (name, SUITES[name])
     assert found.title
-    assert found.noun
+    assert found.item_noun
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -44,7 +44,7 @@ from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_key
 from pytest_msprobe.suites.comparison.figures import measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
@@ -165,7 +165,13 @@ class Accountant:
     """Accounts for the operations of one pair of dumps; holds the tensors of one API call at a time."""
 
     def __init__(
-        self, target: Side, golden: Side, engines: Engines, limits: DistanceLimits, *, max_memory_bytes: int
+        self,
+        target: ComparedDump,
+        golden: ComparedDump,
+        engines: Engines,
+        limits: DistanceLimits,
+        *,
+        max_memory_bytes: int,
     ) -> None:
         """An accountant that lets `engines` compute; calls that may need more memory are not accounted for."""
         self._limits = limits
@@ -367,7 +373,7 @@ class Accountant:
         )
 
 
-def _call_class(side: Side, name: str) -> type[RecordedCall]:
+def _call_class(side: ComparedDump, name: str) -> type[RecordedCall]:
     return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
 
 

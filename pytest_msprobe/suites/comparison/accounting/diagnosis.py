@@ -23,7 +23,7 @@ from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, 
 from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
 from pytest_msprobe.suites.comparison.cells import CellDifference, Origin
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 _EQUAL = {
     "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
@@ -119,8 +119,8 @@ class Diagnosis:
         origins: where differences begin.
     """
 
-    target: Side
-    golden: Side
+    target: ComparedDump
+    golden: ComparedDump
     steps: tuple[Step, ...]
     faults: tuple[Fault, ...]
     unlinked: int
@@ -129,7 +129,7 @@ class Diagnosis:
     origins: tuple[Origin, ...] = ()
 
     @classmethod
-    def of(cls, target: Side, golden: Side, steps: Sequence[Step]) -> Diagnosis:
+    def of(cls, target: ComparedDump, golden: ComparedDump, steps: Sequence[Step]) -> Diagnosis:
         """The diagnosis from the accounts of a run, in the order of verdicts."""
         missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
         holds_tensors = basis_of(steps) == "tensors"

@@ -29,7 +29,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
 from pytest_msprobe.suites.comparison.accounting.account import PARTS, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import Step
-from pytest_msprobe.suites.comparison.sides import Side
+from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 _BYTES = 8
 
@@ -195,14 +195,18 @@ def _dot(left: Array, right: Array) -> float:
 _ROUNDING = 0.02
 
 
-def is_wrong_sum(sides: tuple[Side, Side], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
+def is_wrong_sum(
+    sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
+) -> bool:
     """Whether `sources` add up to the incoming gradient on exactly one of the two sides."""
     return _adds_up(sides[0], step, key, sources, is_golden=False) != _adds_up(
         sides[1], step, key, sources, is_golden=True
     )
 
 
-def _adds_up(side: Side, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool) -> bool:
+def _adds_up(
+    side: ComparedDump, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool
+) -> bool:
     whole = _values(side, step, key, is_golden=is_golden)
     if whole is None:
         return False
@@ -215,7 +219,7 @@ def _adds_up(side: Side, step: Step, key: ValueKey, sources: list[tuple[Step, Va
     return bool(np.linalg.norm(left) <= _ROUNDING * np.linalg.norm(whole.astype(np.float64)))
 
 
-def _values(side: Side, step: Step, key: ValueKey, *, is_golden: bool) -> npt.NDArray[Any] | None:
+def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> npt.NDArray[Any] | None:
     record = step.account.partner if is_golden else step.record
     if record not in side:
         return None

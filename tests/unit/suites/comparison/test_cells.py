@@ -8,7 +8,7 @@ import pytest
 from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
 from pytest_msprobe.suites.comparison.cells import CellDifferences, CellFacts, Origin
 from pytest_msprobe.suites.comparison.report import RecordSummary
-from pytest_msprobe.verdicts import Place, VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 OUTER, INNER = ("b.Block",), ("b.Block", "b.a.Attn")
 CLEAN, INHERITS = CellFacts(False, False), CellFacts(True, True)
@@ -34,7 +34,7 @@ def row(
     level = (("level", facts.level),) if facts is not None and facts.level else ()
     return VerdictRow(
         "id", "dump.json", front, part, (part,), (part,), "error", "failed",
-        suite="comparison", place=Place(cells=cells), attachment=attachment, properties=level,
+        suite="comparison", place=StepPosition(cells=cells), attachment=attachment, properties=level,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
 from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary
-from pytest_msprobe.verdicts import Place, VerdictRow
+from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
 
@@ -22,7 +22,7 @@ def row(record: str, place: int, account: Account) -> VerdictRow:
         status="pass",
         outcome="passed",
         suite="comparison",
-        place=Place(order=place, source="train.py:7, in construct: y = exp(x)"),
+        place=StepPosition(order=place, source="train.py:7, in construct: y = exp(x)"),
         attachment={"summary": summary.to_wire(), "rows": [], "account": account.to_wire()},
     )
 
