@@ -44,14 +44,15 @@ def limit_below(value: float) -> str:
     return f"{max(1 - distance, Decimal(-1)).normalize():f}"
 
 
-def position(element: Element) -> str:
-    """` at [1, 2]`; nothing for the only element of a 0-d array or a lone Python value."""
-    return f" at {list(element.index)}" if element.index else ""
+def located(element: Element | None) -> str:
+    """` at [1, 2] (tested 1.0, benchmark 2.0)`, values so exact that they can be typed in again; "" for None.
 
-
-def values(element: Element) -> str:
-    """Both values, so exact that they can be typed in again."""
-    return f"tested {_value(element.tested)}, benchmark {_value(element.reference)}"
+    No place is said for the only element of a 0-d array or a lone Python value.
+    """
+    if element is None:
+        return ""
+    place = f" at {list(element.index)}" if element.index else ""
+    return f"{place} (tested {_value(element.tested)}, benchmark {_value(element.reference)})"
 
 
 def share(count: int, size: int) -> str:
@@ -172,11 +173,11 @@ def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
         reasons.append(metrics.structural)
     if metrics.nonfinite_mismatches:
         count = _count(metrics.nonfinite_mismatches, metrics.size, "has", "have")
-        reasons.append(f"{count} a NaN or Inf that the other side lacks, first{_place(metrics.first_nonfinite)}.")
+        reasons.append(f"{count} a NaN or Inf that the other side lacks, first{located(metrics.first_nonfinite)}.")
     if metrics.unequal_count:
         count = _count(metrics.unequal_count, metrics.size, "differs", "differ")
         note = f" ({metrics.unequal_note})" if metrics.unequal_note else ""
-        reasons.append(f"{count}, first{_place(metrics.first_unequal)}{note}.")
+        reasons.append(f"{count}, first{located(metrics.first_unequal)}{note}.")
     return tuple(reasons)
 
 
@@ -201,10 +202,6 @@ def _failure(check: Check) -> str:
 
 def _count(count: int, size: int, singular: str, plural: str) -> str:
     return f"{count_of(count, size)} {singular if count == 1 else plural}"
-
-
-def _place(element: Element | None) -> str:
-    return f"{position(element)} ({values(element)})" if element else ""
 
 
 _Path = tuple[int, ...]

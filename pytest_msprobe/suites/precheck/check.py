@@ -49,10 +49,10 @@ from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter, illust
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
-    Diagnosis,
     Judgement,
     Metrics,
     OutputPair,
+    RoundingDiagnosis,
     Standard,
     check_indices,
     compare_scalars,
@@ -116,7 +116,7 @@ class Comparison:
         judgement: Judgement,
         *,
         standard: Standard | None = None,
-        diagnosis: Diagnosis = NOTHING_MORE,
+        diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict.
 
@@ -292,7 +292,7 @@ class _Comparer:
         judgement = self.standard.judge(metrics)
         pattern = "" if judgement.is_pass else name_pattern(actual_indices, expected_indices)
         shape = tuple(expected_indices.shape)
-        self.found.add(label, names, shape, metrics, judgement, diagnosis=Diagnosis(pattern=pattern))
+        self.found.add(label, names, shape, metrics, judgement, diagnosis=RoundingDiagnosis(pattern=pattern))
         return True
 
     def _compare_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
