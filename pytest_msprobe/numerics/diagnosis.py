@@ -1,6 +1,6 @@
 """Verdicts in words, for a pytest failure and for the Message column; they hold for any standard.
 
-A failing output judged a second time: does rounding explain it, and what have its wrong elements in common?
+A failing output is judged a second time: does rounding explain it, and what have its wrong elements in common?
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, located, number, share
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, number, place_and_values, share
 from pytest_msprobe.numerics.measurement import Metrics, widened
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
@@ -69,12 +69,9 @@ def diagnose(
         return RoundingDiagnosis(_EXPLAINED)
     tolerance = _SECOND.tolerances(output)
     pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
-    return RoundingDiagnosis(_not_explained(second.ratio), pattern, _median(output, tolerance))
-
-
-def _not_explained(ratio: float | None) -> str:
-    times = "" if ratio is None or not math.isfinite(ratio) else f" ({number(ratio)} times its tolerance)"
-    return f"not explained by rounding{times}"
+    ratio = second.ratio
+    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and math.isfinite(ratio) else ""
+    return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance))
 
 
 def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:
@@ -116,7 +113,7 @@ def summarise(metrics: Metrics, judgement: Judgement, diagnosis: RoundingDiagnos
     if judgement.status == "skip":
         return " ".join(sentences)
     if not metrics.is_exact and metrics.worst and not metrics.nonfinite_mismatches:
-        sentences.append(f"Worst{located(metrics.worst)}.")
+        sentences.append(f"Worst{place_and_values(metrics.worst)}.")
     if not metrics.is_exact and metrics.off_count:
         sentences.append(f"{_off(metrics)}.")
     if diagnosis.rounding:
@@ -141,10 +138,10 @@ def _figures(metrics: Metrics, diagnosis: RoundingDiagnosis) -> Iterator[str]:
     if metrics.cosine is not None:
         yield f"cosine              {number(metrics.cosine)}"
     if metrics.max_abs is not None:
-        yield f"max absolute error  {number(metrics.max_abs)}{located(metrics.worst)}"
+        yield f"max absolute error  {number(metrics.max_abs)}{place_and_values(metrics.worst)}"
     is_near_zero = metrics.max_ulp is not None and metrics.max_ulp > _MISLEADING_ULP
     if metrics.max_rel is not None and not (is_near_zero and diagnosis.rounding):
-        yield f"max relative error  {number(metrics.max_rel)}{located(metrics.worst_relative)}"
+        yield f"max relative error  {number(metrics.max_rel)}{place_and_values(metrics.worst_relative)}"
     if metrics.max_ulp is not None and not (is_near_zero and diagnosis.rounding):
         yield f"max ULP error       {number(metrics.max_ulp)}"
     if metrics.off_count:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.dtypes import FloatFormat, Kind, float_format, kind_of, largest_ulp_error, round_unguarded
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 
 #: A quarter of a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
 CHUNK_ELEMENTS = 1 << 15
@@ -84,12 +85,12 @@ class CosineSums:
         return max(-1.0, min(1.0, value))
 
 
-def _real_parts(values: Array) -> npt.NDArray[np.float64]:
-    real: npt.NDArray[np.float64] = values if values.dtype == np.float64 else values.view(np.float64)
+def _real_parts(values: Array) -> Floats:
+    real: Floats = values if values.dtype == np.float64 else values.view(np.float64)
     return real
 
 
-def _inner(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> float:
+def _inner(left: Floats, right: Floats) -> float:
     # np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
     # engines, and the last digits would depend on how many there are.
     if left.size <= _LONGEST_SERIAL_DOT:
@@ -154,7 +155,7 @@ class RunningMetrics:
             self.max_ulp = max(self.max_ulp, largest_ulp_error(error, magnitude, self.format))
         self.add_relative(start, error, magnitude)
 
-    def settled(self, start: int, tested: Array, reference: Array) -> tuple[Array, Array, npt.NDArray[np.float64], int]:
+    def settled(self, start: int, tested: Array, reference: Array) -> tuple[Array, Array, Floats, int]:
         """(tested, reference, |t-b|, index of the largest) of a chunk, both sides 0 where one of them is not finite.
 
         Counts where NaN or Inf stand on one side only; the error there is `mismatch_error`.
@@ -194,9 +195,7 @@ class RunningMetrics:
         if largest > self.max_abs:
             self.max_abs, self.worst_at = largest, at
 
-    def add_relative(
-        self, start: int, error: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.float64]:
+    def add_relative(self, start: int, error: Floats, magnitude: Floats) -> Floats:
         """The relative errors of a chunk from |t-b| and |b|, both shape (n,), float64, in the memory of `magnitude`."""
         if magnitude.item(int(magnitude.argmin())) == 0:
             magnitude[magnitude == 0] = self.zero_reference

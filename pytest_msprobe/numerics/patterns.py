@@ -1,16 +1,13 @@
-"""What the wrong elements of an output have in common: a factor, zero, a shift, a repeated block, a narrower dtype.
+"""What the wrong elements of an output have in common, where they stand, and whether it was rounded to one side.
 
-Each rule is a hypothesis on what the device returned instead; the first that explains nearly all wrong elements is
-named, the most special first. Where none does, only the place is said.
+Each rule is a hypothesis on what the device returned instead: a factor, zero, a shift, a repeated block, a narrower
+dtype. The first that explains nearly all wrong elements is named, the most special first. Where none does, only the
+place is said: one box, a tile, columns, a stride, the last block.
 
-Where the elements of an output stand that are off: one box, a tile, columns, a stride, the last block.
-
-Whether an output was rounded to one side, as by truncation, where a device rounds to nearest.
-
-A truncated element is within one ULP of the exact result, so that no bound on single elements can see it. All of them
-together can: of the elements that rounding to nearest moves up, truncation moves every one down. Both rounding to
-nearest with an error below half an ULP before it and unbiased stochastic rounding move at most half of these elements
-the other way, each independently of the others.
+A device rounds to nearest; truncation goes to one side. A truncated element is within one ULP of the exact result, so
+that no bound on single elements can see it. All of them together can: of the elements that rounding to nearest moves
+up, truncation moves every one down. Both rounding to nearest with an error below half an ULP before it and unbiased
+stochastic rounding move at most half of these elements the other way, each independently of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
-from pytest_msprobe.numerics.measurement import Array, chunks, is_same, unravelled
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
 
 Mask = npt.NDArray[np.bool_]
 
@@ -234,8 +231,6 @@ def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[
     return found
 
 
-Floats = npt.NDArray[np.float64]
-
 #: Larger outputs would take too much memory for copies of each hypothesis.
 _MOST_ELEMENTS = 1 << 24
 #: A hypothesis must explain this share of the wrong elements.
@@ -380,19 +375,15 @@ def _factor(wrong: _Wrong) -> str:
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
     if usable.sum() < max(1, _EXPLAINED * tested.size):
         return ""
-    factor = _least_squares(tested[usable], right[usable])
+    scale = float(np.abs(right[usable]).max())
+    tested, right = tested[usable] / scale, right[usable] / scale
+    factor = float(np.dot(tested, right) / np.dot(right, right))
     if not wrong.is_explained_by(factor * wrong.right) or factor == 1:
         return ""
     if math.isclose(factor, -1, rel_tol=1e-3):
         return "other sign"
     shown = f"{factor:.4g}"
     return "" if shown in ("0", "1") else f"{shown} x too {'large' if abs(factor) > 1 else 'small'}"
-
-
-def _least_squares(tested: Floats, right: Floats) -> float:
-    scale = float(np.abs(right).max())
-    tested, right = tested / scale, right / scale
-    return float(np.dot(tested, right) / np.dot(right, right))
 
 
 def _offset(wrong: _Wrong) -> str:

@@ -12,24 +12,21 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
     Judgement,
     OutputPair,
     count_of,
-    located,
     number,
+    place_and_values,
     plain_judgement,
     unforgivable_reasons,
 )
-from pytest_msprobe.numerics.measurement import Array, Element, Metrics, chunks, is_same, unravelled, widened
+from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, chunks, is_same, unravelled, widened
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.sensitivity import Factors, Probes, Response, in_reach, magnitude_of
-
-Floats = npt.NDArray[np.float64]
 
 #: Fewer elements than this say nothing about a mean, ...
 _FEW = 8
@@ -355,7 +352,7 @@ class _Search:
 
     def _place(self, at: int) -> str:
         tested, reference = self._pair.tested, self._pair.reference
-        return located(Element(unravelled(at, tested.shape), tested.item(at), reference.item(at)))
+        return place_and_values(Element(unravelled(at, tested.shape), tested.item(at), reference.item(at)))
 
     def _tolerance(self, start: int, reference: Array, changes: list[Floats]) -> Floats:
         magnitude = magnitude_of(reference)

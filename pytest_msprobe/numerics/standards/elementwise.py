@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, part_dtype, round_once
 from pytest_msprobe.numerics.judgement import (
@@ -24,8 +23,8 @@ from pytest_msprobe.numerics.judgement import (
     count_of,
     limit_above,
     limit_below,
-    located,
     number,
+    place_and_values,
     plain_judgement,
     share,
     unforgivable_reasons,
@@ -33,6 +32,7 @@ from pytest_msprobe.numerics.judgement import (
 from pytest_msprobe.numerics.measurement import (
     Array,
     Element,
+    Floats,
     Metrics,
     chunks,
     settle_nonfinite,
@@ -40,7 +40,6 @@ from pytest_msprobe.numerics.measurement import (
     widened,
 )
 
-Floats = npt.NDArray[np.float64]
 Bounds = TypeVar("Bounds")
 
 
@@ -125,7 +124,7 @@ class Beyond:
         """Where the largest figure is, with both values there: ` at [1, 2] (tested 1.0, benchmark 2.0)`."""
         at, tested = self.worst_at, pair.tested
         rounded = round_once(pair.reference.reshape(-1)[at : at + 1], tested.dtype)
-        return located(Element(unravelled(at, tested.shape), tested.item(at), rounded.item()))
+        return place_and_values(Element(unravelled(at, tested.shape), tested.item(at), rounded.item()))
 
     def worst_and_remedy(self, pair: OutputPair) -> str:
         """The largest figure, its place, and the limit that would pass."""

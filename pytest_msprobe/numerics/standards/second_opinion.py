@@ -11,13 +11,12 @@ import numpy as np
 
 from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.numerics.judgement import Judgement, OutputPair, count_of, limit_above, number
-from pytest_msprobe.numerics.measurement import Array, chunks, is_same
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same
 from pytest_msprobe.numerics.standards.elementwise import (
     ERROR_MULTIPLES,
     SECOND_OPINION,
     ElementRule,
     ErrorMultiples,
-    Floats,
     SecondOpinionConstants,
 )
 

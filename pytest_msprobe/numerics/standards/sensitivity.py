@@ -12,13 +12,10 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat
 from pytest_msprobe.numerics.judgement import Perturbed
-from pytest_msprobe.numerics.measurement import Array, chunks, widened
-
-Floats = npt.NDArray[np.float64]
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, widened
 
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
 _SAME = 0.9
