@@ -10,20 +10,17 @@ from pytest_msprobe.numerics.diagnosis import NOTHING_MORE, RoundingDiagnosis, d
 from pytest_msprobe.numerics.dtypes import Kind, kind_of, round_once, unit_roundoff
 from pytest_msprobe.numerics.indices import check_indices, select
 from pytest_msprobe.numerics.judgement import (
-    Check,
     CosineMaxAbs,
     Judgement,
     OutputPair,
-    PairStandard,
     Perturbed,
     Standard,
-    Status,
     compare_scalars,
     judge_output,
     judge_pair,
     unforgivable_reasons,
 )
-from pytest_msprobe.numerics.measurement import Element, Metrics, Scalar, measure
+from pytest_msprobe.numerics.measurement import Element, Metrics, measure
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 from pytest_msprobe.numerics.standards.elementwise import (
@@ -50,7 +47,6 @@ __all__ = [
     "AgainstSecondOpinion",
     "BackwardError",
     "Binary",
-    "Check",
     "CosineMaxAbs",
     "Element",
     "ErrorMultiples",
@@ -59,12 +55,9 @@ __all__ = [
     "Kind",
     "Metrics",
     "OutputPair",
-    "PairStandard",
     "Perturbed",
     "RoundingDiagnosis",
-    "Scalar",
     "Standard",
-    "Status",
     "Thousandth",
     "Ulp",
     "UlpBounds",

@@ -37,11 +37,6 @@ class RoundingDiagnosis:
     pattern: str = ""
     median: float | None = None
 
-    @property
-    def is_explained(self) -> bool:
-        """Whether rounding explains the failure."""
-        return self.rounding == _EXPLAINED
-
 
 #: Of what passed, or has no elements to look at.
 NOTHING_MORE = RoundingDiagnosis()

@@ -98,7 +98,11 @@ class Judgement:
 
 
 class Standard(Protocol):
-    """The rule that turns metrics into a verdict."""
+    """The rule that turns metrics into a verdict.
+
+    One that looks at the elements of both sides has `judge_pair(pair) -> Judgement` besides, for outputs that are
+    arrays (`OutputPair`); `judge` is then left for values without elements.
+    """
 
     @property
     def name(self) -> str:
@@ -144,7 +148,7 @@ class CosineMaxAbs:
             return plain_judgement(reasons)
         checks = self._checks(metrics)
         reasons += tuple(_failure(check) for check in checks if not check.is_met)
-        ratio = math.inf if metrics.nonfinite_mismatches else max(map(_ratio, checks), default=0.0)
+        ratio = max(map(_ratio, checks), default=0.0)
         return Judgement("error" if reasons else "pass", reasons, checks, ratio)
 
     def _checks(self, metrics: Metrics) -> tuple[Check, ...]:
@@ -352,13 +356,6 @@ class OutputPair:
     probes: Callable[[int], tuple[Array, ...]] = _no_probes
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
-
-
-class PairStandard(Standard, Protocol):
-    """A standard that looks at the elements of both sides where there are any."""
-
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on an output that is an array; `judge` is left for values without elements to look at."""
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

@@ -152,10 +152,7 @@ def judge_plain(metrics: Metrics) -> Judgement:
 
 
 class ElementRule(ABC, Generic[Bounds]):
-    """A standard that weighs the elements of an output, by bounds that may hang on the dtype.
-
-    One of them says what its bounds are for a dtype, and what an output is that is neither equal nor beyond all bounds.
-    """
+    """A standard that weighs the elements of an output, by bounds that may hang on the dtype."""
 
     __slots__ = ()
 
@@ -164,11 +161,11 @@ class ElementRule(ABC, Generic[Bounds]):
     off_bound: ClassVar[float] = math.inf
 
     @abstractmethod
-    def bounds_of(self, dtype: str) -> Bounds | None:
+    def _bounds(self, dtype: str) -> Bounds | None:
         """The bounds for a float dtype, by its name in NumPy; None where it cannot be judged."""
 
     @abstractmethod
-    def weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
+    def _weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
         """The verdict on elements that differ."""
 
     def judge(self, metrics: Metrics) -> Judgement:
@@ -180,11 +177,11 @@ class ElementRule(ABC, Generic[Bounds]):
         early = early_judgement(pair.metrics)
         if early is not None:
             return early
-        bounds = self.bounds_of(part_dtype(pair.tested.dtype).name)
+        bounds = self._bounds(part_dtype(pair.tested.dtype).name)
         if bounds is None:
             reason = f"{self.name} has no bounds for {pair.tested.dtype}; choose another standard for it."
             return Judgement("skip", (reason,))
-        return self.weigh(pair, bounds)
+        return self._weigh(pair, bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +337,10 @@ class AbsoluteThreshold(ElementRule[AbsoluteBounds]):
 
     name: ClassVar[str] = "absolute-threshold"
 
-    def bounds_of(self, dtype: str) -> AbsoluteBounds | None:
-        """Those given, or those of the table."""
+    def _bounds(self, dtype: str) -> AbsoluteBounds | None:
         return self.bounds or ABSOLUTE.get(dtype)
 
-    def weigh(self, pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
-        """The verdict on elements that differ."""
+    def _weigh(self, pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
         relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
         for chunk in rounded_chunks(pair.tested, pair.reference):
             is_small = chunk.magnitude <= bounds.small_value
@@ -396,12 +391,10 @@ class AccumulativeError(ElementRule[AccumulativeBounds]):
 
     name: ClassVar[str] = "accumulative-error"
 
-    def bounds_of(self, dtype: str) -> AccumulativeBounds | None:
-        """Those given, or those of the table."""
+    def _bounds(self, dtype: str) -> AccumulativeBounds | None:
         return self.bounds or ACCUMULATIVE.get(dtype)
 
-    def weigh(self, pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
-        """The verdict on elements that differ."""
+    def _weigh(self, pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
         beyond = Beyond(bounds.bound)
         above = below = 0
         for chunk in rounded_chunks(pair.tested, pair.reference):
@@ -442,12 +435,10 @@ class Ulp(ElementRule[UlpBounds]):
 
     name: ClassVar[str] = "ulp"
 
-    def bounds_of(self, dtype: str) -> UlpBounds | None:
-        """Those given, or those of the table."""
+    def _bounds(self, dtype: str) -> UlpBounds | None:
         return self.bounds or ULP.get(dtype)
 
-    def weigh(self, pair: OutputPair, bounds: UlpBounds) -> Judgement:
-        """The verdict on elements that differ."""
+    def _weigh(self, pair: OutputPair, bounds: UlpBounds) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
         if reasons:
             return plain_judgement(reasons)
@@ -498,12 +489,11 @@ class Thousandth(ElementRule[float]):
 
     name: ClassVar[str] = "thousandth"
 
-    def bounds_of(self, dtype: str) -> float:
+    def _bounds(self, dtype: str) -> float:
         """The neighbour below `relative`: "not below" is above it."""
         return float(np.nextafter(self.relative, 0))
 
-    def weigh(self, pair: OutputPair, bounds: float) -> Judgement:
-        """The verdict on elements that differ."""
+    def _weigh(self, pair: OutputPair, bounds: float) -> Judgement:
         reasons = unforgivable_reasons(pair.metrics)
         if reasons:
             return plain_judgement(reasons)

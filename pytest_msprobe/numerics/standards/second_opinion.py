@@ -36,12 +36,11 @@ class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
 
     name: ClassVar[str] = "benchmark"
 
-    def bounds_of(self, dtype: str) -> SecondOpinionConstants | None:
+    def _bounds(self, dtype: str) -> SecondOpinionConstants | None:
         """Which elements are small, and which errors count."""
         return SECOND_OPINION.get(dtype)
 
-    def weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
-        """The verdict on elements that differ."""
+    def _weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
         second = pair.second_opinion()
         if second is None:
             reason = (
