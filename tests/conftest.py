@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("steady")
 
 TESTS = Path(__file__).parent
+# For the package `tools`. Last, so that an installed pytest_msprobe is tested, not the one beside `tools`.
+sys.path.append(str(TESTS.parent))
 #: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
 #: end of the run says so. Tests that import one while they run are marked `needs`.
 NEEDS = {

@@ -22,7 +22,7 @@ from pytest_msprobe.suites.comparison.dump_pairs import pair_dumps
 from pytest_msprobe.suites.comparison.side import Side
 from pytest_msprobe.suites.comparison.value_comparison import ValueComparison
 
-#: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
+#: One decimal digit, for what one sample cannot tell. Measured (tools/benchmarks/README.md): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
 FACTOR = 10
 #: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_msprobe.apis.operators import find_operator, operator_names, unknown_operator
 from pytest_msprobe.apis.operators.table import Framework
-from pytest_msprobe.commands.mindspore_surface import OPERATORS
-from pytest_msprobe.commands.operator_tables import (
+from tools.operators.mindspore_surface import OPERATORS
+from tools.operators.tables import (
     FOLDER,
     Table,
     excluded,
@@ -19,7 +19,7 @@ from pytest_msprobe.commands.operator_tables import (
     mindspore_table,
     torch_table,
 )
-from pytest_msprobe.commands.torch_surface import public_operators
+from tools.operators.torch_surface import public_operators
 
 #: None of these may ever come into a table, whatever a reviewer overlooks.
 ACTING = """
@@ -42,7 +42,7 @@ def test_the_table_is_what_the_command_gives(framework: str, make: object) -> No
     table: Table = make()
     assert table.file == committed.name
     assert names_of(table.text) == names_of(committed.read_text(encoding="utf-8")), (
-        "run: python -m pytest_msprobe operators -o pytest_msprobe/apis/operators"
+        "run: python -m tools.operators -o pytest_msprobe/apis/operators"
     )
 
 
