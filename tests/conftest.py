@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from expected_skips import ExpectedSkips
 from real_dumps import real_dumps
 from report_reader import Reports
 
@@ -42,6 +43,7 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
+    config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
