@@ -105,7 +105,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 class ExpectedSkips:
-    """The plugin, one in each process of a run. It leaves alone what stands in no Python file, such as items of a dump."""
+    """The plugin, one in each process of a run. It leaves alone what stands in no Python file, such as a dump."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
