@@ -85,7 +85,7 @@ class Collection:
             return
         self._range = token_range
         self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
-        self._calls.put_in()
+        self._calls.install()
         self._recorder.is_collecting = token_range is None
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class Collection:
         finally:
             self._learn_rank(None)
             self._recorder.is_collecting = False
-            self._calls.take_out()
+            self._calls.uninstall()
             self._recorder.flush()
 
     def close_step(self) -> None:
@@ -119,7 +119,7 @@ class Collection:
         self._recorder.close_step()
         self._recorder.is_collecting = False
         if was_collecting:
-            self._calls.take_out()
+            self._calls.uninstall()
         if failure is not None:
             raise failure.error from None
 
@@ -129,7 +129,7 @@ class Collection:
             return
         self._is_closed = True
         self.close_step()
-        self._calls.take_out()
+        self._calls.uninstall()
         self._calls.remove()
         for name in self._recorder.filter.never_met():
             near = self._recorder.filter.near(name)

@@ -5,7 +5,7 @@
 
 - `Framework`: names, the rank of this process, what a layer is, and what cannot be collected;
 - `dump_format.writing.framework_values.FrameworkValues`: tensors to NumPy;
-- `CallWatch`: how calls, layers, gradients and communication are seen between `put_in` and `take_out`;
+- `CallWatch`: how calls, layers, gradients and communication are seen between `install` and `uninstall`;
 - `OptimizerAccess`, for the gradient monitor;
 
 and derive a debugger from `debugger.Debugger` that gives the `Framework`. `mindspore/framework.py` is the example.
@@ -74,8 +74,8 @@ class Session:
 class CallWatch(Protocol):
     """Sees the calls of a training and turns them into records; made at the first `start`.
 
-    Between `take_out` and `put_in` nothing of it may be left on the framework or on the script's objects but what takes
-    gradients of calls that were recorded before.
+    Between `uninstall` and `install` nothing of it may be left on the framework or on the script's objects but what
+    takes gradients of calls that were recorded before.
     """
 
     def prepare(self, models: Sequence[Any]) -> None:
@@ -85,7 +85,7 @@ class CallWatch(Protocol):
         """
 
     def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
-        """A step is collected from now on: find what is to be seen. `put_in` follows.
+        """A step is collected from now on: find what is to be seen. `install` follows.
 
         Args:
             models: the layers that were given to `start`; may be empty at level L1.
@@ -93,10 +93,10 @@ class CallWatch(Protocol):
                 nobody counts them.
         """
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See calls from now on. May be called when it is in already."""
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See no more calls: every name holds what it held before. May be called when it is out already."""
 
     def settle(self) -> None:

@@ -45,7 +45,7 @@ class MindSporeCallWatch:
     def prepare(self, models: Sequence[Any]) -> None:
         """Tap the Cells that run in graphs, before the first compilation."""
         if self._session.configuration.collects_cells and models:
-            self._graphs.put_in(models)
+            self._graphs.install(models)
 
     def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
         """See `CallWatch`."""
@@ -63,25 +63,25 @@ class MindSporeCallWatch:
                     self._parameters.watch(label, own_parameters(cell))
         self._cells.on_root_forward = on_root_forward
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See `CallWatch`."""
         if is_graph_mode():
             return
         if self._session.configuration.collects_apis:
-            self._apis.put_in()
-            self._waits.put_in()
-            self._primitives.put_in()
+            self._apis.install()
+            self._waits.install()
+            self._primitives.install()
         if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
-            self._cells.put_in()
-        self._jits.put_in()
+            self._cells.install()
+        self._jits.install()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See `CallWatch`."""
-        self._apis.take_out()
-        self._waits.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
-        self._jits.take_out()
+        self._apis.uninstall()
+        self._waits.uninstall()
+        self._primitives.uninstall()
+        self._cells.uninstall()
+        self._jits.uninstall()
 
     def settle(self) -> None:
         """Wait for graphs."""
@@ -122,9 +122,9 @@ class MindSporeCallWatch:
     @contextmanager
     def _originals_in_place(self) -> Iterator[None]:
         """Nothing is hooked inside, where a compiler reads the functions that the names hold."""
-        self._apis.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
+        self._apis.uninstall()
+        self._primitives.uninstall()
+        self._cells.uninstall()
         self._graphs.run_inside(self._session.activity.cell)
         try:
             yield
@@ -133,4 +133,4 @@ class MindSporeCallWatch:
         finally:
             # Not after a stop() inside.
             if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
-                self.put_in()
+                self.install()

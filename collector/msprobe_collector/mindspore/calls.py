@@ -64,7 +64,7 @@ class CellCalls:
         """`Cell.{path}.{Class}` of a watched Cell, else None."""
         return self._labels.get(id(cell))
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See Cell calls from now on."""
         from mindspore import nn
 
@@ -72,7 +72,7 @@ class CellCalls:
             self._original = nn.Cell.__call__
             nn.Cell.__call__ = self._recorded(self._original)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the original `nn.Cell.__call__` back."""
         from mindspore import nn
 
@@ -210,7 +210,7 @@ class Waits(WaitedCalls):
         super().__init__(activity, faults)
         self._swaps = MethodSwaps()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See waits from now on, and let operations of a batch be named by recorded functions."""
         if self._swaps.are_in:
             return
@@ -227,9 +227,9 @@ class Waits(WaitedCalls):
             if (owner := getattr(module, "P2POp", None)) is not None:
                 self._swaps.put(owner, "__new__", lambda new: staticmethod(_with_originals(new)))
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
 
 def _with_originals(new: Callable[..., Any]) -> Callable[..., Any]:

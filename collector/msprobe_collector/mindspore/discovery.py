@@ -167,15 +167,15 @@ class PrimitiveCalls:
                 )
                 self._recorded[id(primitive)] = (primitive, recorded)
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See the calls from now on."""
         if not self._swaps.are_in:
             for kind in self._calls:
                 self._swaps.put(kind, "__call__", self._seen)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorded, is_inside = self._recorded, self._is_inside
@@ -241,7 +241,7 @@ class JitCalls:
         self._has_warned = False
         self._swaps = MethodSwaps()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See jit calls from now on."""
         if not self._swaps.are_in:
             api = graph_executors()
@@ -250,9 +250,9 @@ class JitCalls:
             self._swaps.put(api.PIJitCaptureContext, "__enter__", self._enter)
             self._swaps.put(api.PIJitCaptureContext, "__exit__", self._exit)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _executor_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -70,25 +70,25 @@ class TorchCallWatch:
                     self._sharded += [(label, *item) for item in own_parameters(module).items() if _is_sharded(item[1])]
         self._modules.on_root_forward = on_root_forward
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See `CallWatch`."""
-        self._checkpoints.put_in()
+        self._checkpoints.install()
         if self._session.configuration.collects_apis:
-            self._apis.put_in()
-            self._waits.put_in()
+            self._apis.install()
+            self._waits.install()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
-            self._modules.put_in()
-        self._threads.put_in()
-        self._compiled.put_in()
+            self._modules.install()
+        self._threads.install()
+        self._compiled.install()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See `CallWatch`."""
-        self._compiled.take_out()
-        self._threads.take_out()
-        self._apis.take_out()
-        self._waits.take_out()
-        self._modules.take_out()
-        self._checkpoints.take_out()
+        self._compiled.uninstall()
+        self._threads.uninstall()
+        self._apis.uninstall()
+        self._waits.uninstall()
+        self._modules.uninstall()
+        self._checkpoints.uninstall()
 
     def settle(self) -> None:
         """Take the gradients of sharded parameters, which FSDP sets without a hook of autograd."""
@@ -119,13 +119,13 @@ class TorchCallWatch:
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""
         had_mode, had_modules = self._apis.suspend(), self._modules.are_in
-        self._modules.take_out()
+        self._modules.uninstall()
 
         def resume() -> None:
             if had_mode:
                 self._apis.resume()
             if had_modules:
-                self._modules.put_in()
+                self._modules.install()
 
         return resume
 

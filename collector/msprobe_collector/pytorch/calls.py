@@ -85,14 +85,14 @@ class ModuleCalls:
         """Whether calls of Modules are seen."""
         return self._swaps.are_in
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See calls of Modules from now on."""
         if not self._swaps.are_in:
             self._swaps.put(nn.Module, "__call__", self._recorded)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the original `nn.Module.__call__` back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -238,16 +238,16 @@ class Waits(WaitedCalls):
         super().__init__(activity, faults)
         self._swaps = MethodSwaps()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See waits from now on."""
         from torch import distributed
 
         if distributed.is_available() and not self._swaps.are_in:
             self._swaps.put(distributed.Work, "wait", self.seen_wait)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
 
 #: A backward that hooks have not finished when the step ends; kept only for calls of several nodes.

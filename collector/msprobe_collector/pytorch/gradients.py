@@ -414,7 +414,7 @@ class CheckpointSwaps:
         self._swaps = MethodSwaps()
         self._passes = state._passes
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch from now on."""
         if self._swaps.are_in:
             return
@@ -428,9 +428,9 @@ class CheckpointSwaps:
             self._swaps.put(owner, "__enter__", functools.partial(self._counted, change=1))
             self._swaps.put(owner, "__exit__", functools.partial(self._counted, change=-1))
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
         passes = self._passes

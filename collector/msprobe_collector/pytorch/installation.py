@@ -71,7 +71,7 @@ class ApiInstallation:
         self._listed = listed
         self._are_found = False
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See calls of this thread from now on."""
         if not self._are_found:
             self._are_found = True
@@ -80,22 +80,22 @@ class ApiInstallation:
             self._swapped.add(
                 [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
             )
-        self._swapped.put_in()
+        self._swapped.install()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
             if hasattr(autograd, RUN_BACKWARD):
                 self._functions.put(autograd, RUN_BACKWARD, self._mode.on_again)
         push(self._mode)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See no more calls."""
         remove(self._mode)
-        self._functions.take_out()
-        self._swapped.take_out()
+        self._functions.uninstall()
+        self._swapped.uninstall()
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
-        """See the calls of a thread other than the one that called `put_in`."""
+        """See the calls of a thread other than the one that called `install`."""
         was_on = is_on(self._mode)
         push(self._mode)
         try:

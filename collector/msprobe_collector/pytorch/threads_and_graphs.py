@@ -37,15 +37,15 @@ class ThreadSwaps:
         self._swaps = MethodSwaps()
         self.count = 0
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch threads that are started, and work that is given to pools, from now on."""
         if not self._swaps.are_in:
             self._swaps.put(threading.Thread, "start", self._started)
             self._swaps.put(ThreadPoolExecutor, "submit", self._submitted)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Watch no new ones; what runs goes on as it is."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _started(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -121,7 +121,7 @@ class CompiledRegions:
         self._swaps = MethodSwaps()
         self._has_warned = False
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch from now on."""
         if self._swaps.are_in:
             return
@@ -129,13 +129,13 @@ class CompiledRegions:
 
         # Without the compiler nothing has been compiled; it loads with the first use of torch.compile.
         self._swaps.put(torch, "compile", self._loading)
-        self._put_in_hooks()
+        self._install_hooks()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Watch no more."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
-    def _put_in_hooks(self) -> None:
+    def _install_hooks(self) -> None:
         context = getattr(sys.modules.get(_COMPILER), _CONTEXT, None)
         if context is not None and _HOOKS not in vars(context):
             self._swaps.put_new(context, _HOOKS, _hooks_with(self._entered))
@@ -145,7 +145,7 @@ class CompiledRegions:
         def compile(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if self._swaps.are_in:
-                self._put_in_hooks()
+                self._install_hooks()
             return result
 
         return compile

@@ -84,7 +84,7 @@ class Installation:
     def _changed(self) -> Iterator[None]:
         """Take the originals back while what is recorded changes, and make the swaps anew afterwards."""
         was_in = self._is_in
-        self.take_out()
+        self.uninstall()
         yield
         self._swaps.clear()
         wrappers: dict[int, Any] = {}
@@ -96,16 +96,16 @@ class Installation:
             self._swaps.append((target.owner, target.name, vars(target.owner).get(target.name, _ABSENT), wrapper))
         self._add_early_names(wrappers)
         if was_in:
-            self.put_in()
+            self.install()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Put the recorded callables in place."""
         if not self._is_in:
             self._is_in = True
             for owner, name, _, wrapper in self._swaps:
                 setattr(owner, name, wrapper)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
         if self._is_in:
             self._is_in = False
@@ -160,7 +160,7 @@ class MethodSwaps:
         setattr(owner, name, value)
         self._originals.append((owner, name, _INHERITED))
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
         while self._originals:
             owner, name, own = self._originals.pop()

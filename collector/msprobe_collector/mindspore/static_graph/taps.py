@@ -52,13 +52,13 @@ class _Tap:
         self._make = functools.cache(lambda: make(cell, label))
         self._before: dict[str, Any] = {}
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Replace the construct; one of the Cell's own, not its class's, is kept aside."""
         tapped = self._make()
         self._before = {"construct": self._attributes["construct"]} if "construct" in self._attributes else {}
         self._attributes["construct"] = tapped
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the original back."""
         self._attributes.pop("construct", None)
         self._attributes.update(self._before)
@@ -88,7 +88,7 @@ class GraphCells:
         self.may_have_run = False
         self.always_inside: set[str] = set()
 
-    def put_in(self, models: Sequence[Any], *, is_graph_mode: bool) -> dict[str, str]:
+    def install(self, models: Sequence[Any], *, is_graph_mode: bool) -> dict[str, str]:
         """Tap the Cells of `models`, those that are not tapped yet.
 
         Args:
@@ -120,17 +120,17 @@ class GraphCells:
             self._guard_compiler()
         return {label: _around(path, paths, jitted) for path, label in paths.items()}
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put every original construct back."""
         self._callable.clear()
         self.always_inside.clear()
         while self._tapped:
-            self._tapped.pop().take_out()
-        self._compilers.take_out()
+            self._tapped.pop().uninstall()
+        self._compilers.uninstall()
 
     def _add(self, tap: _Tap, *, stays: bool) -> None:
         if stays:
-            tap.put_in()
+            tap.install()
             self._tapped.append(tap)
             self.may_have_run = True
         else:
@@ -139,16 +139,16 @@ class GraphCells:
     @contextmanager
     def _all_tapped(self) -> Iterator[None]:
         """Taps on the Cells that a jit function may call."""
-        put_in: list[_Tap] = []
+        installed: list[_Tap] = []
         try:
             for tap in self._callable:
-                tap.put_in()
-                put_in.append(tap)
-            self.may_have_run = self.may_have_run or bool(put_in)
+                tap.install()
+                installed.append(tap)
+            self.may_have_run = self.may_have_run or bool(installed)
             yield
         finally:
-            for tap in put_in:
-                tap.take_out()
+            for tap in installed:
+                tap.uninstall()
 
     def _guard_compiler(self) -> None:
         if not self._compilers.are_in:
@@ -165,7 +165,7 @@ class GraphCells:
             except Exception as error:
                 if not self._tapped and not self._callable:
                     raise
-                self.take_out()
+                self.uninstall()
                 self._faults.note("compiling a graph whose Cells are collected", error)
                 logger.warning("the graph is compiled without taps; nothing inside graphs is collected from now on")
                 return original(executor, *args, **kwargs)
@@ -393,12 +393,12 @@ class GraphTaps:
         self._cells = GraphCells(self._tapped, faults)
         self._warned = False
 
-    def put_in(self, models: Sequence[Any]) -> None:
+    def install(self, models: Sequence[Any]) -> None:
         """Tap the Cells of `models` that will run inside graphs. Graphs that were compiled before stay without taps."""
-        guarded(self._faults, "tapping Cells inside graphs", lambda: self._put_in(models))
+        guarded(self._faults, "tapping Cells inside graphs", lambda: self._install(models))
 
-    def _put_in(self, models: Sequence[Any]) -> None:
-        parents = self._cells.put_in(models, is_graph_mode=is_graph_mode())
+    def _install(self, models: Sequence[Any]) -> None:
+        parents = self._cells.install(models, is_graph_mode=is_graph_mode())
         if parents:
             self._records.watch(parents, self._cells.always_inside)
 
@@ -426,7 +426,7 @@ class GraphTaps:
 
     def remove(self) -> None:
         """Put the original constructs back."""
-        self._cells.take_out()
+        self._cells.uninstall()
         if self._cells.may_have_run and isinstance(self._records, StagedRecords):
             self._records.remove()
 
