@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msprobe_collector.configuration import Configuration
-from msprobe_collector.recording.observing import Activity, FaultLog
+from msprobe_collector.recording.observing import Guard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,24 +40,24 @@ class Session:
     How a call becomes a record (`Recorder` has the details)::
 
         number = recorder.number("Mint.add")
-        record = recorder.begin(f"Mint.add.{number}.forward", "forward", activity.cell)
+        record = recorder.begin(f"Mint.add.{number}.forward", "forward", guard.activity.cell)
         recorder.inputs(record, args, kwargs)       # before the call: it may change its arguments
         result = original(*args, **kwargs)          # the caller's own exception passes through
         recorder.outputs(record, result)
         recorder.end(record)                        # also after a call that raised: `end_quietly`
 
     Its gradients are collected in a `BackwardCall`, whose `on_complete` calls `recorder.backward` with the `step_mark`
-    of the forward: gradients that come after the step is over are dropped there.
+    of the forward: gradients that come after the step is over are dropped there. `recording.observing` has observers of
+    calls and layers that do all this; they ask for a `GradientTap`.
 
-    Everything that is the collector's own and not the script's call stands in a `try` whose `except Exception` goes to
-    `faults`: nothing of ours raises into training. What the script's call raises is never caught for good.
+    Everything that is the collector's own and not the script's call is done by `guard.enter`: nothing of ours raises
+    into training. What the script's call raises is never caught for good.
 
     Attributes:
         configuration: what is collected (`collects_apis`, `collects_cells`, `api_list`, ...).
         recorder: takes the records; record only while `recorder.is_collecting`.
-        activity: what runs in this thread: `is_inside` a recorded call or work of ours (then record nothing), and the
-            layers that are open, whose record names are pushed and popped by the `CallWatch`.
-        faults: the log of our own faults.
+        guard: the border to the training. Its `activity` says what runs in this thread: `is_inside` a recorded call or
+            work of ours (then record nothing), and the layers that are open.
         remember: call it with each backward of which several hooks must fire: it is completed at the end of the step
             when some never do.
         staging: a folder that the framework may use for files of its own while a step runs; not created.
@@ -65,8 +65,7 @@ class Session:
 
     configuration: Configuration
     recorder: Recorder
-    activity: Activity
-    faults: FaultLog
+    guard: Guard
     remember: Callable[[BackwardCall], None]
     staging: Path
 

@@ -16,9 +16,10 @@ import torch
 from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
-from msprobe_collector.pytorch import calls as communication
-from msprobe_collector.pytorch.calls import ApiCalls, CallMode
+from msprobe_collector.pytorch.api_names import ApiNames
+from msprobe_collector.pytorch.calls import CallMode, communication_functions
 from msprobe_collector.pytorch.gradients import RUN_BACKWARD
+from msprobe_collector.recording.observing import CallObserver
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.
@@ -64,8 +65,8 @@ logger = logging.getLogger("msprobe_collector")
 class ApiInstallation:
     """Puts in and takes out what sees calls."""
 
-    def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
-        self._mode = CallMode(calls)
+    def __init__(self, calls: CallObserver, listed: ApiList) -> None:
+        self._mode = CallMode(calls, ApiNames(_left_out(listed)))
         self._functions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
         self._listed = listed
@@ -75,7 +76,7 @@ class ApiInstallation:
         """See calls of this thread from now on."""
         if not self._are_found:
             self._are_found = True
-            functions = [(*place, f"Distributed.{place[1]}") for place in communication.functions()]
+            functions = [(*place, f"Distributed.{place[1]}") for place in communication_functions()]
             added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
             self._swapped.add(
                 [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
@@ -135,7 +136,7 @@ class ApiInstallation:
         return self._swapped.remove(owner, name)
 
 
-def left_out(listed: ApiList) -> list[Any]:
+def _left_out(listed: ApiList) -> list[Any]:
     """The functions that the user's list removes."""
     return [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
 

@@ -205,18 +205,6 @@ class TensorValues:
         return statistics_of(self.array)
 
 
-class ComputationFailed(BaseException):
-    """Reading a tensor brought up the error of the script's own computation, which must go on to the script.
-
-    No Exception, so that it passes what keeps faults of the collector away from training. Whoever stands between the
-    collector and the script raises `error` in its place.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 #: Encodes a value that stands inside another: (value, last step of its path) -> JSON text.
 EncodeInner: TypeAlias = Callable[[Any, str], str]
 
@@ -244,7 +232,8 @@ class FrameworkValues(Protocol):
         Waits until a device has computed them.
 
         Raises:
-            ComputationFailed: what the script had started raised an error, which reading has brought up.
+            BaseException: what the script had started raised an error, which reading has brought up; no Exception, so
+                that it is known from faults of the reading.
         """
 
     def frozen(self, tensor: Any) -> TensorValues:

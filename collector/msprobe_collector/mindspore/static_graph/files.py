@@ -29,7 +29,7 @@ from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.mindspore.tensor_values import TENSOR
-from msprobe_collector.recording.observing import FaultLog, backward_parent
+from msprobe_collector.recording.observing import FaultLog, backward_of_layer
 from msprobe_collector.recording.recorder import Recorder
 
 _STAGED = re.compile(
@@ -163,7 +163,7 @@ class StagedRecords:
         else:
             name = f"{call.label}.backward.{call.number}"
             mark = self._recorder.step_mark
-            self._recorder.backward(name, backward_parent(outer), inputs, outputs, step_mark=mark)
+            self._recorder.backward(name, outer and backward_of_layer(outer), inputs, outputs, step_mark=mark)
 
 
 def wait_for_files(folder: Path) -> None:

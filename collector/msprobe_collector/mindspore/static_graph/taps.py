@@ -33,7 +33,7 @@ from msprobe_collector.mindspore.static_graph.layouts import (
     whole_tensors,
 )
 from msprobe_collector.mindspore.tensor_values import TENSOR
-from msprobe_collector.recording.observing import FaultLog, backward_parent, guarded
+from msprobe_collector.recording.observing import FaultLog, backward_of_layer
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -264,11 +264,8 @@ class GraphRecords:
     def arrive(self, layout: Layout, position: int, number: int, value: np.ndarray[Any, Any]) -> int:
         """Take one value; see `Receiver`."""
         with self._lock:
-            try:
-                return self._arrive(layout, position, number, value)
-            except Exception as error:  # the border between the collector and the user's training
-                self._faults.note(layout.label, error)
-                return number if number >= 0 else NOT_COLLECTED
+            known: int | None = self._faults.guarded(layout.label, self._arrive, layout, position, number, value)
+        return known if known is not None else number if number >= 0 else NOT_COLLECTED
 
     def close_step(self) -> bool:
         """Write what has not all arrived, and begin another step. Whether a graph with taps has run."""
@@ -277,7 +274,7 @@ class GraphRecords:
                 if call.record is not None:
                     self._recorder.end_quietly(call.record)
                 if call.awaited:
-                    guarded(self._faults, label, functools.partial(self._end, label, number, call))
+                    self._faults.guarded(label, self._end, label, number, call)
             self._calls.clear()
             self._open.clear()
             was_reached, self._was_reached = self._was_reached, False
@@ -365,7 +362,7 @@ class GraphRecords:
         if any(gradient is not None for gradient in (*call.incoming, *call.outgoing)):
             self._recorder.backward(
                 f"{label}.backward.{number}",
-                backward_parent(call.parent),
+                call.parent and backward_of_layer(call.parent),
                 call.incoming,
                 call.outgoing,
                 step_mark=self._recorder.step_mark,
@@ -395,7 +392,7 @@ class GraphTaps:
 
     def install(self, models: Sequence[Any]) -> None:
         """Tap the Cells of `models` that will run inside graphs. Graphs that were compiled before stay without taps."""
-        guarded(self._faults, "tapping Cells inside graphs", lambda: self._install(models))
+        self._faults.guarded("tapping Cells inside graphs", self._install, models)
 
     def _install(self, models: Sequence[Any]) -> None:
         parents = self._cells.install(models, is_graph_mode=is_graph_mode())
