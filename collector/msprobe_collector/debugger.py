@@ -224,7 +224,9 @@ class Debugger:
             what = "token_range" if span is not None else f"level {self._configuration.level}"
             raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
         if self._collects():
-            self._check_mode(span)
+            problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
+            if problem:
+                raise DebuggerError(f"start(): {problem}")
         self._is_started = self._was_started = True
         self.model = model
         if self._collects():
@@ -366,11 +368,6 @@ class Debugger:
     def _collects(self) -> bool:
         # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
         return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
-
-    def _check_mode(self, span: tuple[int, int] | None) -> None:
-        problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
-        if problem:
-            raise DebuggerError(f"start(): {problem}")
 
     def _collection(self) -> Collection:
         """Made when it is first needed, since it loads the framework."""

@@ -56,8 +56,13 @@ class TorchCallWatch:
             self._modules.watch(models, records=collects)
         if collects and self._session.recorder.wants("backward"):
             for label, module in self._modules.layers:
-                self._parameters.watch(label, own_parameters(module))
-                self._sharded += [(label, *item) for item in own_parameters(module).items() if _is_sharded(item[1])]
+                own = own_parameters(module)
+                self._parameters.watch(label, own)
+                self._sharded += [
+                    (label, name, parameter)
+                    for name, parameter in own.items()
+                    if parameter.requires_grad and hasattr(parameter, "placements")
+                ]
         if on_root_forward is not None:
             self._modules.on_root_forward = lambda: self._recomputation.is_running() or on_root_forward()
         else:
@@ -125,7 +130,3 @@ class TorchCallWatch:
                 self._modules.install()
 
         return resume
-
-
-def _is_sharded(parameter: Any) -> bool:
-    return parameter.requires_grad and hasattr(parameter, "placements")

@@ -66,7 +66,8 @@ class ApiInstallation:
     """Puts in and takes out what sees calls."""
 
     def __init__(self, calls: CallObserver, listed: ApiList) -> None:
-        self._mode = CallMode(calls, ApiNames(_left_out(listed)))
+        left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
+        self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
         self._listed = listed
@@ -77,10 +78,9 @@ class ApiInstallation:
         if not self._are_found:
             self._are_found = True
             functions = [(*place, f"Distributed.{place[1]}") for place in communication_functions()]
-            added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
-            self._swapped.add(
-                [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
-            )
+            for place, owner, name in _resolved(self._listed.add):
+                functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
+            self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
         self._swapped.install()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
@@ -136,11 +136,6 @@ class ApiInstallation:
         return self._swapped.remove(owner, name)
 
 
-def _left_out(listed: ApiList) -> list[Any]:
-    """The functions that the user's list removes."""
-    return [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
-
-
 def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]:
     for place in places:
         try:
@@ -155,10 +150,6 @@ def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]
             yield place, owner, place.name
         else:
             logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
-
-
-def _prefix(place: ApiPlace) -> str:
-    return place.module.rpartition(".")[2]
 
 
 def _is_searched(module: str) -> bool:

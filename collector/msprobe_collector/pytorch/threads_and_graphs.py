@@ -50,7 +50,9 @@ class ThreadSwaps:
     def _started(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def start(thread: threading.Thread) -> None:
-            if self._is_of_script(_work_of(thread)):
+            # The function that it was given, or the class that says itself what it runs.
+            is_given = type(thread).run is threading.Thread.run
+            if self._is_of_script(getattr(thread, "_target", None) if is_given else type(thread)):
                 run = self._watched(thread.run)
 
                 def run_once() -> None:
@@ -96,12 +98,6 @@ class ThreadSwaps:
         root = module.partition(".")[0]
         is_service = root in ("torch", "msprobe_collector") or (root in sys.stdlib_module_names and root != "__main__")
         return not is_service and not self._activity.is_inside
-
-
-def _work_of(thread: threading.Thread) -> Any:
-    """The function that the thread was given, or the class that says itself what it runs."""
-    is_given = type(thread).run is threading.Thread.run
-    return getattr(thread, "_target", None) if is_given else type(thread)
 
 
 logger = logging.getLogger("msprobe_collector")

@@ -125,7 +125,9 @@ class FaultLog:
         """Write `error`, which happened at `where` (a record or an activity), unless its kind is known already."""
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         kind = f"{type(error).__name__} at {frame[0].filename}:{frame[0].lineno}" if frame else type(error).__name__
-        self._write(kind, f"{where}: {type(error).__name__}: {error}", _stack_of(error))
+        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        message = f"{where}: {type(error).__name__}: {error}"
+        self._write(kind, message, f"Call stack (most recent call last):\n{stack}")
 
     def note_value(self, where: str, value: object) -> None:
         """Write that `value` has no form in a dump, so that null is written instead; once per type."""
@@ -146,11 +148,6 @@ class FaultLog:
     def summary(self) -> list[str]:
         """One line per kind that occurred more than once."""
         return [f"{kind}: {count} times" for kind, count in self._counts.items() if count > 1]
-
-
-def _stack_of(error: BaseException) -> str:
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    return f"Call stack (most recent call last):\n{''.join(lines)}"
 
 
 def _append(path: Path, message: str, stack: str) -> None:

@@ -133,7 +133,9 @@ def _of_floats(flat: np.ndarray[Any, Any], see: See | None = None) -> Statistics
     if math.isfinite(maximum) and math.isfinite(minimum):
         # The square of an element left the range of float64; the norm itself may not.
         if (math.isinf(norm) or norm == 0.0) and (maximum or minimum):
-            norm = _scaled_norm(flat, max(abs(maximum), abs(minimum)))
+            scale = max(abs(maximum), abs(minimum))
+            scaled = flat.astype(np.float64) / scale
+            norm = scale * math.sqrt(float(scaled.dot(scaled)))
         return Statistics(maximum, minimum, mean, norm)
     nan_count = int(np.count_nonzero(np.isnan(flat)))
     return Statistics(maximum, minimum, mean, norm, nan_count, int(np.count_nonzero(np.isinf(flat))))
@@ -166,11 +168,6 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     total = sum(float(piece.dot(_ONES[: piece.size])) for piece in pieces)
     squares = sum(float(piece.dot(piece)) for piece in pieces)
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
-
-
-def _scaled_norm(flat: np.ndarray[Any, Any], scale: float) -> float:
-    scaled = flat.astype(np.float64) / scale
-    return scale * math.sqrt(float(scaled.dot(scaled)))
 
 
 class TensorValues:
@@ -381,7 +378,7 @@ class ValueEncoder:
         if isinstance(value, self._values.dtype_type):
             return self._dtype(self._values.dtype_text(value))
         if isinstance(value, slice):
-            bounds = [_bound(bound) for bound in (value.start, value.stop, value.step)]
+            bounds = [None if bound is None else int(bound) for bound in (value.start, value.stop, value.step)]
             return f'{{"type": "slice", "value": {json.dumps(bounds)}}}'
         if isinstance(value, np.ndarray):
             return self._array(TensorValues(value, value.dtype.name, "numpy.ndarray"), record, path)
@@ -473,7 +470,3 @@ def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     dtype = dtype_of_array(array.dtype)
     with np.errstate(all="ignore"):
         return array.astype(np.float32 if dtype is None else dtype.stored_as)
-
-
-def _bound(bound: Any) -> int | None:
-    return None if bound is None else int(bound)

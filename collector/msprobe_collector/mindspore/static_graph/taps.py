@@ -105,7 +105,7 @@ class GraphCells:
             if not path or not _can_be_tapped(cell):
                 continue
             label = f"Cell.{path}.{type(cell).__name__}"
-            is_inside = is_graph_mode or _is_below_jit(models, path)
+            is_inside = is_graph_mode or any(is_jitted(around) for around in _cells_around(models, path))
             if not is_inside and is_jitted(cell):
                 # Seen from outside, where its backward is.
                 jitted.add(path)
@@ -182,10 +182,6 @@ def _can_be_tapped(cell: Any) -> bool:
     name = type(cell).__name__
     has_code = type(cell).construct is not nn.Cell.construct and not isinstance(cell, (nn.CellList, nn.CellDict))
     return has_code and name != "DistributedGradReducer" and not name.startswith("_")
-
-
-def _is_below_jit(models: Sequence[Any], path: str) -> bool:
-    return any(is_jitted(cell) for cell in _cells_around(models, path))
 
 
 def _cells_around(models: Sequence[Any], path: str) -> Iterator[Any]:
