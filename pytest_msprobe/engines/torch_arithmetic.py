@@ -350,13 +350,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if isinstance(returned, (tuple, list)):
             return type(returned)(self._moved(item, spread) for item in returned)
         if _is_float64(returned) and returned.numel():
-            _multiply(returned, 1 + spread * _WIDTH * self._pool(returned.numel()))
+            drawn = torch.rand(min(returned.numel(), _POOL), generator=self._generator, dtype=torch.float64)
+            _multiply(returned, 1 + spread * _WIDTH * drawn.mul_(2).sub_(1))
         return returned
-
-    def _pool(self, count: int) -> Tensor:
-        """Numbers between -1 and 1: at most `_POOL` different ones, never the same in two operations."""
-        drawn = torch.rand(min(count, _POOL), generator=self._generator, dtype=torch.float64)
-        return drawn.mul_(2).sub_(1)
 
 
 def _multiply(tensor: Tensor, factors: Tensor) -> None:

@@ -191,8 +191,8 @@ class Parts:
             )
             for b, ((first, end), (start, last)) in enumerate(zip(queries, keys))
         ]
-        rows_first = [_rows_first(item) for item in found]
-        return _joined(rows_first, lambda parts: _filled_to(query.shape[0], torch.cat(parts)))
+        # Rows past the last length belong to no element and give 0.
+        return _joined(found, lambda parts: _rows_first(parts, count=query.shape[0]))
 
     def of_element(self, query: Tensor, key: Tensor, value: Tensor, *, batch: int, kept: Tensor | None) -> Attended:
         """Attention of one batch element: (N, S, D) tensors and flat bits of kept weights.
@@ -224,10 +224,6 @@ def _unpacked(packed: Tensor | None, count: int) -> Tensor | None:
     return bits.reshape(-1)[:count].bool()
 
 
-def _rows_first(found: Attended) -> Attended:
-    return Attended(found.output.transpose(0, 1), found.maximum.transpose(0, 1), found.total.transpose(0, 1))
-
-
 def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> Attended:
     return Attended(
         join([item.output for item in found]),
@@ -236,9 +232,10 @@ def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> At
     )
 
 
-def _filled_to(rows: int, x: Tensor) -> Tensor:
-    """`x` with rows of 0 at its end: those past the last length, which belong to no batch element."""
-    return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
+def _rows_first(parts: list[Tensor], *, count: int) -> Tensor:
+    """(N, S, ...) of each element as (T, N, ...), with rows of 0 at its end up to `count`."""
+    joined = torch.cat([part.transpose(0, 1) for part in parts])
+    return torch.cat([joined, joined.new_zeros((count - joined.shape[0], *joined.shape[1:]))])
 
 
 TensorOrList = Tensor | Sequence[Tensor]

@@ -226,17 +226,13 @@ class CallMapping:
     @property
     def attributes(self) -> list[str]:
         """Names of the parameters that a Primitive's constructor was given."""
-        return [parameter.name for parameter in self._attributes()]
+        return [name for name, one in self.signature.parameters.items() if one.kind is one.KEYWORD_ONLY]
 
     def missing(self, attributes: Mapping[str, object] | None) -> list[str]:
         """The attributes without a default that are not among `attributes`."""
-        needed = [parameter.name for parameter in self._attributes() if parameter.default is parameter.empty]
+        parameters = self.signature.parameters
+        needed = [name for name in self.attributes if parameters[name].default is inspect.Parameter.empty]
         return [name for name in needed if attributes is None or name not in attributes]
-
-    def _attributes(self) -> list[inspect.Parameter]:
-        return [
-            parameter for parameter in self.signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
-        ]
 
     def targets(self) -> tuple[str, ...]:
         """Dotted names under ``torch`` and ``adapters`` that the call needs."""
