@@ -10,17 +10,15 @@ from collections.abc import Callable
 from inspect import isfunction
 
 from pytest_msprobe.engines.torch_map import arguments
-from pytest_msprobe.engines.torch_map.adapters import arrays, elementwise, layers, primitives
+from pytest_msprobe.engines.torch_map.adapters import arrays, convolutions, elementwise, layers
 
 #: What these modules define for others, by name; nothing that they import.
 FUNCTIONS: dict[str, Callable[..., object]] = {
     name: value
-    for module in (arguments, arrays, elementwise, layers)
+    for module in (arguments, arrays, convolutions, elementwise, layers)
     for name, value in vars(module).items()
     if isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
 }
-
-__all__ = ["FUNCTIONS", "primitives"]
 
 
 def __getattr__(name: str) -> Callable[..., object]:

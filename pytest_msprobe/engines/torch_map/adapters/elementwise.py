@@ -252,46 +252,32 @@ def trapz(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
     return torch.trapezoid(y, dx=dx, dim=dim) if x is None else torch.trapezoid(y, x, dim=dim)
 
 
-def amax(x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None) -> Tensor:
-    """Maximum as NumPy defines it: `where` replaces by `initial`, which also bounds the result."""
-    return torch.amax(_selected(x, initial, where, is_max=True), all_axes(axis, x), keepdim)
+def extreme(
+    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None, how: str
+) -> Tensor:
+    """The `max` or `min` as NumPy defines it: `where` replaces by `initial`, which also bounds the result."""
+    reduce = torch.amax if how == "max" else torch.amin
+    return reduce(_selected(x, initial, where, how), all_axes(axis, x), keepdim)
 
 
-def amin(x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None) -> Tensor:
-    """Minimum, as `amax`."""
-    return torch.amin(_selected(x, initial, where, is_max=False), all_axes(axis, x), keepdim)
-
-
-def max_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None) -> object:
-    """(values, indices); with `axis` None (maximum, 0) (mindspore/ops/function/array_func.py, max)."""
+def extreme_with_index(
+    x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None, how: str
+) -> tuple[Tensor, Tensor]:
+    """(values, indices) of `max` or `min`; with `axis` None (value, 0) (mindspore/ops/function/array_func.py, max)."""
+    reduce = torch.max if how == "max" else torch.min
     if axis is None or x.dim() == 0:
-        return torch.max(x), torch.tensor(0)
-    return tuple(torch.max(_selected(x, initial, where, is_max=True), axis, keepdim))
+        return reduce(x), torch.tensor(0)
+    values, indices = reduce(_selected(x, initial, where, how), axis, keepdim)
+    return values, indices
 
 
-def min_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None) -> object:
-    """(values, indices) of the minimum; see `max_with_index`."""
-    if axis is None or x.dim() == 0:
-        return torch.min(x), torch.tensor(0)
-    return tuple(torch.min(_selected(x, initial, where, is_max=False), axis, keepdim))
-
-
-def numpy_max(
-    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool
+def numpy_extreme(
+    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool, how: str
 ) -> object:
-    """Tensor.max in its NumPy form: values, or with `return_indices` (values, indices)."""
+    """Tensor.max or .min in its NumPy form: values, or with `return_indices` (values, indices)."""
     if with_index and isinstance(axis, int):
-        return max_with_index(x, axis, keepdim, initial, where)
-    return amax(x, axis, keepdim, initial, where)
-
-
-def numpy_min(
-    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool
-) -> object:
-    """Tensor.min in its NumPy form; see `numpy_max`."""
-    if with_index and isinstance(axis, int):
-        return min_with_index(x, axis, keepdim, initial, where)
-    return amin(x, axis, keepdim, initial, where)
+        return extreme_with_index(x, axis, keepdim, initial, where, how)
+    return extreme(x, axis, keepdim, initial, where, how)
 
 
 def numpy_sum(x: Tensor, axis: Axis, dtype: torch.dtype | None, keepdim: bool, initial: Number | None) -> Tensor:
@@ -305,12 +291,12 @@ def ptp(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return torch.amax(x, all_axes(axis, x), keepdim) - torch.amin(x, all_axes(axis, x), keepdim)
 
 
-def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, *, is_max: bool) -> Tensor:
+def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, how: str) -> Tensor:
     bound = as_tensor(0 if initial is None else initial).to(x.dtype)
     if where is not None:
         x = torch.where(as_tensor(where), x, bound)
     if initial is not None:
-        x = torch.maximum(x, bound) if is_max else torch.minimum(x, bound)
+        x = torch.maximum(x, bound) if how == "max" else torch.minimum(x, bound)
     return x
 
 
