@@ -84,7 +84,7 @@ class TorchExecution:
         self._seeds = call.seeds
         self._tensors: list[Tensor | None] = []
         outputs = []
-        for path, value in flatten_outputs(returned, lambda item: isinstance(item, torch.Size)):
+        for path, value in flatten_outputs(returned, torch.Size):
             if isinstance(value, torch.Tensor):
                 # "top-level" as the collectors count: bare, or directly in the returned tuple.
                 if len(path) == 1:
