@@ -167,12 +167,7 @@ class ChildEngine:
         """See `Engine.forward`. A child that dies is an error of this call; the next call starts a new one."""
         self._last_execution += 1
         request = {"do": "forward", "execution": self._last_execution, "call": call, "differentiate": differentiate}
-        return ChildExecution(self, self._last_execution, self._ask(request)["outputs"])
-
-    def gradients(self, execution: int, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """Gradients of an execution; the child keeps those of the last API call."""
-        reply = self._ask({"do": "gradients", "execution": execution, "incoming": incoming})
-        return tuple(reply["gradients"])
+        return ChildExecution(self._ask, self._last_execution, self._ask(request)["outputs"])
 
     def close(self) -> None:
         """End the child."""
@@ -233,13 +228,13 @@ def _exchange(process: subprocess.Popen[bytes], request: dict[str, Any]) -> dict
 
 
 class ChildExecution:
-    """A forward that the child has run and keeps."""
+    """A forward that the child has run and keeps until another API call."""
 
-    def __init__(self, engine: ChildEngine, execution: int, outputs: tuple[Output, ...]) -> None:
-        self._engine = engine
-        self._execution = execution
+    def __init__(self, ask: Callable[[dict[str, Any]], Any], number: int, outputs: tuple[Output, ...]) -> None:
+        self._ask = ask
+        self._number = number
         self.outputs = outputs
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`."""
-        return self._engine.gradients(self._execution, incoming)
+        return tuple(self._ask({"do": "gradients", "execution": self._number, "incoming": incoming})["gradients"])

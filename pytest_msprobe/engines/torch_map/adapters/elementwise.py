@@ -174,47 +174,23 @@ _K0E, _K1E = torch.special.scaled_modified_bessel_k0, torch.special.scaled_modif
 _Function = Callable[[Tensor], Tensor]
 
 
-def bessel_j0(x: Tensor) -> Tensor:
-    """J0."""
-    return _with_derivative(x, _J0, lambda at: -_J1(at))
+#: Each function and its derivative.
+_BESSEL: dict[str, tuple[_Function, _Function]] = {
+    "j0": (_J0, lambda at: -_J1(at)),
+    "j1": (_J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at)),
+    "y0": (_Y0, lambda at: -_Y1(at)),
+    "y1": (_Y1, lambda at: _Y0(at) - _Y1(at) / at),
+    "k0": (_K0, lambda at: -_K1(at)),
+    "k1": (_K1, lambda at: -_K0(at) - _K1(at) / at),
+    "k0e": (_K0E, lambda at: _K0E(at) - _K1E(at)),
+    "k1e": (_K1E, lambda at: _K1E(at) - _K0E(at) - _K1E(at) / at),
+}
 
 
-def bessel_j1(x: Tensor) -> Tensor:
-    """J1, whose derivative at 0 is 1/2."""
-    return _with_derivative(x, _J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at))
+def bessel(name: str, x: Tensor) -> Tensor:
+    """The Bessel function `name`: J0, J1, Y0, Y1, K0, K1, and exp(x) times K0 or K1 (`k0e`, `k1e`)."""
+    function, derivative = _BESSEL[name]
 
-
-def bessel_y0(x: Tensor) -> Tensor:
-    """Y0."""
-    return _with_derivative(x, _Y0, lambda at: -_Y1(at))
-
-
-def bessel_y1(x: Tensor) -> Tensor:
-    """Y1."""
-    return _with_derivative(x, _Y1, lambda at: _Y0(at) - _Y1(at) / at)
-
-
-def bessel_k0(x: Tensor) -> Tensor:
-    """K0."""
-    return _with_derivative(x, _K0, lambda at: -_K1(at))
-
-
-def bessel_k1(x: Tensor) -> Tensor:
-    """K1."""
-    return _with_derivative(x, _K1, lambda at: -_K0(at) - _K1(at) / at)
-
-
-def bessel_k0e(x: Tensor) -> Tensor:
-    """exp(x) K0(x)."""
-    return _with_derivative(x, _K0E, lambda at: _K0E(at) - _K1E(at))
-
-
-def bessel_k1e(x: Tensor) -> Tensor:
-    """exp(x) K1(x)."""
-    return _with_derivative(x, _K1E, lambda at: _K1E(at) - _K0E(at) - _K1E(at) / at)
-
-
-def _with_derivative(x: Tensor, function: _Function, derivative: _Function) -> Tensor:
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, at: Tensor) -> Tensor:
