@@ -1,15 +1,13 @@
 """Find the PyTorch call for a recorded API call, and bind the recorded arguments to it.
 
-Tables are apis/facts/torch_calls: ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of
-one name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
-takes (``axis: int | None = None``): with them two overloads of equal length can be distinguished. A word of `_REFUSED`
-in their place (``scale: quantised = None``) refuses every value but None. Keyword-only
-parameters of a Primitive are attributes, given to its constructor. The right-hand side may use parameters, literals,
-dotted names that begin with ``torch.``, ``adapters.`` or ``references.``, methods and attributes of any of these,
-tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run by the small interpreter below: a
-table cannot do more than call PyTorch.
-
-The right-hand sides of torch_calls: expressions of a few kinds, as functions that a small interpreter makes.
+Tables are apis/facts/torch_calls and references.txt: ``MindSpore signature -> PyTorch call`` or ``name -> none:
+reason``. Several lines of one name are overloads, tried in order until the arguments bind. A parameter may carry the
+kinds of value that it takes (``axis: int | None = None``): with them two overloads of equal length can be
+distinguished. A word of `_REFUSED` in their place (``scale: quantised = None``) refuses every value but None.
+Keyword-only parameters of a Primitive are attributes, given to its constructor. The right-hand side may use parameters,
+literals, dotted names that begin with ``torch.``, ``adapters.`` or ``references.``, methods and attributes of any of
+these, tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run by the small interpreter
+below: a table cannot do more than call PyTorch.
 """
 
 from __future__ import annotations
