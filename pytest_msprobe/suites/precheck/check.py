@@ -44,15 +44,15 @@ from pytest_msprobe.engines.protocol import (
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.evidence.evidence import FailureKeeper, Sides
+from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
 from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter, illustrated
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
-    Diagnosis,
     Judgement,
     Metrics,
     OutputPair,
+    RoundingDiagnosis,
     Standard,
     check_indices,
     compare_scalars,
@@ -116,7 +116,7 @@ class Comparison:
         judgement: Judgement,
         *,
         standard: Standard | None = None,
-        diagnosis: Diagnosis = NOTHING_MORE,
+        diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict.
 
@@ -292,7 +292,7 @@ class _Comparer:
         judgement = self.standard.judge(metrics)
         pattern = "" if judgement.is_pass else name_pattern(actual_indices, expected_indices)
         shape = tuple(expected_indices.shape)
-        self.found.add(label, names, shape, metrics, judgement, diagnosis=Diagnosis(pattern=pattern))
+        self.found.add(label, names, shape, metrics, judgement, diagnosis=RoundingDiagnosis(pattern=pattern))
         return True
 
     def _compare_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
@@ -419,7 +419,7 @@ class CallCheck:
         random = random_call(case, is_recorded=device.name == "recorded")
         if random is not None:
             finding = random.judge_outputs(tested, device.label + note)
-            return self._kept(case, "forward", finding, lambda: Sides(tested))
+            return self._kept(case, "forward", finding, lambda: BothResults(tested))
         bench, reference = self._reference(case, _OUTPUTS)
         standard = self._standard(case, "forward", [output.value for output in tested])
         opinions = Opinions(case, self._executions, self._bench(bench, case), output_values(case))
@@ -429,7 +429,7 @@ class CallCheck:
         finding = illustrated(
             self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
         )
-        return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
+        return self._kept(case, "forward", finding, lambda: BothResults(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
         incoming = self._incoming(case)
@@ -444,7 +444,7 @@ class CallCheck:
         if random is not None:
             forward = self._outputs_of(device, case)
             finding = random.judge_gradients(forward, tested, incoming, device.label + note)
-            return self._kept(case, "backward", finding, lambda: Sides(forward, None, incoming, tested))
+            return self._kept(case, "backward", finding, lambda: BothResults(forward, None, incoming, tested))
         bench, reference = self._reference(case, methodcaller("gradients", incoming))
         reference = follow_tested_indices(case, reference, incoming, lambda: self._outputs_of(device, case))
         if device.name == "recorded":
@@ -457,9 +457,9 @@ class CallCheck:
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
         finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
 
-        def sides() -> Sides:
+        def sides() -> BothResults:
             outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
-            return Sides(*outputs, incoming, tested, reference)
+            return BothResults(*outputs, incoming, tested, reference)
 
         return self._kept(case, "backward", finding, sides)
 
@@ -472,7 +472,7 @@ class CallCheck:
         outputs = self._tested(case, lambda execution: execution.outputs)[1]
         return constructed_incoming(case, outputs, self._settings.seed)
 
-    def _kept(self, case: Case, direction: Direction, finding: Verdict, sides: Callable[[], Sides]) -> Verdict:
+    def _kept(self, case: Case, direction: Direction, finding: Verdict, sides: Callable[[], BothResults]) -> Verdict:
         """`finding`, with its evidence on disk when it failed and that was asked for."""
         if self._settings.keeper is None:
             return finding
@@ -481,7 +481,7 @@ class CallCheck:
             return finding
         return _with_lines(finding, self._settings.keeper.keep(self._dump, case, sides(), self._findings))
 
-    def _sides_so_far(self, case: Case, direction: Direction) -> Sides:
+    def _sides_so_far(self, case: Case, direction: Direction) -> BothResults:
         """What there is of a check that ended before anything could be compared."""
         incoming = None
         if direction == "backward":
@@ -489,7 +489,7 @@ class CallCheck:
                 incoming = self._incoming(case)
             except NotJudged:
                 incoming = None
-        return Sides(tested=self._outputs_of(self._device(case), case), incoming=incoming)
+        return BothResults(tested=self._outputs_of(self._device(case), case), incoming=incoming)
 
     def _outputs_of(self, engine: Engine, case: Case) -> tuple[Output, ...] | None:
         """Forward outputs of an engine that has run; None when it raised."""

@@ -11,7 +11,7 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName, dtype_of_array
 from pytest_msprobe.apis import facts
 from pytest_msprobe.numerics import (
-    LEVELS,
+    ERROR_MULTIPLES,
     AbsoluteBounds,
     AbsoluteThreshold,
     AccumulativeBounds,
@@ -20,9 +20,9 @@ from pytest_msprobe.numerics import (
     BackwardError,
     Binary,
     CosineMaxAbs,
+    ErrorMultiples,
     Fused,
     Judgement,
-    Levels,
     Metrics,
     OutputPair,
     Standard,
@@ -39,7 +39,9 @@ MAKERS: Mapping[str, Callable[..., Standard]] = {
     BackwardError.name: BackwardError,
     Fused.name: Fused,
     AbsoluteThreshold.name: lambda **bounds: AbsoluteThreshold(AbsoluteBounds(**bounds) if bounds else None),
-    AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(Levels(**bounds) if bounds else LEVELS[0]),
+    AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(
+        ErrorMultiples(**bounds) if bounds else ERROR_MULTIPLES[0]
+    ),
     Ulp.name: lambda **bounds: Ulp(UlpBounds(**bounds) if bounds else None),
     Binary.name: Binary,
     Thousandth.name: Thousandth,
@@ -122,7 +124,7 @@ class Standards:
         made = MAKERS[named.name](**dict(bounds))
         if isinstance(made, AgainstSecondOpinion) and not bounds:
             level = facts("benchmark_levels").of(api)
-            return replace(made, levels=LEVELS[int(level.text.removeprefix("level ")) if level else 0])
+            return replace(made, levels=ERROR_MULTIPLES[int(level.text.removeprefix("level ")) if level else 0])
         return replace(made, strict=self._strict) if isinstance(made, BackwardError) else made
 
 

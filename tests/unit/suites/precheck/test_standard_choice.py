@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.numerics import (
-    LEVELS,
+    ERROR_MULTIPLES,
     AgainstSecondOpinion,
     Binary,
     CosineMaxAbs,
@@ -119,7 +119,7 @@ def test_msprobe_means_the_standard_of_each_api(call: str, name: str) -> None:
     ],
 )
 def test_levels_of_benchmark_hang_on_the_api(call: str, level: int) -> None:
-    assert chosen(call, "benchmark") == AgainstSecondOpinion(LEVELS[level])
+    assert chosen(call, "benchmark") == AgainstSecondOpinion(ERROR_MULTIPLES[level])
     bounds = tuple(dict.fromkeys(STANDARD_BOUNDS["benchmark"], 1.0).items())
     made = chosen(call, "benchmark", StandardChoice(bounds={"benchmark": bounds}))
     assert isinstance(made, AgainstSecondOpinion)
