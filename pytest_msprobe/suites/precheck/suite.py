@@ -261,7 +261,7 @@ class EvidenceFolders:
             return {kind: Path(path) for kind, path in self._context.evidence.items()}
         settings = self._settings
         asked = (
-            (_ERROR_DATA, settings.error_data, "--msprobe-error-data-dir"),
+            (_ERROR_DATA, settings.error_data(self._context.out), "--msprobe-error-data-dir"),
             (_REPRODUCERS, settings.reproducers, "--msprobe-reproducers"),
         )
         if not any(path for _, path, _ in asked):
@@ -322,7 +322,7 @@ class PrecheckSuite(Suite):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.settings = PrecheckSettings.of(context.values, context.out)
+        self.settings = PrecheckSettings.of(context.values)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
