@@ -11,10 +11,11 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
 _FIGURES = 3
 _LONGEST = 300
-_FRAMES = 50
 _OUTPUTS = 50
 
 
@@ -79,21 +79,49 @@ def sort_key(value: float | None, *, nan: str = "g", missing: str = "") -> str:
     return f"{bits ^ 0xFFFFFFFFFFFFFFFF if bits >> 63 else bits | 1 << 63:016x}"
 
 
-def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, extra: dict[str, Any]) -> str:
-    """What an item unfolds to: explanation (already escaped), plot, outputs and call stack."""
+def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, frames: Sequence[tuple[str, str]]) -> str:
+    """What an item unfolds to: explanation (already escaped), picture, outputs and call stack.
+
+    `frames` are (place, source line), innermost first.
+    """
     if row.status == "pass":
         lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
         return "\n".join(filter(None, lines)) or "passed"
     parts = [f"<pre>{explanation.strip()}</pre>"]
-    if extra.get("plot"):
-        parts.append(f'<img alt="plot of the error" src="data:image/png;base64,{text(extra["plot"], 10**6)}">')
+    drawn = max((output for output in row.outputs if output.picture), key=lambda output: output.badness, default=None)
+    if drawn is not None and drawn.picture is not None:
+        parts += _picture(drawn.label, drawn.picture)
     parts.append("".join(_outputs(row.outputs, figures)))
-    frames = extra.get("stack", ())
     if frames:
-        listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames[:_FRAMES])
+        listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames)
         parts.append(f"<h4>Call stack, innermost first</h4><ol>{listed}</ol>")
     # One line: the page's script treats lines that begin with E as those of a traceback.
     return f'<div class="msprobe">{"".join(parts)}</div>'
+
+
+def _picture(label: str, picture: Mapping[str, Any]) -> Iterator[str]:
+    """Where and how much an output is off; see `evidence.pictures.error_picture`."""
+    rows, columns = picture["rows"], picture["columns"]
+    size = max(3, min(22, 560 // columns, 300 // rows))
+    paths: dict[str, str] = {}
+    for place in range(rows):
+        line, column = picture["cells"][place * columns : (place + 1) * columns], 0
+        for mark, run in ((mark, len(list(group))) for mark, group in groupby(line)):
+            paths[mark] = f"{paths.get(mark, '')}M{column} {place}h{run}"
+            column += run
+    nonfinite = "; black: NaN or Inf on one side" if "N" in paths else ""
+    of = " x ".join(f"{length:,}" for length in picture["of"])
+    legend = f"the darker the more; grey is equal{nonfinite}"
+    yield f"<figure><figcaption>Where {text(label)} is off: {of} elements, {legend}</figcaption>"
+    yield f'<svg role="img" width="{columns * size}" height="{rows * size}" viewBox="0 -.5 {columns} {rows}">'
+    yield from (f'<path class="mark-{mark}" d="{path}"/>' for mark, path in sorted(paths.items()))
+    yield "</svg><figcaption>Elements by the size of their error</figcaption><table>"
+    counts = [("equal", picture["exact"]), *((f"from 1e{decade}", count) for decade, count in picture["decades"])]
+    most = math.log1p(max(1, *(count for _, count in counts)))
+    for title, count in counts:
+        width = max(1 if count else 0, round(220 * math.log1p(count) / most))
+        yield f'<tr><td>{title}<td><i style="width:{width}px"></i>{count:,}'
+    yield "</table></figure>"
 
 
 def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterator[str]:
@@ -290,7 +318,7 @@ class HtmlPage:
         self._figures = tuple(figures)
         self._summary = Summary(item_noun, group_noun, self._figures)
         self._rows: dict[str, VerdictRow] = {}
-        self._details: dict[str, dict[str, Any]] = {}
+        self._stacks: dict[str, Sequence[tuple[str, str]]] = {}
         self._page: Any = None
 
     @pytest.hookimpl(wrapper=True)
@@ -299,7 +327,7 @@ class HtmlPage:
         self._take(report)
         result = yield
         if report.when == "teardown" and self._rows.pop(report.nodeid, None) is not None:
-            self._details.pop(report.nodeid, None)
+            self._stacks.pop(report.nodeid, None)
             self._lighten(report.nodeid)
         return result
 
@@ -337,7 +365,7 @@ class HtmlPage:
         explanation = data.pop(0) if report.longreprtext or data == [_NO_LOG] else ""
         if explanation == _NO_LOG:
             explanation = ""
-        data.insert(0, details(row, self._figures, explanation, self._details.get(report.nodeid, {})))
+        data.insert(0, details(row, self._figures, explanation, self._stacks.get(report.nodeid, ())))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
@@ -357,9 +385,9 @@ class HtmlPage:
             row = VerdictRow.from_wire(wire)
             self._summary.add(row)
             self._rows[report.nodeid] = row
-        found = report.__dict__.pop("msprobe_details", None)
-        if found is not None:
-            self._details[report.nodeid] = found
+        stack = report.__dict__.pop("msprobe_stack", None)
+        if stack is not None:
+            self._stacks[report.nodeid] = stack
 
     def _lighten(self, node_id: str) -> None:
         """Take what need not be on the page off it, after it was counted: omitted passes, and cells one by one."""

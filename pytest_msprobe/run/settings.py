@@ -41,8 +41,6 @@ RUN: pytest.StashKey[Run] = pytest.StashKey()
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
 #: The row of an item that has run.
 ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
-#: A picture of what a failed item is off by, PNG in base64.
-PLOT: pytest.StashKey[str] = pytest.StashKey()
 #: A dump.json that was seen in the collection and not asked for.
 UNASKED: pytest.StashKey[str] = pytest.StashKey()
 

@@ -289,7 +289,7 @@ class Context(NamedTuple):
     """What a suite is made from.
 
     Attributes:
-        config: pytest's, for the hooks of conftest.py files only.
+        config: pytest's, for the hooks of conftest.py files and for options of other plugins.
         values: parsed values of all options by name; a suite reads its own.
         dumps: dump.json files that were named, absolute.
         out: folder of the results.
@@ -307,6 +307,12 @@ class Context(NamedTuple):
     has_other_hosts: bool
     sharers: int
     evidence: Mapping[str, str]
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether a page or a file of rows will hold pictures of failures."""
+        has_rows = any(self.values.get(name) is not None for name in ("page", "jsonl", "resume"))
+        return has_rows or bool(self.config.getoption("htmlpath", None))
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")

@@ -482,13 +482,12 @@ class PrecheckSuite(Suite):
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
-        from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter
+        from pytest_msprobe.evidence.pictures import ErrorPictures
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.options import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
-        settings, config = self.settings, self._context.config
-        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
+        settings = self.settings
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -500,9 +499,8 @@ class PrecheckSuite(Suite):
                 strict=settings.numeric.strict,
             ),
             numeric=settings.numeric,
-            hooks=Hooks(config),
-            plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
-            pictures=ErrorPictures() if has_rows else None,
+            hooks=Hooks(self._context.config),
+            pictures=ErrorPictures() if self._context.shows_pictures else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 
