@@ -214,6 +214,11 @@ class VerdictRow:
         return word if word in DIRECTIONS else None
 
     @property
+    def api(self) -> str:
+        """What ran, without the number of the call."""
+        return self.call.rpartition(".")[0] or self.call
+
+    @property
     def worst(self) -> OutputRow | None:
         """The worst output, which is shown where there is room for one; None when nothing was compared."""
         return max(self.outputs, key=lambda output: output.badness, default=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_msprobe.commands import page
 from pytest_msprobe.reports.jsonl import MERGED_NAME, merge_runs
 from pytest_msprobe.reports.page.page import check_page_replaceable
-from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.suites.registry import suite_class
 from pytest_msprobe.support import stated_errors
 
 
@@ -37,13 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     with stated_errors():
         if arguments.page is not None:
             check_page_replaceable(arguments.page)
-        merged = merge_runs(arguments.sources, arguments.folder, _tally)
+        merged = merge_runs(arguments.sources, arguments.folder, suite_class)
         sys.stdout.write("".join(f"{line}\n" for line in merged.lines()))
         if arguments.page is not None:
             page.write(arguments.page, [arguments.folder / MERGED_NAME])
     return int(merged.has_failed)
-
-
-def _tally(suite: str) -> VerdictCounts:
-    found = page.known_suite(suite)
-    return VerdictCounts() if found is None else VerdictCounts(found.item_noun, found.group_noun, found.figures)

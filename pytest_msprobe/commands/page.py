@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_msprobe.suites.contract import Suite
-from pytest_msprobe.suites.registry import SUITES, suite_class
+from pytest_msprobe.suites.registry import suite_class
 from pytest_msprobe.support import stated_errors
 
 
@@ -39,10 +38,5 @@ def write(page: Path, sources: Sequence[Path]) -> None:
     """Write the page of the rows in `sources`, and say where. Raises ValueError and OSError as `write_page`."""
     from pytest_msprobe.reports.page.page import write_page
 
-    write_page(page, sources, known_suite)
+    write_page(page, sources, suite_class)
     sys.stdout.write(f"page: {page}\n")
-
-
-def known_suite(name: str) -> type[Suite] | None:
-    """The suite by its name, if this version has it."""
-    return suite_class(name) if name in SUITES else None

@@ -18,9 +18,9 @@ from pytest_msprobe.numerics.measurement import Element, Metrics
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
 from pytest_msprobe.numerics.standards.sensitivity import widened
+from pytest_msprobe.verdicts import EXPLAINED
 
 _SECOND = BackwardError()
-_EXPLAINED = "explained by rounding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Diagnosis:
     @property
     def is_explained(self) -> bool:
         """Whether rounding explains the failure."""
-        return self.rounding == _EXPLAINED
+        return self.rounding == EXPLAINED
 
 
 #: Of what passed, or has no elements to look at.
@@ -67,7 +67,7 @@ def diagnose(
         return Diagnosis(pattern=name_pattern(output.tested, output.reference, others=others()))
     second = judgement if standard == _SECOND else _SECOND.judge_pair(output)
     if second.is_pass:
-        return Diagnosis(_EXPLAINED)
+        return Diagnosis(EXPLAINED)
     tolerance = _SECOND.tolerances(output)
     pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
     return Diagnosis(_not_explained(second.ratio), pattern, _median(output, tolerance))

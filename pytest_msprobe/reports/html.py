@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.counts import RowCounts
 from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
@@ -178,54 +180,29 @@ _BOXES = (
 
 
 @dataclass(slots=True)
-class ApiCounts:
-    """Counts of one API over all its calls and both directions.
+class Summary(RowCounts):
+    """The block at the top of the page.
 
     Attributes:
-        outcomes: rows by what pytest made of them.
-        worst: the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
+        worst: by API the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
     """
 
-    outcomes: Counter[str] = field(default_factory=Counter)
-    worst: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def add(self, row: VerdictRow, figures: Sequence[Figure]) -> None:
-        """Count one row."""
-        self.outcomes[row.outcome] += 1
-        for output in row.outputs:
-            for figure in figures:
-                value = output.figures.get(figure.name)
-                if value is not None:
-                    self.worst[figure.name] = figure.worse_of(value, self.worst.get(figure.name))
-
-
-@dataclass(slots=True)
-class Summary:
-    """Running counts over verdict rows; grows with the number of APIs, not of rows.
-
-    Attributes:
-        item_noun: what a row is about.
-        group_noun: what the rows are counted by, in the plural.
-        figures: numbers of an output.
-        apis: counts by API, or by the suite's own kind.
-        outcomes: rows by what pytest made of them.
-        reasons: skipped rows by reason.
-    """
-
-    item_noun: str = "API calls by direction"
-    group_noun: str = "APIs"
-    figures: Sequence[Figure] = ()
-    apis: dict[str, ApiCounts] = field(default_factory=dict)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    @property
+    def figures(self) -> Sequence[Figure]:
+        """Numbers that have a column in the table of APIs."""
+        return self.suite.figures[:_SUMMARY_FIGURES]
 
     def add(self, row: VerdictRow) -> None:
         """Count one row."""
-        self.outcomes[row.outcome] += 1
-        name = row.call.rpartition(".")[0] or row.call
-        self.apis.setdefault(name, ApiCounts()).add(row, self.figures[:_SUMMARY_FIGURES])
-        if row.status == "skip":
-            self.reasons[row.message] += 1
+        self.count(row)
+        worst = self.worst.setdefault(row.api, {})
+        for output in row.outputs:
+            for figure in self.figures:
+                value = output.figures.get(figure.name)
+                if value is not None:
+                    worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
 
     def markup(self, header: Sequence[str], passes: str) -> str:
         """The summary as one block; `header` says what was tested against what, `passes` what became of passes."""
@@ -237,7 +214,7 @@ class Summary:
         for outcome, style, word in _BOXES:
             if counts[outcome] or outcome in ("passed", "failed", "skipped"):
                 yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
-        yield f"</div><p>{self.item_noun}. "
+        yield f"</div><p>{self.suite.item_noun}. "
         if counts["passed"] and passes != "show":
             yield {
                 "fold": "Passes are folded: tick <i>Passed</i> below to see them.",
@@ -251,20 +228,23 @@ class Summary:
 
     def _api_table(self) -> Iterator[str]:
         # Failing APIs first, the worst of them on top; then those nearest to the limit.
-        printable = self.figures[:_SUMMARY_FIGURES]
-        ranked = sorted(self.apis.items(), key=lambda entry: _rank(entry[1], printable), reverse=True)
-        yield f"<details open><summary>{len(ranked)} {self.group_noun}</summary><div><table><tr>"
-        yield f"<th>{self.group_noun}<th>Failed<th>Passed<th>Skipped"
-        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in printable)
-        for name, tally in ranked[:_APIS]:
-            counts = tally.outcomes
+        ranked = sorted(self.by_api.items(), key=self._rank, reverse=True)
+        yield f"<details open><summary>{len(ranked)} {self.suite.group_noun}</summary><div><table><tr>"
+        yield f"<th>{self.suite.group_noun}<th>Failed<th>Passed<th>Skipped"
+        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in self.figures)
+        for name, counts in ranked[:_APIS]:
             state = "error" if counts["failed"] else "pass" if counts["passed"] else "skip"
             numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
-            worst = [_worst_text(tally.worst.get(figure.name), figure) for figure in printable]
+            worst = [_worst_text(self.worst[name].get(figure.name), figure) for figure in self.figures]
             yield f'<tr class="{state}"><td>{text(name)}{"".join(f"<td>{cell}" for cell in (*numbers, *worst))}'
         if len(ranked) > _APIS:
-            yield f"<tr><td colspan={4 + len(printable)}>and {len(ranked) - _APIS} more"
+            yield f"<tr><td colspan={4 + len(self.figures)}>and {len(ranked) - _APIS} more"
         yield "</table></div></details>"
+
+    def _rank(self, entry: tuple[str, Counter[str]]) -> tuple[bool, float]:
+        name, counts = entry
+        known = (figure.name for figure in self.figures if figure.name in self.worst[name] and not figure.is_low_bad)
+        return bool(counts["failed"]), next((self.worst[name][figure] for figure in known), -1.0)
 
     def _skip_reasons(self) -> Iterator[str]:
         if not self.reasons:
@@ -275,11 +255,6 @@ class Summary:
         if len(self.reasons) > _REASONS:
             yield f"<tr><td><td>and {len(self.reasons) - _REASONS} more reasons"
         yield "</table></div></details>"
-
-
-def _rank(tally: ApiCounts, figures: Sequence[Figure]) -> tuple[bool, float]:
-    highest = (tally.worst[figure.name] for figure in figures if figure.name in tally.worst and not figure.is_low_bad)
-    return bool(tally.outcomes["failed"]), next(highest, -1.0)
 
 
 def _worst_text(value: float | None, figure: Figure) -> str:
@@ -294,29 +269,19 @@ class HtmlPage:
     """Adds columns, details and a summary; keeps the facts of an item from its verdict to its teardown."""
 
     def __init__(
-        self,
-        passes: str,
-        header: Callable[[], list[str]],
-        markup: Callable[[], str],
-        names: CallNames,
-        *,
-        title: str,
-        item_noun: str,
-        group_noun: str,
-        figures: Sequence[Figure],
+        self, suite: Suite, passes: str, header: Callable[[], list[str]], markup: Callable[[], str], names: CallNames
     ) -> None:
-        """A page that shows, folds or omits `passes`.
+        """A page that shows, folds or omits `passes` of `suite`, whose groups are called by `names`.
 
-        `header` gives the lines and `markup` the pictures above its table, when it is written; `item_noun` says what
-        a row is about, `group_noun` what rows are counted by, `figures` are the numbers of an output.
+        `header` gives the lines and `markup` the pictures above its table, when it is written.
         """
-        self._title = title
+        self._title = suite.title
         self._names = names
         self._passes = passes
         self._header = header
         self._markup = markup
-        self._figures = tuple(figures)
-        self._summary = Summary(item_noun, group_noun, self._figures)
+        self._figures = suite.figures
+        self._summary = Summary(suite)
         self._rows: dict[str, VerdictRow] = {}
         self._stacks: dict[str, Sequence[tuple[str, str]]] = {}
         self._page: Any = None

@@ -26,6 +26,7 @@ import msgspec
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -238,11 +239,11 @@ class Merged:
         return [*counts, *(f"{what}: {path}" for what, path in self.files)]
 
 
-def merge_runs(sources: Sequence[Path], folder: Path, tally_of: Callable[[str], VerdictCounts]) -> Merged:
+def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], type[Suite] | None]) -> Merged:
     """Write the rows of all `sources` into `folder` as one JSONL file, and those of the pre-check as a CSV pair.
 
     A source is a JSONL file of `--msprobe-jsonl`, or a folder with some. Of rows for the same check the last counts, in
-    the order of the sources: a later run replaces what an earlier one said. `tally_of` gives a new tally for a suite.
+    the order of the sources: a later run replaces what an earlier one said. `suite_of` gives a suite by its name.
 
     Raises:
         ValueError: a source is missing, or holds something else.
@@ -258,7 +259,7 @@ def merge_runs(sources: Sequence[Path], folder: Path, tally_of: Callable[[str], 
     lines, pair = JsonLines(folder / MERGED_NAME), CsvPair(folder)
     try:
         for suite, rows in suites.items():
-            tally = tally_of(suite)
+            tally = VerdictCounts(suite_of(suite) or Suite)
             merged.tallies.append(tally)
             _write(_by_call(rows.items()), lines, pair if suite in _WITH_PAIR else None, tally)
     finally:

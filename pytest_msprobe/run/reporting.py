@@ -160,7 +160,7 @@ class ReportPlugin:
         self._allows_empty = allows_empty
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
-        self._tally = VerdictCounts(suite.item_noun, suite.group_noun, suite.figures)
+        self._tally = VerdictCounts(suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self._open_groups: dict[tuple[str, str], list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -443,14 +443,7 @@ def register_reports(
 
         report = reports.report
         html = HtmlPage(
-            settings.html_passes,
-            lambda: [*report.findings(), *header()],
-            report.markup,
-            reports.names,
-            title=suite.title,
-            item_noun=suite.item_noun,
-            group_noun=suite.group_noun,
-            figures=suite.figures,
+            suite, settings.html_passes, lambda: [*report.findings(), *header()], report.markup, reports.names
         )
         config.pluginmanager.register(html, "msprobe-html")
 

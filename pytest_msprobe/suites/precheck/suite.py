@@ -310,7 +310,6 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    item_noun = "API calls by direction"
     options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),

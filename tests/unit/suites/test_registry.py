@@ -19,6 +19,7 @@ from pytest_msprobe.suites.repeat.options import RepeatOptions
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_is_called_as_it_is_listed_and_has_the_listed_options(name: str) -> None:
     found = suite_class(name)
+    assert found is not None
     assert issubclass(found, Suite)
     assert (found.name, found.options) == (name, SUITES[name])
     assert found.title
