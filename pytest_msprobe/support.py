@@ -1,15 +1,4 @@
-"""What is installed, and how to install what is missing: said in one way everywhere.
-
-What a framework or user code, such as a hook of a conftest.py, raised, as text for messages.
-
-Keeps pytest's assertion rewriting away from our modules.
-
-pytest compiles every module of a plugin's distribution anew to rewrite its `assert` statements, in each process where
-PYTHONDONTWRITEBYTECODE is set: 10 ms for each of 120 modules. Ours are no tests. A module's docstring can refuse
-(PYTEST_DONT_REWRITE), but is read and compiled all the same, so that a finder of our own comes before pytest's.
-
-How a sub-command fails for a reason that its user can fix.
-"""
+"""What is installed, what an exception says, how modules are found, how a command fails: said in one way everywhere."""
 
 from __future__ import annotations
 
@@ -78,7 +67,12 @@ _PACKAGES = ("pytest_msprobe", "msprobe_collector")
 
 
 class OrdinaryFinder:
-    """Finds our modules as Python does without pytest."""
+    """Finds our modules as Python does without pytest, before the finder that rewrites assertions.
+
+    pytest compiles every module of a plugin's distribution anew to rewrite its `assert` statements, in each process
+    where PYTHONDONTWRITEBYTECODE is set: 10 ms for each of 120 modules. Ours are no tests. A module's docstring can
+    refuse (PYTEST_DONT_REWRITE), but is read and compiled all the same.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -86,7 +80,7 @@ class OrdinaryFinder:
         return PathFinder.find_spec(name, path, target) if name.partition(".")[0] in _PACKAGES else None
 
 
-def install() -> None:
+def install_finder() -> None:
     """Put the finder first, once in a process."""
     if OrdinaryFinder not in sys.meta_path:
         sys.meta_path.insert(0, OrdinaryFinder)

@@ -1,12 +1,6 @@
-"""The value that travels from a suite to every report: `Verdict`, and as a row with its place `VerdictRow`.
+"""What judging one record found: `Verdict`, and with its place `VerdictRow`.
 
-What judging one record found.
-
-A verdict with its place: the one value that travels from an item to every report, also across processes.
-
-Where in a training step a record stands: what reports need to show it in its model and in its order.
-
-Numbers of an output.
+A row is the one value that travels from an item to every report, also across processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Our part of the page that pytest-html writes. Registered on the writing process, and only for `--html`.
 
-What the HTML page shows for one item, as markup. Every text that comes from a dump passes `text` on its way.
-
-The top of the HTML page: what was tested against what, verdict totals, and one line per API.
+Every text that comes from a dump passes `text` on its way.
 """
 
 from __future__ import annotations

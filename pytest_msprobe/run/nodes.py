@@ -1,8 +1,6 @@
 """The files of a run as pytest nodes: file, group of records, record. The same nodes for every suite.
 
-What becomes of an item: its row, onto pytest's report, whatever ended it.
-
-What only the process that ran a failing item can add to the HTML page: the call stack.
+Whatever ends an item, its row goes onto pytest's report.
 """
 
 from __future__ import annotations

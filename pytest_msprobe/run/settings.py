@@ -1,14 +1,8 @@
-"""Where our state is kept in pytest's stashes. One place for every key and its type.
+"""What a run was asked to do: options, ini and YAML, folded once into one frozen value, and the dumps that they name.
 
-Options, ini and YAML, folded once into one frozen value. The command line wins, then YAML, then ini.
-
-The YAML file of --msprobe-config: its keys are `dump` and the names of options.
-
-A compare.json, in which older tools are told what to compare, is such a file too: JSON is YAML.
-
-Which dump.json files a run was pointed at.
-
-Whether a run has something to judge: all that a project without dumps pays for.
+The command line wins, then YAML, then ini. The YAML file of --msprobe-config has the key `dump` and the names of
+options; a compare.json, in which older tools are told what to compare, is such a file too: JSON is YAML. The keys under
+which pytest's stashes hold our state stand here as well: a project without dumps loads no more than this.
 """
 
 from __future__ import annotations

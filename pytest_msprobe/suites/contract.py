@@ -2,10 +2,6 @@
 
 A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
 pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
-
-Names of a dump in node ids.
-
-Where records of a dump stand in their training step.
 """
 
 from __future__ import annotations

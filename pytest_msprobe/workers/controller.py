@@ -1,7 +1,4 @@
-"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die.
-
-How the process of a worker ended.
-"""
+"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The page as one file: template, style, scripts and the data of all rows.
-
-The rows of one suite as columns, which the page's script reads.
-
-The sentence at the top of the page, and the few that follow it.
-"""
+"""The page as one file: a sentence that answers the question, the rows as columns, template, style and scripts."""
 
 from __future__ import annotations
 
@@ -227,13 +222,17 @@ class Section:
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._answer.content(findings),
             "runs": self._runs,
-            "slots": [_slot(dump, *self._files[dump], names.of(dump, "") if dump else "earlier") for dump in dumps],
+            "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
             "rows": _transposed(rows),
             "counts": [len(found) for _, _, found in self._rows],
             "outputs": _transposed(outputs),
             "texts": list(self._texts),
         }
+
+    def _slot(self, dump: str, name: str) -> dict[str, Any]:
+        step, rank, node = self._files[dump]
+        return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
         facts = dict(row.properties)
@@ -297,10 +296,6 @@ class Section:
             self._cell(path[:-1])
             self._cells[path] = len(self._cells)
         return self._cells[path]
-
-
-def _slot(dump: str, step: int | None, rank: int | None, node: str, name: str) -> dict[str, Any]:
-    return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
 
 
 def _transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
