@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.make_rows import rows
 from dump_builder import DumpBuilder
 from planted_cells import planted
 from real_dumps import real_dumps
@@ -20,6 +19,7 @@ from real_dumps import real_dumps
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page.page import write_page
 from pytest_msprobe.suites.registry import suite_class
+from tools.benchmarks.make_rows import rows
 
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
 #: Each sets `document.title` if it ever runs.

@@ -1,4 +1,4 @@
-"""How far one record travels: counts of tests/benchmarks/way.py, which only a change of the code can move."""
+"""How far one record travels: counts of `python -m tools.benchmarks.way`, which only a change of the code can move."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WAY = re.compile(r"::(\w+): (\d+) files, (\d+) moves between files, deepest call
 def test_the_way_of_a_precheck_record(direction: str, files: int, moves: int, deepest: int, calls: int) -> None:
     pytest.importorskip("torch")
     dump = ROOT / "tests" / "dumps" / "gpt_tiny_tensor" / "step0" / "proc0"
-    command = [sys.executable, str(ROOT / "tests" / "benchmarks" / "way.py"), str(dump), "-k", direction]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "tools.benchmarks.way", str(dump), "-k", direction]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = WAY.search(printed)
     assert found is not None, printed
     assert found[1] == direction

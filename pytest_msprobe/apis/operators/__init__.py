@@ -2,7 +2,7 @@
 
 A name of a record is looked up in the tables of this package (`mindspore_2_10.txt`, `torch_2_13.txt`, one per framework
 and version family, read as one). What is found is a constant of ours, the path of the callable; a name that is not
-found is never looked up anywhere else. The tables are written by `python -m pytest_msprobe operators` from the public
+found is never looked up anywhere else. The tables are written by `python -m tools.operators` from the public
 operators of an installed framework, without those of `excluded.txt`, and are reviewed like code.
 
 The tables of callable operators and their reader.

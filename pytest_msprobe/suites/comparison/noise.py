@@ -23,7 +23,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DISTANCES, DistanceLimits, ValueComparison
 
-#: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
+#: One decimal digit, for what one sample cannot tell. Measured (tools/benchmarks/README.md): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
 FACTOR = 10
 #: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.

@@ -143,6 +143,7 @@ def test_a_file_that_cannot_be_read_is_noted_and_harms_nothing(records_of, tmp_p
     assert "reading what TensorDump wrote" in (tmp_path / "step0" / "rank0" / "dump_error_info.log").read_text()
 
 
+@pytest.mark.graph_compiler
 @pytest.mark.needs("mindspore")
 def test_the_graph_code_for_ascend_compiles_up_to_the_choice_of_kernels(tmp_path):
     import mindspore as ms
