@@ -1,12 +1,11 @@
-"""What is installed, what an exception says, how modules are found, how a command fails: said in one way everywhere."""
+"""What is installed, what an exception says, and how modules are found: said in one way everywhere."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -84,23 +83,3 @@ def install_finder() -> None:
     """Put the finder first, once in a process."""
     if OrdinaryFinder not in sys.meta_path:
         sys.meta_path.insert(0, OrdinaryFinder)
-
-
-class CommandError(Exception):
-    """Ends a command with exit code 2; the text is all that its user sees."""
-
-
-@contextmanager
-def stated_errors() -> Iterator[None]:
-    """Turn errors that a user can mend into the error of a command, for use around its body.
-
-    Raises:
-        CommandError: a ValueError or an OSError came up inside; the text is theirs, with the file of an OSError.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from None
