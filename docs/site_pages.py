@@ -137,8 +137,8 @@ def _options() -> Iterator[str]:
     )
     yield "## Every suite\n"
     yield from _table(
-        Option("dump", "PATH", "dump.json, or a folder to search for dump.json files; may be repeated", "", str),
-        Option("config", "FILE", "YAML file with any of these options as keys (out, device, ...)", "", str),
+        Option("PATH", "dump.json, or a folder to search for dump.json files; may be repeated", str, name="dump"),
+        Option("FILE", "YAML file with any of these options as keys (out, device, ...)", str, name="config"),
         *RUN_OPTIONS,
     )
     seen: set[str] = set()

@@ -6,11 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import merging, page, templates
-from pytest_msprobe.support import CommandError
+from pytest_msprobe.commands import CommandError, add_to
 
-#: Modules with `add_to(commands)`, which sets `run(arguments)`: it gives the exit code, or None for 0.
-COMMANDS = (templates, merging, page)
 #: Commands of earlier versions that are programs of the repository now.
 _MOVED = ("coverage", "operators")
 
@@ -23,9 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clone = f"run `python -m tools.{given[0]}` in a clone of the repository"
         sys.stderr.write(f"{parser.prog}: {given[0]} is not installed with pytest-msprobe: {clone}\n")
         return 2
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    add_to(parser.add_subparsers(metavar="COMMAND", required=True))
     chosen = parser.parse_args(given)
     try:
         code: int | None = chosen.run(chosen)

@@ -296,6 +296,12 @@ _TARGETS = {
 }
 #: How a worker process learns which physical device it has; inside its process that device is number 0.
 DEVICE_VARIABLE = "PYTEST_MSPROBE_DEVICE"
+#: Variables that say which devices a process may use, by target; containers and schedulers set them.
+VISIBLE = {
+    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
 DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]"
 BENCH_FORMS = "auto, torch or mindspore"
 

@@ -128,7 +128,7 @@ class ComparisonSuite(Suite):
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
         """Drawer of where outputs are off; None where nobody would see the pictures. Imports NumPy."""
-        if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
+        if not self._context.shows_pictures:
             return None
         from pytest_msprobe.evidence.pictures import ErrorPictures
 

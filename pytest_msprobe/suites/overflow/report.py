@@ -21,7 +21,7 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.reports.csv_pair import neutral, new_result_file
+from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport, file_id
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord, StepAnomalies
 from pytest_msprobe.suites.overflow.session import OverflowSession
@@ -93,7 +93,7 @@ class SummaryFiles:
     def write(self, record: OverflowRecord, summary: RankSummary) -> None:
         """Add a row. Raises OSError."""
         if self._csv is None:
-            self._csv = new_result_file(self._folder, "overflow_result")
+            (self._csv,) = new_files(self._folder, "overflow_result")
             csv.writer(self._csv).writerow(COLUMNS)
         csv.writer(self._csv).writerow([neutral(cell) for cell in _cells(record, summary)])
         self._csv.flush()

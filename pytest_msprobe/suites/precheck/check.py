@@ -45,7 +45,7 @@ from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
-from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter, illustrated
+from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
@@ -335,7 +335,7 @@ class CheckSettings:
         standard: the rule for verdicts, or what chooses one for each API call.
         hooks: of conftest.py files, which may change the standard and more.
         numeric: what the device does to numbers, and how many random inputs are drawn.
-        plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
+        pictures: draws what a failing output is off by; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
         edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
@@ -345,7 +345,6 @@ class CheckSettings:
     standard: Standard | Standards
     hooks: Hooks
     numeric: NumericSettings = field(default_factory=NumericSettings)
-    plotter: ErrorPlotter | None = None
     pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
     edge_case: str = ""
@@ -426,9 +425,7 @@ class CallCheck:
         compared = compare_outputs(case, tested, reference, standard, opinions)
         compared.problem = reference_fault(bench, tested, reference) or compared.problem
         finding = compared.finding(device.label + note, bench.label, case.notes)
-        finding = illustrated(
-            self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
-        )
+        finding = illustrated(self._settings.pictures, finding, list(zip(_values(tested), _values(reference))))
         return self._kept(case, "forward", finding, lambda: BothResults(tested, reference))
 
     def _backward(self, case: Case) -> Verdict:
@@ -455,7 +452,7 @@ class CallCheck:
             compared.problem = compared.problem or lost_gradients(case, tested, reference)
         finding = compared.finding(device.label + note, bench.label, case.notes)
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
-        finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
+        finding = illustrated(self._settings.pictures, finding, present)
 
         def sides() -> BothResults:
             outputs = self._outputs_of(device, case), self._outputs_of(bench, case)

@@ -261,7 +261,7 @@ class EvidenceFolders:
             return {kind: Path(path) for kind, path in self._context.evidence.items()}
         settings = self._settings
         asked = (
-            (_ERROR_DATA, settings.error_data, "--msprobe-error-data-dir"),
+            (_ERROR_DATA, settings.error_data(self._context.out), "--msprobe-error-data-dir"),
             (_REPRODUCERS, settings.reproducers, "--msprobe-reproducers"),
         )
         if not any(path for _, path, _ in asked):
@@ -310,7 +310,6 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    item_noun = "API calls by direction"
     options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
@@ -322,7 +321,7 @@ class PrecheckSuite(Suite):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.settings = PrecheckSettings.of(context.values, context.out)
+        self.settings = PrecheckSettings.of(context.values)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
@@ -482,13 +481,12 @@ class PrecheckSuite(Suite):
     @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
-        from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter
+        from pytest_msprobe.evidence.pictures import ErrorPictures
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.options import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
-        settings, config = self.settings, self._context.config
-        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
+        settings = self.settings
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -500,9 +498,8 @@ class PrecheckSuite(Suite):
                 strict=settings.numeric.strict,
             ),
             numeric=settings.numeric,
-            hooks=Hooks(config),
-            plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
-            pictures=ErrorPictures() if has_rows else None,
+            hooks=Hooks(self._context.config),
+            pictures=ErrorPictures() if self._context.shows_pictures else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 
