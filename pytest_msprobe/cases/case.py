@@ -176,6 +176,11 @@ def _is_cast(dtype: np.dtype[Any]) -> bool:
 _NO_GRADIENTS = GradientPairing({}, (), ())
 
 
+def output_label(path: tuple[int | str, ...]) -> str:
+    """Name of the output at `path` among those of a call: `output.0`."""
+    return ".".join(("output", *map(str, path)))
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """An API call with everything that running it needs.
@@ -205,7 +210,7 @@ class Case:
     def gradient_label(self, path: LeafPath) -> str:
         """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
         entry = self.pairing.entries.get(path)
-        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
+        return f"output.{entry}" if entry is not None else output_label(path)
 
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""

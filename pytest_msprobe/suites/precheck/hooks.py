@@ -31,6 +31,13 @@ class Hooks:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
+    @classmethod
+    def if_implemented(cls, config: pytest.Config) -> Hooks | None:
+        """The hooks, or None where no plugin and no conftest.py implements any."""
+        names = ("reference", "standard", "outputs")
+        callers = [getattr(config.hook, f"pytest_msprobe_{name}") for name in names]
+        return cls(config) if any(caller.get_hookimpls() for caller in callers) else None
+
     def reference(self, api: ApiName) -> ReferenceEngine | None:
         """The user's own benchmark of `api`.
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
-from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.cases.case import Case, NotJudged
+from pytest_msprobe.apis.topics import RandomApi
+from pytest_msprobe.cases.case import Case, NotJudged, output_label
 from pytest_msprobe.engines.protocol import Array, Output
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
@@ -346,7 +346,7 @@ class RandomCall:
             verdicts = self._verdicts(arrays)
         except ValueError as error:
             raise _untestable(error) from None
-        labels = [".".join(("output", *map(str, output.path))) for output in present]
+        labels = [output_label(output.path) for output in present]
         return self._finding(labels, arrays, verdicts, device)
 
     def judge_gradients(
@@ -423,15 +423,13 @@ class RandomCall:
         )
 
 
-def random_call(case: Case, *, is_recorded: bool) -> RandomCall | None:
-    """`case` as a call that is judged by a law; None when a benchmark can foretell its outputs.
+def random_call(case: Case, entry: RandomApi, *, is_recorded: bool) -> RandomCall:
+    """`case`, whose outputs follow the law of `entry`, as no benchmark can foretell them.
 
     Raises:
         NotJudged: its arguments do not tell the law.
     """
-    entry = random_api(case.api, case.call.framework)
-    if entry is None or entry.law is None:
-        return None
+    assert entry.law is not None  # without one a call is not run
     try:
         bound = entry.bind(case.call.arguments, case.call.keywords)
         law = LAWS[entry.law.name](*entry.law.values(bound))

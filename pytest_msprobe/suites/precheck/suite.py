@@ -500,7 +500,7 @@ class PrecheckSuite(Suite):
                 strict=settings.numeric.strict,
             ),
             numeric=settings.numeric,
-            hooks=Hooks(config),
+            hooks=Hooks.if_implemented(config),
             plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
             pictures=ErrorPictures() if has_rows else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
