@@ -19,7 +19,6 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype_of_array
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import random_api
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
 from pytest_msprobe.cases.case import Case, NotJudged, output_label
 from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
@@ -202,6 +201,7 @@ class Comparison:
         diagnosis: Diagnosis = NOTHING_MORE,
     ) -> None:
         """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
+        is_pass = judgement.status == "pass"
         self._rows.append(
             OutputRow(
                 label=label,
@@ -209,14 +209,14 @@ class Comparison:
                 tested_dtype=dtypes[1],
                 shape=shape,
                 status=judgement.status,
-                message="" if judgement.is_pass else summarise(metrics, judgement, diagnosis),
+                message="" if is_pass else summarise(metrics, judgement, diagnosis),
                 standard=standard if standard != CosineMaxAbs.name else "",
                 figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
                 rounding=diagnosis.rounding,
                 pattern=diagnosis.pattern,
             )
         )
-        if not judgement.is_pass:
+        if not is_pass:
             self._explanations.append(
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
@@ -295,13 +295,24 @@ class CallCheck:
 
     def run(self, direction: Direction) -> Verdict:
         """The finding for one direction. Never raises for what the dump, an engine or the API does wrong."""
+        settings = self._settings
         if self._prepared is None:
-            self._prepared = self._prepare()
+            try:
+                self._prepared = CallRun(
+                    self._dump,
+                    self._name,
+                    with_backward="backward" in self._directions,
+                    max_memory_bytes=settings.max_memory_bytes,
+                    seed=settings.seed,
+                    edge_case=settings.edge_case,
+                )
+            except NotJudged as stop:
+                self._prepared = Verdict(stop.status, stop.message)
         run = self._prepared
         if isinstance(run, Verdict):
             return run
-        if self._settings.numeric.seeds > 1 and drawn_arguments(run.case.forward):
-            return worst_of_draws(self._draw, direction, first=self._settings.seed, count=self._settings.numeric.seeds)
+        if settings.numeric.seeds > 1 and drawn_arguments(run.case.forward):
+            return worst_of_draws(self._draw, direction, first=settings.seed, count=settings.numeric.seeds)
         try:
             return self._forward(run) if direction == "forward" else self._backward(run)
         except NotJudged as stop:
@@ -315,20 +326,6 @@ class CallCheck:
         self._findings.clear()
         self._prepared = None
 
-    def _prepare(self) -> CallRun | Verdict:
-        settings = self._settings
-        try:
-            return CallRun(
-                self._dump,
-                self._name,
-                with_backward="backward" in self._directions,
-                max_memory_bytes=settings.max_memory_bytes,
-                seed=settings.seed,
-                edge_case=settings.edge_case,
-            )
-        except NotJudged as stop:
-            return Verdict(stop.status, stop.message)
-
     def _draw(self, seed: int, direction: Direction) -> Verdict:
         """The finding for other random inputs."""
         settings = replace(self._settings, seed=seed, numeric=replace(self._settings.numeric, seeds=1))
@@ -341,9 +338,8 @@ class CallCheck:
     def _forward(self, run: CallRun) -> Verdict:
         case, (device, tested) = run.case, self._tested(run, OUTPUTS)
         tested, note = (tested, "") if self._hooks is None else self._hooks.outputs(case.api, tested)
-        entry = random_api(case.api, case.call.framework)
-        if entry is not None:
-            random = random_call(case, entry, is_recorded=device.name == "recorded")
+        if case.random is not None:
+            random = random_call(case, is_recorded=device.name == "recorded")
             finding = random.judge_outputs(tested, device.label + note)
             return self._finished(run, "forward", finding, lambda: Sides(tested))
         bench, reference = run.benchmark(self._engines, OUTPUTS, benches=self._benchmarks(case))
@@ -367,9 +363,8 @@ class CallCheck:
         tested, note = (tested, "") if self._hooks is None else self._hooks.gradients(case.api, tested)
         is_recorded = device.name == "recorded"
         outputs = partial(self._outputs_of, device, run)
-        entry = random_api(case.api, case.call.framework)
-        if entry is not None:
-            random = random_call(case, entry, is_recorded=is_recorded)
+        if case.random is not None:
+            random = random_call(case, is_recorded=is_recorded)
             forward = outputs()
             finding = random.judge_gradients(forward, tested, incoming, device.label + note)
             return self._finished(run, "backward", finding, lambda: Sides(forward, None, incoming, tested))

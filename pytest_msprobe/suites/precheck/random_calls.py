@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
-from pytest_msprobe.apis.topics import RandomApi
 from pytest_msprobe.cases.case import Case, NotJudged, output_label
 from pytest_msprobe.engines.protocol import Array, Output
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
@@ -423,12 +422,14 @@ class RandomCall:
         )
 
 
-def random_call(case: Case, entry: RandomApi, *, is_recorded: bool) -> RandomCall:
-    """`case`, whose outputs follow the law of `entry`, as no benchmark can foretell them.
+def random_call(case: Case, *, is_recorded: bool) -> RandomCall:
+    """`case`, a random one, with the law that its outputs follow.
 
     Raises:
         NotJudged: its arguments do not tell the law.
     """
+    entry = case.random
+    assert entry is not None  # the caller asks only then
     assert entry.law is not None  # without one a call is not run
     try:
         bound = entry.bind(case.call.arguments, case.call.keywords)

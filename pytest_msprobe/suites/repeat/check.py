@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
-from pytest_msprobe.apis.topics import documented_difference, random_api
+from pytest_msprobe.apis.topics import documented_difference
 from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming, attempt
 from pytest_msprobe.cases.case import Case, NotJudged, output_label
 from pytest_msprobe.cases.inputs import drawn_arguments
@@ -81,7 +81,7 @@ class RepeatCheck:
             seed=settings.seed,
         )
         case = call_run.case
-        if random_api(case.api, case.call.framework) is not None:
+        if case.random is not None:
             raise NotJudged("skip", "random by nature: its results differ in every run")
         refusal = self._engine.refusal(case.api, case.call.framework)
         if refusal is not None:
