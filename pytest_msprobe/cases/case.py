@@ -131,6 +131,8 @@ def _numbers(value: Value) -> Iterator[float]:
 
 
 _NARROW = ("Float16", "BFloat16")
+#: NumPy dtypes of operands that are cast.
+_CAST = ("float16", "bfloat16", "float32")
 
 
 def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
@@ -142,7 +144,8 @@ def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
     casts = []
 
     def cast(path: LeafPath, value: Any) -> Any:
-        if not hasattr(value, "__array_interface__") or value.dtype == target or not _is_cast(value.dtype):
+        is_cast = hasattr(value, "__array_interface__") and str(value.dtype) in _CAST
+        if not is_cast or value.dtype == target:
             return value
         casts.append(path)
         with np.errstate(over="ignore"):  # float16 overflows on the device as well
@@ -171,11 +174,6 @@ def _computed_in(call: Call, forward: ForwardRecord) -> Dtype | None:
 
 def _float_dtypes(values: Value) -> set[Dtype]:
     return {tensor.dtype for tensor in tensors_in(values) if tensor.dtype is not None and tensor.dtype.kind == "float"}
-
-
-def _is_cast(dtype: np.dtype[Any]) -> bool:
-    """Whether such operands are cast: floats but float64."""
-    return str(dtype) in ("float16", "bfloat16", "float32")
 
 
 _NO_GRADIENTS = GradientPairing({}, (), ())

@@ -5,7 +5,7 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, cast
@@ -29,7 +29,6 @@ from pytest_msprobe.engines.protocol import (
     Call,
     Engine,
     Execution,
-    LeafPath,
     Output,
     Unsupported,
     leaves,
@@ -62,27 +61,23 @@ def operand_roundoff(format_name: str) -> float:
 
 def with_rounded_operands(call: Call, format_name: str) -> Call:
     """`call` with its float32 tensors rounded to the bits of that format."""
-
-    def rounded(path: LeafPath, value: Any) -> Any:
-        return _rounded(value, format_name) if getattr(value, "dtype", None) == np.float32 else value
-
-    arguments, keywords = map_leaves(call, rounded)
+    arguments, keywords = map_leaves(call, lambda path, value: _rounded(value, format_name))
     return replace(call, arguments=tuple(arguments), keywords=keywords)
 
 
 def rounded_incoming(incoming: Sequence[Array | None], format_name: str) -> tuple[Array | None, ...]:
     """The same for incoming gradients, which are operands of the products that make gradients."""
-    return tuple(
-        _rounded(array, format_name) if array is not None and array.dtype == np.float32 else array for array in incoming
-    )
+    return tuple(_rounded(array, format_name) for array in incoming)
 
 
-def _rounded(array: Array, format_name: str) -> Array:
+def _rounded(value: Any, format_name: str) -> Any:
+    """`value`, a float32 array as float64 with the bits of that format."""
+    if getattr(value, "dtype", None) != np.float32:
+        return value
     with np.errstate(all="ignore"):
-        significand, exponent = np.frexp(array.astype(np.float64))
+        significand, exponent = np.frexp(value.astype(np.float64))
         bits = FORMATS[format_name] + 1
-        found: Array = np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
-    return found
+        return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
@@ -95,8 +90,10 @@ _MOST_PROBED = 1 << 20
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
 
-#: Results for perturbations.
-Runs = list[tuple[Perturbation, Sequence[Any]]]
+#: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
+_Kind = Literal["inputs", "inside", "arithmetic"]
+#: A perturbation and the results under it.
+_Moved = tuple[Perturbation, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +124,7 @@ class ExtraRuns:
         self._call = run.case.call
         self._bench = bench
         self._incoming = incoming
-        self._probes: list[Runs] = []
-        self._arithmetic_probes: list[Runs] = []
-        self._inside_probes: list[Runs] = []
+        self._made: dict[tuple[_Kind, int], _Moved | None] = {}
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """Everything that a standard gets for the output at `position`.
@@ -145,12 +140,13 @@ class ExtraRuns:
             value = found[position] if found is not None and position < len(found) else None
             return value if getattr(value, "shape", None) == reference.shape else None
 
-        def moved(runs: Runs) -> tuple[Perturbed, ...]:
-            arrays = ((perturbation, fitting(run)) for perturbation, run in runs)
+        def moved(kind: _Kind) -> tuple[Perturbed, ...]:
+            arrays = ((moving, fitting(results)) for moving, results in self._moved(kind, _PERTURBATIONS))
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
 
-        def results(runs: Runs) -> tuple[Array, ...]:
-            return tuple(run.result for run in moved(runs))
+        def probed(kind: _Kind, count: int) -> tuple[Array, ...]:
+            arrays = (fitting(results) for _, results in self._moved(kind, self._probes[:count]))
+            return tuple(array for array in arrays if array is not None)
 
         return OutputPair(
             tested,
@@ -163,13 +159,14 @@ class ExtraRuns:
                 is_elementwise=self._is_known_as("elementwise"),
             ),
             FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
-            lambda: moved(self._perturbed),
-            lambda: moved(self._inside),
+            partial(moved, "inputs"),
+            partial(moved, "inside"),
             lambda: fitting(self._second),
             self._bench.operand_roundoff,
-            lambda count: results(self._probed(count)),
-            lambda count: results(self._probed_arithmetic(count)),
-            lambda count: results(self._probed_inside(count)),
+            partial(probed, "inputs"),
+            # Of a forward nothing that is saved matters.
+            partial(probed, "arithmetic" if self._incoming else "inside"),
+            partial(probed, "inside"),
         )
 
     def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
@@ -206,42 +203,35 @@ class ExtraRuns:
         return [tensor.size for tensor in tensors_in(self._run.case.forward.outputs or ()) if tensor.size]
 
     @cached_property
-    def _perturbed(self) -> Runs:
-        return self._with_moved_inputs(_PERTURBATIONS)
+    def _probes(self) -> Sequence[int]:
+        """Numbers of the perturbations that probe, none for a large call."""
+        return _PROBES if max(float_elements(self._call), *self._recorded_sizes, 0) <= _MOST_PROBED else ()
 
-    def _probed(self, count: int) -> Runs:
-        """The first `count` probes; those that were made are kept."""
-        return self._more(self._probes, count, self._with_moved_inputs)
-
-    def _probed_arithmetic(self, count: int) -> Runs:
-        """The same with inputs, and what is saved for gradients, as they are, and moved arithmetic."""
-        if not self._incoming:
-            return self._probed_inside(count)  # of a forward nothing that is saved matters
-        return self._more(self._arithmetic_probes, count, partial(self._with_moved_arithmetic, saves_exactly=True))
-
-    def _probed_inside(self, count: int) -> Runs:
-        """The same with inputs as they are, and moved arithmetic."""
-        return self._more(self._inside_probes, count, self._with_moved_arithmetic)
-
-    def _more(self, made: list[Runs], count: int, make: Callable[[Sequence[int]], Runs]) -> Runs:
-        """The first `count` of the probes that `make` makes, of which some are `made`; none of a large call."""
-        is_probed = max(float_elements(self._call), *self._recorded_sizes, 0) <= _MOST_PROBED
-        made.extend(make((number,)) for number in (_PROBES[len(made) : count] if is_probed else ()))
-        return [run for runs in made[:count] for run in runs]
-
-    def _with_moved_inputs(self, numbers: Sequence[int]) -> Runs:
-        found = []
-        held, operands = self._held, self._bench.operand_roundoff
+    def _moved(self, kind: _Kind, numbers: Sequence[int]) -> list[_Moved]:
+        """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""
         for number in numbers:
-            # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
-            for is_clipped in (False, True):
-                moving = Perturbation(number, is_clipped=is_clipped, held=held, operands=operands)
-                call, incoming = moving.call(self._call), moving.incoming(self._call, self._incoming)
-                result = self._results(self._bench.engine, call, incoming, str(moving))
-                if result is not None:
-                    found.append((moving, result))
-                    break
-        return found
+            if (kind, number) not in self._made:
+                self._made[kind, number] = (
+                    self._with_moved_inputs(number) if kind == "inputs" else self._with_moved_arithmetic(kind, number)
+                )
+        return [run for number in numbers if (run := self._made[kind, number]) is not None]
+
+    def _with_moved_inputs(self, number: int) -> _Moved | None:
+        # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
+        for is_clipped in (False, True):
+            operands = self._bench.operand_roundoff
+            moving = Perturbation(number, is_clipped=is_clipped, held=self._held, operands=operands)
+            call, incoming = moving.call(self._call), moving.incoming(self._call, self._incoming)
+            results = self._results(self._bench.engine, call, incoming, str(moving))
+            if results is not None:
+                return moving, results
+        return None
+
+    def _with_moved_arithmetic(self, kind: _Kind, number: int) -> _Moved | None:
+        moving = Perturbation(number)
+        call = moving.inside(self._call, saves_exactly=kind == "arithmetic")
+        results = self._results(self._bench.engine, call, self._incoming, f"{kind} {number}")
+        return None if results is None else (moving, results)
 
     @cached_property
     def _held(self) -> frozenset[int]:
@@ -256,22 +246,6 @@ class ExtraRuns:
             for variant, call in calls.items()
         )
         return len(exact) == len(moved) and any(has_jumped(*pair) for pair in zip(exact, moved))
-
-    @cached_property
-    def _inside(self) -> Runs:
-        """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
-        return self._with_moved_arithmetic(_PERTURBATIONS)
-
-    def _with_moved_arithmetic(self, numbers: Sequence[int], *, saves_exactly: bool = False) -> Runs:
-        found = []
-        for number in numbers:
-            moving = Perturbation(number)
-            call = moving.inside(self._call, saves_exactly=saves_exactly)
-            variant = f"{'arithmetic' if saves_exactly else 'inside'} {number}"
-            result = self._results(self._bench.engine, call, self._incoming, variant)
-            if result is not None:
-                found.append((moving, result))
-        return found
 
     @cached_property
     def _second(self) -> Sequence[Any] | None:
