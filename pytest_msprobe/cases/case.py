@@ -31,6 +31,7 @@ from msprobe_collector.dump_format import (
     TensorValue,
     Value,
     array_dtype,
+    dtype_of_array,
     find_dtype,
     parse_api_name,
     tensors_in,
@@ -182,6 +183,12 @@ _NO_GRADIENTS = GradientPairing({}, (), ())
 def output_label(path: tuple[int | str, ...]) -> str:
     """Name of the output at `path` among those of a call: `output.0`."""
     return ".".join(("output", *map(str, path)))
+
+
+def dtype_name(array: Any) -> str:
+    """The name that dumps have for the dtype of `array`; NumPy's own where no dump can hold it."""
+    dtype = dtype_of_array(array.dtype)
+    return dtype.name if dtype is not None else str(array.dtype)
 
 
 @dataclass(frozen=True, slots=True)

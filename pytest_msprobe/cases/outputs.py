@@ -43,10 +43,9 @@ def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
     """
     found = [[output for output in outputs if output.value is not None] for outputs in sides]
     position = sorted_position(call.api)
-    if position is None:
+    if position is None or _argument(call, position, "sorted") is not False:
         return found
-    given = call.arguments[position] if len(call.arguments) > position else True
-    return [_ordered(call, outputs) for outputs in found] if call.named.get("sorted", given) is False else found
+    return [_ordered(call, outputs) for outputs in found]
 
 
 def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
@@ -58,8 +57,7 @@ def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
 
 
 def _top(call: Call, arrays: list[Array]) -> list[Array]:
-    axis = call.arguments[2] if call.api.short != "top_k" and len(call.arguments) > 2 else None
-    axis = call.keywords.get("dim", axis)
+    axis = call.keywords.get("dim") if call.api.short == "top_k" else _argument(call, 2, "dim")
     if not arrays[0].ndim or any(array.shape != arrays[0].shape for array in arrays):
         return arrays
     along = axis if isinstance(axis, int) else -1
@@ -68,12 +66,12 @@ def _top(call: Call, arrays: list[Array]) -> list[Array]:
 
 
 def _unique(call: Call, arrays: list[Array]) -> list[Array]:
-    dim = call.keywords.get("dim", call.arguments[4] if len(call.arguments) > 4 else None)
+    dim = _argument(call, 4, "dim")
     values, *others = arrays
     if dim is not None or values.ndim != 1:
         return arrays
     order = np.argsort(_wide(values), kind="stable")
-    has_inverse = call.keywords.get("return_inverse", call.arguments[2] if len(call.arguments) > 2 else False) is True
+    has_inverse = _argument(call, 2, "return_inverse") is True
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
     ordered: list[Any] = [values[order]]

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
-from pytest_msprobe.cases.case import Case, NotJudged, output_label
+from pytest_msprobe.cases.case import Case, NotJudged, dtype_name, output_label
 from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
@@ -61,6 +61,7 @@ from pytest_msprobe.suites.precheck.standards import Standards, for_dtype, for_o
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _Result = TypeVar("_Result")
+_ARRAY = "__array_interface__"
 _FIGURES = ("cosine", "max_abs", "max_rel", "max_ulp")
 
 
@@ -137,7 +138,7 @@ class Comparison:
                 self._add_arrays(position, label, actual, expected)
             elif actual is not None and actual.any():
                 message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
-                self._rows.append(OutputRow(label, "", _dtype_name(actual), tuple(actual.shape), "skip", message))
+                self._rows.append(OutputRow(label, "", dtype_name(actual), tuple(actual.shape), "skip", message))
 
     def finding(self, device: str, bench: str) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
@@ -162,7 +163,7 @@ class Comparison:
         standard = for_dtype(self._standard, actual.dtype)
         tolerance = integer_tolerance(self._case.api, actual.dtype)
         metrics = measure(actual, expected, off_bound=standard.off_bound, integer_tolerance=tolerance)
-        names = (_dtype_name(expected), _dtype_name(actual))
+        names = (dtype_name(expected), dtype_name(actual))
         if metrics.structural is None and recorded is not None and dtype_of_array(actual.dtype) is not recorded:
             fault = f"Tested dtype {names[1]}, but the dump recorded {recorded.name}."
             metrics = Metrics(metrics.kind, metrics.size, structural=fault)
@@ -179,7 +180,7 @@ class Comparison:
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
         judgement = self._standard.judge(metrics)
         pattern = "" if judgement.is_pass else name_pattern(actual, expected)
-        names = (_dtype_name(expected), _dtype_name(actual))
+        names = (dtype_name(expected), dtype_name(actual))
         self._add(label, names, tuple(expected.shape), metrics, judgement, diagnosis=Diagnosis(pattern=pattern))
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
@@ -187,8 +188,10 @@ class Comparison:
         # A Python float out of a float32 tensor is as coarse as that tensor.
         dtype = first.dtype if hasattr(first, _ARRAY) and is_differentiable(first) else None
         metrics, judgement = compare_scalars(actual, expected, self._standard, dtype=dtype)
-        names = (_type_name(expected), _type_name(actual))
-        self._add(label, names, (), metrics, judgement, self._standard.name)
+        bench, tested = (
+            dtype_name(value) if hasattr(value, _ARRAY) else type(value).__name__ for value in (expected, actual)
+        )
+        self._add(label, (bench, tested), (), metrics, judgement, self._standard.name)
 
     def _add(
         self,
@@ -236,18 +239,6 @@ def lost_gradients(case: Case, tested: Incoming, reference: Incoming) -> str:
 def integer_tolerance(api: ApiName, dtype: np.dtype[Any]) -> int:
     """How far an integer output of `api` may be from the benchmark: 1 for int8 results of quantising, else 0."""
     return int(dtype == np.int8 and facts("quantising").of(api) is not None)
-
-
-_ARRAY = "__array_interface__"
-
-
-def _type_name(value: OutputValue) -> str:
-    return _dtype_name(value) if hasattr(value, _ARRAY) else type(value).__name__
-
-
-def _dtype_name(array: Any) -> str:
-    dtype = dtype_of_array(array.dtype)
-    return dtype.name if dtype is not None else str(array.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from msprobe_collector.dump_format import ApiName, Direction, dtype_of_array
-from pytest_msprobe.cases.case import Ending, NotJudged
+from msprobe_collector.dump_format import ApiName, Direction
+from pytest_msprobe.cases.case import Ending, NotJudged, dtype_name
 from pytest_msprobe.engines.protocol import Array, Engine, Output
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
@@ -61,7 +61,7 @@ class Hooks:
         """
         if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
             return default
-        dtypes = tuple(_dtype_name(value) for value in tested if _is_array(value))
+        dtypes = tuple(dtype_name(value) for value in tested if _is_array(value))
         found = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
         if found is None:
             return default
@@ -95,7 +95,9 @@ class Hooks:
         if not isinstance(found, (list, tuple)) or len(found) != len(values):
             raise _wrong(name, where, found, f"a list of {len(values)}, or None")
         for index, (old, new) in enumerate(zip(values, found)):
-            is_allowed = _is_array(new) if _is_array(old) and direction == "backward" else _is_value(new)
+            is_allowed = _is_array(new)
+            if not (_is_array(old) and direction == "backward"):
+                is_allowed = is_allowed or isinstance(new, (bool, int, float, str))
             if (new is None) != (old is None) or not (new is None or is_allowed):
                 raise _wrong(
                     name, f"entry {index} of {where}", new, "an array" if old is not None else "None, as given"
@@ -148,10 +150,6 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array_interface__")
 
 
-def _is_value(value: object) -> bool:
-    return _is_array(value) or isinstance(value, (bool, int, float, str))
-
-
 def _read_only(value: Any) -> Any:
     if not _is_array(value):
         return value
@@ -165,8 +163,3 @@ def _as_array(value: Any) -> Any:
     import numpy as np
 
     return np.asarray(value) if _is_array(value) else value
-
-
-def _dtype_name(array: Any) -> str:
-    dtype = dtype_of_array(array.dtype)
-    return dtype.name if dtype is not None else str(array.dtype)

@@ -86,11 +86,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
     untested = 0
-    for path in suite.files:
-        try:
-            dump = suite.dump(path)
-        except DumpError:
-            continue  # the collection reports it
+    for dump in suite.readable_dumps():
         if dump.problem:
             problems.append(f"msprobe: {dump.problem}")
         devices[suite.engines.device_for(dump)] += 1
@@ -100,9 +96,9 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
             if is_cell_record(record):
                 cells += 1
             elif found is not None:
-                calls[path, found[0]] = dump.framework
+                calls[dump.path, found[0]] = dump.framework
                 if dump.holds_half(record):
-                    half.add((path, found[0]))
+                    half.add((dump.path, found[0]))
     left = f"; {cells} Cell records are left to the other suites" if cells else ""
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
@@ -340,6 +336,15 @@ class PrecheckSuite(Suite):
             self._dumps[path] = Dump(path, self._context.values["data_dir"])
         return self._dumps[path]
 
+    def readable_dumps(self) -> Iterator[Dump]:
+        """The dumps that can be read; the collection reports the others."""
+        for path in self.files:
+            try:
+                dump = self.dump(path)
+            except DumpError:
+                continue
+            yield dump
+
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
         found = [*group_api_calls(self.dump(file).record_names)]
@@ -395,11 +400,10 @@ class PrecheckSuite(Suite):
     def warnings(self) -> Iterator[str]:
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
         choice = self.settings.standards
-        apis = (
-            [parse_api_name(recorded_call(group)) for group in self._all_groups() if group.parts != (RECORD,)]
-            if choice.apis
-            else []
-        )
+        if not choice.apis:
+            return
+        groups = [group for dump in self.readable_dumps() for group in self.groups(dump.path)]
+        apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
                 yield f"{choice.source}: standards: apis: {pattern!r}: {named}: matches no API call of the dumps"
@@ -412,16 +416,8 @@ class PrecheckSuite(Suite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        dumps = [self.dump(path) for path in self.files if self._is_readable(path)]
-        untested = [dump for dump in dumps if self.engines.tests_no_device(dump)]
-        return f"no device was tested: {NO_DEVICE}" if untested and len(untested) == len(dumps) else ""
-
-    def _is_readable(self, path: Path) -> bool:
-        try:
-            self.dump(path)
-        except DumpError:
-            return False  # the collection reports it
-        return True
+        are_untested = [self.engines.tests_no_device(dump) for dump in self.readable_dumps()]
+        return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
@@ -448,13 +444,6 @@ class PrecheckSuite(Suite):
     def close(self) -> None:
         """End child processes."""
         self.engines.close()
-
-    def _all_groups(self) -> Iterator[Group]:
-        for path in self.files:
-            try:
-                yield from self.groups(path)
-            except DumpError:
-                continue  # the collection reports it
 
     def _check_of(self, record: Record) -> CallCheck:
         if self._check is None or self._check[0] is not record.group:
