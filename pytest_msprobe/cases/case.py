@@ -72,7 +72,7 @@ _BYTES = 8
 def needed_bytes(values: Value) -> int:
     """Memory in bytes that checking tensors like `values` takes at most: a copy, float64 twice, and a gradient."""
     return sum(
-        value.size * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
+        prod(value.shape) * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
         for value in tensors_in(values)
     )
 
@@ -185,10 +185,10 @@ def output_label(path: tuple[int | str, ...]) -> str:
     return ".".join(("output", *map(str, path)))
 
 
-def dtype_name(array: Any) -> str:
-    """The name that dumps have for the dtype of `array`; NumPy's own where no dump can hold it."""
-    dtype = dtype_of_array(array.dtype)
-    return dtype.name if dtype is not None else str(array.dtype)
+def dtype_names(*arrays: Any) -> tuple[str, ...]:
+    """The names that dumps have for the dtypes of arrays; NumPy's own where no dump can hold one."""
+    dtypes = [(dtype_of_array(array.dtype), array.dtype) for array in arrays]
+    return tuple(dtype.name if dtype is not None else str(own) for dtype, own in dtypes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
-from pytest_msprobe.cases.case import Case, NotJudged, dtype_name, output_label
+from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
 from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
@@ -57,7 +57,7 @@ from pytest_msprobe.numerics import (
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.suites.precheck.random_calls import random_call
-from pytest_msprobe.suites.precheck.standards import Standards, for_dtype, for_outputs
+from pytest_msprobe.suites.precheck.standards import ByDtype, Standards
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _Result = TypeVar("_Result")
@@ -138,7 +138,7 @@ class Comparison:
                 self._add_arrays(position, label, actual, expected)
             elif actual is not None and actual.any():
                 message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
-                self._rows.append(OutputRow(label, "", dtype_name(actual), tuple(actual.shape), "skip", message))
+                self._rows.append(OutputRow(label, "", dtype_names(actual)[0], tuple(actual.shape), "skip", message))
 
     def finding(self, device: str, bench: str) -> Verdict:
         """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
@@ -160,10 +160,10 @@ class Comparison:
         self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
     ) -> None:
         """Compare the outputs, or gradients, number `position`; `recorded` is the dtype in the dump."""
-        standard = for_dtype(self._standard, actual.dtype)
+        standard = self._standard.of(actual.dtype) if isinstance(self._standard, ByDtype) else self._standard
         tolerance = integer_tolerance(self._case.api, actual.dtype)
         metrics = measure(actual, expected, off_bound=standard.off_bound, integer_tolerance=tolerance)
-        names = (dtype_name(expected), dtype_name(actual))
+        names = dtype_names(expected, actual)
         if metrics.structural is None and recorded is not None and dtype_of_array(actual.dtype) is not recorded:
             fault = f"Tested dtype {names[1]}, but the dump recorded {recorded.name}."
             metrics = Metrics(metrics.kind, metrics.size, structural=fault)
@@ -180,7 +180,7 @@ class Comparison:
     def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
         judgement = self._standard.judge(metrics)
         pattern = "" if judgement.is_pass else name_pattern(actual, expected)
-        names = (dtype_name(expected), dtype_name(actual))
+        names = dtype_names(expected, actual)
         self._add(label, names, tuple(expected.shape), metrics, judgement, diagnosis=Diagnosis(pattern=pattern))
 
     def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
@@ -188,15 +188,15 @@ class Comparison:
         # A Python float out of a float32 tensor is as coarse as that tensor.
         dtype = first.dtype if hasattr(first, _ARRAY) and is_differentiable(first) else None
         metrics, judgement = compare_scalars(actual, expected, self._standard, dtype=dtype)
-        bench, tested = (
-            dtype_name(value) if hasattr(value, _ARRAY) else type(value).__name__ for value in (expected, actual)
-        )
-        self._add(label, (bench, tested), (), metrics, judgement, self._standard.name)
+        names = [
+            dtype_names(value)[0] if hasattr(value, _ARRAY) else type(value).__name__ for value in (expected, actual)
+        ]
+        self._add(label, names, (), metrics, judgement, self._standard.name)
 
     def _add(
         self,
         label: str,
-        dtypes: tuple[str, str],
+        dtypes: Sequence[str],
         shape: tuple[int, ...],
         metrics: Metrics,
         judgement: Judgement,
@@ -429,7 +429,8 @@ class CallCheck:
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
         default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
-        default = for_outputs(default, [cast("Array", value).dtype for value in tested if hasattr(value, _ARRAY)])
+        if isinstance(default, ByDtype):
+            default = default.of_all([cast("Array", value).dtype for value in tested if hasattr(value, _ARRAY)])
         return default if self._hooks is None else self._hooks.standard(case.api, direction, tested, default)
 
     def _bench(self, engine: Engine, run: CallRun) -> Bench:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction
-from pytest_msprobe.cases.case import Ending, NotJudged, dtype_name
+from pytest_msprobe.cases.case import Ending, NotJudged, dtype_names
 from pytest_msprobe.engines.protocol import Array, Engine, Output
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
@@ -61,7 +61,7 @@ class Hooks:
         """
         if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
             return default
-        dtypes = tuple(dtype_name(value) for value in tested if _is_array(value))
+        dtypes = dtype_names(*filter(_is_array, tested))
         found = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
         if found is None:
             return default

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
-from pytest_msprobe.cases.case import Case, NotJudged, dtype_name, output_label
+from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
 from pytest_msprobe.engines.protocol import Array, Output
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
@@ -441,7 +441,7 @@ def _arrays(outputs: Sequence[Output]) -> list[Array]:
 
 
 def _row(label: str, array: Array, verdict: SampleResult) -> OutputRow:
-    name = dtype_name(array)
+    (name,) = dtype_names(array)
     return OutputRow(
         label=label,
         bench_dtype=name,

@@ -358,8 +358,8 @@ class PrecheckSuite(Suite):
         if record.part == RECORD:
             return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be checked")
         verdict = self._check_of(record).run(cast("Direction", record.part))
-        if verdict.device and own_device():
-            verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
+        if verdict.device and self._own_device:
+            verdict = replace(verdict, device=f"{verdict.device} (device {self._own_device})")
         return self._explained(record, verdict) if verdict.status == "error" else verdict
 
     def headline(self, record: Record) -> str:
@@ -467,6 +467,10 @@ class PrecheckSuite(Suite):
             standard = f"; standard: {', '.join(names)}" if names else ""
             lines.append(f"tested: {verdict.device}; benchmark: {verdict.bench}{standard}")
         return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
+
+    @cached_property
+    def _own_device(self) -> str | None:
+        return own_device()
 
     @cached_property
     def _check_settings(self) -> CheckSettings:
