@@ -213,7 +213,9 @@ def paired_gradients(
     `outputs` gives the tested ones, where they are known, and is asked only for a call that selects.
     """
     reference = _following_tested_indices(case, reference, incoming, outputs)
-    return _in_best_order(case, tested, reference) if are_recorded else tested, reference
+    if are_recorded:
+        tested = _in_best_order(case, tested, reference)
+    return tested, reference
 
 
 def _following_tested_indices(

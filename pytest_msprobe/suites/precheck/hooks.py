@@ -17,8 +17,6 @@ from pytest_msprobe.support import place_of, text_of
 if TYPE_CHECKING:
     from pytest_msprobe.numerics import Standard
 
-_SKIP: Ending = "skip"
-_ERROR: Ending = "error"
 _ALTERED = ", altered by pytest_msprobe_outputs"
 
 
@@ -108,13 +106,14 @@ class Hooks:
         caller = getattr(self._config.hook, name)
         if not caller.get_hookimpls():
             return None
+        status: Ending
         try:
             return caller(config=self._config, **arguments)
         except pytest.skip.Exception as skip:
-            status, text = _SKIP, f"{name}: {skip.msg}"
+            status, text = "skip", f"{name}: {skip.msg}"
             skip.__traceback__ = None
         except Exception as error:
-            status, text = _ERROR, f"{name} failed: {text_of(error)} ({place_of(error)})"
+            status, text = "error", f"{name} failed: {text_of(error)} ({place_of(error)})"
             # pluggy keeps the exception in a frame of this traceback: a cycle that would keep the arrays alive.
             error.__traceback__ = None
         raise NotJudged(status, text)

@@ -271,9 +271,8 @@ class EvidenceFolders:
         if self.paths:
             from pytest_msprobe.evidence.folder import EvidenceFolder, EvidencePlugin
 
-            folders = {
-                kind: EvidenceFolder(path, self._settings.error_data_limit_bytes) for kind, path in self.paths.items()
-            }
+            limit = self._settings.error_data_limit_bytes
+            folders = {kind: EvidenceFolder(path, limit) for kind, path in self.paths.items()}
             yield "msprobe-evidence", EvidencePlugin(folders)
 
     def keeper(self, dumps: Sequence[Path], seed: int) -> FailureKeeper | None:
@@ -289,10 +288,8 @@ class EvidenceFolders:
             _ERROR_DATA: ErrorData,
             _REPRODUCERS: Reproducers,
         }
-        writers: list[EvidenceWriter] = [
-            makers[kind](EvidenceFolder(path, self._settings.error_data_limit_bytes), dumps)
-            for kind, path in self.paths.items()
-        ]
+        limit = self._settings.error_data_limit_bytes
+        writers = [makers[kind](EvidenceFolder(path, limit), dumps) for kind, path in self.paths.items()]
         return FailureKeeper(tuple(writers), seed)
 
 
