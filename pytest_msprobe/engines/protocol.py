@@ -178,6 +178,13 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
     return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
 
 
+def leaves(call: Call) -> list[tuple[LeafPath, Any]]:
+    """Every argument of `call` with its place; those in sequences and dicts one by one."""
+    found: list[tuple[LeafPath, Any]] = []
+    map_leaves(call, lambda path, value: found.append((path, value)))
+    return found
+
+
 def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[str, Any] | None:
     """Attributes of `call` as `map_leaves` converts arguments; None where the dump does not say."""
     if call.attributes is None:

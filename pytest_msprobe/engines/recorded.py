@@ -24,7 +24,7 @@ from msprobe_collector.dump_format import (
     tensor_positions,
 )
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, Unsupported, leaves
 
 #: Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of equal-shaped arrays.
 _MOST_INTERCHANGEABLE = 5
@@ -225,8 +225,7 @@ class RecordedExecution:
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """The recorded gradients, in the dtypes of the arguments; `incoming` is what they were computed from."""
-        dtypes: dict[LeafPath, Any] = {}
-        map_leaves(self._call, lambda path, value: dtypes.setdefault(path, getattr(value, "dtype", None)))
+        dtypes = {path: getattr(value, "dtype", None) for path, value in leaves(self._call)}
         return tuple(
             _as_computed(self._engine.load_gradient(str(self._call.api), path), dtypes.get(path))
             for path in self._differentiate
