@@ -21,12 +21,12 @@ def diagnose(target: Path, golden: Path) -> Diagnosis:
     """The answer for two dump.json files."""
     comparison = DumpComparison(target, golden, ComparisonSettings())
     engines = Engines(EngineChoice(parse_device("recorded"), "torch", None))
-    accountant = Accountant(comparison.target, comparison.golden, engines, comparison.limits, max_memory_bytes=_MEMORY)
+    accountant = Accountant(comparison, engines, max_memory_bytes=_MEMORY)
 
     def steps() -> Iterator[Step]:
         for group in group_operations(comparison.target.operations):
             for operation in group.payload.by_part.values():
-                yield Step(operation, accountant.account(comparison.verdict(operation)))
+                yield Step(operation, accountant.account(comparison.verdict(operation, for_account=True)))
             accountant.close()
         for operation in comparison.matching.golden_only:
             yield Step(operation, accountant.account(comparison.golden_only(operation)))

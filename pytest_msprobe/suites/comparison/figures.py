@@ -1,7 +1,8 @@
-"""How far two tensors of real data are apart: everything that verdict and table need, in one pass over both."""
+"""What the values of two tensors show: how far they are apart, in one pass over both, and a key of their content."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from pytest_msprobe.numerics.measurement import (
 #: Relative errors whose shares tables list.
 _SHARE_BOUNDS = (0.001, 0.005)
 _ANY_DIFFERENCE = 5e-324
+_KEY_BYTES = 8
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -31,22 +33,35 @@ class Figures:
     Attributes:
         metrics: cosine, largest errors and mismatches as everywhere in this tool; no ULP error.
         euclid: |t-g| in the 2-norm.
-        norm, peak: 2-norm and largest magnitude of g, over the places where both sides are finite.
+        distance: |t-g| / |g|: 0 for equal tensors, inf where only g is all zero.
+        peak: largest magnitude of g, over the places where both sides are finite.
         shares: of relative errors below 0.001 and below 0.005.
+        is_identical: whether both are known to have the same dtype and the same bits.
     """
 
     metrics: Metrics
     euclid: float = 0.0
-    norm: float = 0.0
+    distance: float = 0.0
     peak: float = 0.0
     shares: tuple[float, float] = (1.0, 1.0)
+    is_identical: bool = False
 
-    @property
-    def distance(self) -> float:
-        """|t-g| / |g|: 0 for equal tensors, inf where only g is all zero."""
-        if self.euclid == 0:
-            return 0.0
-        return self.euclid / self.norm if self.norm > 0 else math.inf
+
+def content_keys(target: npt.NDArray[Any], golden: npt.NDArray[Any], figures: Figures) -> tuple[str, str]:
+    """The `content_key` of both, made once where their `figures` show that all bits are equal."""
+    key = content_key(target)
+    return key, key if figures.is_identical else content_key(golden)
+
+
+def content_key(array: npt.NDArray[Any]) -> str:
+    """A digest of the values, `v` and 16 hexadecimal digits: equal for equal bits in any shape.
+
+    Integers count by their numbers, so that they are the same in any width.
+    """
+    if array.dtype.kind in "iu":
+        array = array.astype(np.int64)
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"v{hashlib.blake2b(content.data, digest_size=_KEY_BYTES).hexdigest()}"
 
 
 def measure_pair(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
@@ -72,7 +87,8 @@ def _exact(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
     with np.errstate(all="ignore"):
         figures = _Pass(target.astype(np.float64), golden.astype(np.float64), "float").figures()
     metrics = replace(metrics, max_rel=figures.metrics.max_rel, off_count=metrics.unequal_count)
-    return replace(figures, metrics=metrics)
+    is_identical = target.dtype == golden.dtype and target.dtype.kind in "iub" and not metrics.unequal_count
+    return replace(figures, metrics=metrics, is_identical=is_identical)
 
 
 class _Pass:
@@ -96,19 +112,22 @@ class _Pass:
     def figures(self) -> Figures:
         """Everything over all chunks."""
         bits = _BITS.get(self.target.dtype.itemsize) if self.target.dtype == self.golden.dtype else None
+        is_identical = True
         for start in range(0, self.target.size, CHUNK_ELEMENTS):
             target, golden = self.target[start : start + CHUNK_ELEMENTS], self.golden[start : start + CHUNK_ELEMENTS]
             if bits is not None and not np.count_nonzero(target.view(bits) != golden.view(bits)):
                 self._add_equal(golden)
             else:
+                is_identical = False
                 self._add(start, target.astype(self.wide, copy=False), golden.astype(self.wide, copy=False))
-        size = self.target.size
+        size, euclid, norm = self.target.size, math.sqrt(self.squares), math.sqrt(self.sums.reference)
         return Figures(
             self._metrics(),
-            euclid=math.sqrt(self.squares),
-            norm=math.sqrt(self.sums.reference),
+            euclid=euclid,
+            distance=0.0 if euclid == 0 else euclid / norm if norm > 0 else math.inf,
             peak=self.peak,
             shares=(self.below[0] / size, self.below[1] / size),
+            is_identical=is_identical,
         )
 
     def _add_equal(self, both: npt.NDArray[Any]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
 from pytest_msprobe.suites.comparison.cells import CellDifferences
-from pytest_msprobe.suites.comparison.noise import BASES, Growth, growth_of
+from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
@@ -127,7 +128,7 @@ class RecordSummary:
         )
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
-        distance, growth = growth_of(verdict.values)
+        distance, growth = verdict.growth
         tolerances: dict[str, int] = {}
         for value in verdict.values:
             if value.tolerance is not None:
@@ -160,6 +161,39 @@ class RecordSummary:
     def from_wire(cls, wire: dict[str, Any]) -> RecordSummary:
         """The inverse of `to_wire`."""
         return msgspec.convert(wire, cls)
+
+
+#: Parts of the step for which the largest distance is said.
+_PARTS = 4
+
+
+class Growth:
+    """Distances of operations, taken in any order: two numbers for each, however many there are."""
+
+    def __init__(self) -> None:
+        self._orders = array("q")
+        self._distances = array("d")
+        self._largest = (0.0, 0, "")
+
+    def add(self, order: int, record: str, distance: float, growth: float) -> None:
+        """Take the operation `record` at the place `order`, whose outputs are `distance` apart."""
+        self._orders.append(order)
+        self._distances.append(distance)
+        # Of equal ones the first in the step, in whatever order they come.
+        self._largest = max(self._largest, (growth, -order, record))
+
+    def lines(self) -> Iterator[str]:
+        """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
+        last = max(self._orders, default=0)
+        if not any(self._distances):
+            return
+        parts = [0.0] * _PARTS
+        for order, distance in zip(self._orders, self._distances):
+            part = min(_PARTS - 1, _PARTS * order // (last + 1))
+            parts[part] = max(parts[part], distance)
+        growth, _, record = self._largest
+        grows = f"; it grows most in {record}: x {growth:.3g}" if growth > 1 else ""
+        yield f"largest distance by quarter of the step: {', '.join(f'{part:.3g}' for part in parts)}{grows}"
 
 
 @dataclass(slots=True)

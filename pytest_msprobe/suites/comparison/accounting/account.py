@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import structs
 
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.figures import Figures
 
 #: `equal`: the same bits. `rounding`: differs, and nothing but rounding and inputs made it so. `inherited`: the same,
 #: and the inputs made most of it. `fault`: born or defined here. `contained`: of a Cell, whose calls are accounted for.
@@ -131,6 +135,54 @@ class Account(msgspec.Struct, frozen=True):
     def from_wire(cls, wire: Mapping[str, Any]) -> Account:
         """The inverse of `to_wire`."""
         return msgspec.convert(wire, cls)
+
+
+def value_key(
+    value: ValueComparison, contents: tuple[str, str], distance: float | None, *, is_beyond: bool, is_integer: bool
+) -> ValueKey:
+    """The key of a tensor whose sides have these `contents`; equal ones have no distance."""
+    leaf = value.target or value.golden
+    assert leaf is not None
+    if contents[0] == contents[1]:
+        distance = 0.0
+    trains = (value.target.requires_grad if value.target else "", value.golden.requires_grad if value.golden else "")
+    return ValueKey(value.path, value.is_output, *contents, distance, leaf.shape, is_beyond, is_integer, trains)
+
+
+def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures | None = None) -> bool:
+    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype: by its `figures`, else by
+    what the dumps say of it.
+
+    Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
+    integers.
+    """
+    target, golden = value.target, value.golden
+    if target is None or golden is None:
+        return False
+    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
+    if figures is not None:
+        is_far = (figures.metrics.max_abs or 0.0) > limits.element_limit(limit, figures.peak)
+        return not figures.distance <= limit or is_far or bool(figures.metrics.nonfinite_mismatches)
+    if value.status not in ("pass", "warning", "error"):
+        return False
+    if target.data_name and golden.data_name:
+        return value.status == "error"
+    if value.distance is None:
+        return (
+            golden.tensor is not None
+            and golden.tensor.dtype is not None
+            and golden.tensor.dtype.kind in ("int", "bool")
+        )
+    return not value.distance <= limit
+
+
+def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
+    """An account of an operation with its places; `unmatched` without a partner, whatever the `kind`."""
+    partner, (place, partner_place) = found.partner, found.places
+    if partner is None:
+        kind = "unmatched"
+    name = partner.record if partner is not None else ""
+    return Account(kind, keys=tuple(keys), partner=name, place=place, partner_place=partner_place, **fields)
 
 
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")
