@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
-from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.flow import Step
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -17,7 +17,7 @@ from pytest_msprobe.suites.grouping import group_operations
 _MEMORY = 8 * 1024**3
 
 
-def diagnose(target: Path, golden: Path) -> Diagnosis:
+def diagnose(target: Path, golden: Path) -> RunDiagnosis:
     """The answer for two dump.json files."""
     comparison = DumpComparison(target, golden, ComparisonSettings())
     engines = Engines(EngineChoice(parse_device("recorded"), "torch", None))
@@ -32,4 +32,4 @@ def diagnose(target: Path, golden: Path) -> Diagnosis:
             yield Step(operation, accountant.account(comparison.golden_only(operation)))
 
     found = sorted(steps(), key=lambda step: (step.account.place < 0, step.operation.index))
-    return Diagnosis.of(comparison.target, comparison.golden, found)
+    return RunDiagnosis.of(found, (comparison.target, comparison.golden))

@@ -12,8 +12,8 @@ from typing import Literal
 from msprobe_collector.dump_format import is_communication
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import (
+    CallsOfOneRun,
     DataFlow,
-    LoneCalls,
     Maker,
     Step,
     has_other_type,
@@ -96,7 +96,7 @@ _WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul",
 IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
 
 
-class Causes:
+class FaultFinder:
     """Finds the faults, and what each of them reaches.
 
     Attributes:
@@ -116,7 +116,7 @@ class Causes:
         self._parents: dict[str, dict[str, None]] = {}
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
-        self._lones = LoneCalls(flow)
+        self._of_one_run = CallsOfOneRun(flow)
         self._blames_agreeing = True
         self.unlinked = 0
         self.passed_on: set[tuple[str, str]] = set()
@@ -200,7 +200,7 @@ class Causes:
             return
         lone = next((maker for maker in (theirs, mine) if maker is not None and not has_partner(maker)), None)
         if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
-            self._trace_lone(step, lone, "golden" if lone is theirs else "target")
+            self._trace_call_of_one_run(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":
             self._trace_gradient(step, key, mine)
@@ -239,15 +239,15 @@ class Causes:
             return
         self._candidates.append(unrecorded(step, key, maker))
 
-    def _trace_lone(self, step: Step, maker: Maker, side: str) -> None:
+    def _trace_call_of_one_run(self, step: Step, maker: Maker, side: str) -> None:
         """Blame the first call that only one side has; not a cast where the two runs have other dtypes anyway."""
-        first, before = self._lones.first(maker, side)
+        first, before = self._of_one_run.first(maker, side)
         if not self._tells_dtypes and is_cast(first):
             if before is not None:
                 self._link(step, before.record)
             return
         has, lacks = ("golden run", "target") if side == "golden" else ("target", "golden run")
-        call = self._lones.leader(first, side).operation.call
+        call = self._of_one_run.leader(first, side).operation.call
         fault = Fault(first, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
         known = self._by_node.setdefault(call, fault)
         if first.record not in known.records:

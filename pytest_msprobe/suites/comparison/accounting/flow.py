@@ -22,11 +22,13 @@ class Step:
         operation: its name taken apart; of the golden record when only that side has it.
         account: what became of its difference.
         cells: Cells that it ran in, outermost first.
+        source: `file:line` of the training script; "" when unknown.
     """
 
     operation: Operation
     account: Account
     cells: tuple[str, ...] = ()
+    source: str = ""
 
     @classmethod
     def of(cls, row: VerdictRow) -> Step | None:
@@ -35,7 +37,10 @@ class Step:
             return None
         summary = row.attachment["summary"]
         operation = Operation.of(summary["record"], summary["order"])
-        return cls(operation, Account.from_wire(row.attachment["account"]), row.place.cells if row.place else ())
+        account = Account.from_wire(row.attachment["account"])
+        if row.place is None:
+            return cls(operation, account)
+        return cls(operation, account, row.place.cells, row.place.source.partition(", in ")[0])
 
     @property
     def record(self) -> str:
@@ -178,7 +183,7 @@ _LONGEST_CHAIN = 100
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 
 
-class LoneCalls:
+class CallsOfOneRun:
     """Finds the first of several calls of one side that lead to one difference."""
 
     def __init__(self, flow: DataFlow) -> None:
