@@ -18,7 +18,7 @@ from typing import Literal
 from msprobe_collector.dump_format import DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
 
 #: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
@@ -195,7 +195,7 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
     rms = _rms(golden)
     peak = max(abs(_finite(golden.maximum)), abs(_finite(golden.minimum)), rms)
     scales = (peak, peak, rms, rms * math.sqrt(max(1, golden.size)))
-    for left, right, scale in zip(_numbers(golden), _numbers(noise), scales):
+    for left, right, scale in zip(statistics_of(golden), statistics_of(noise), scales):
         if left is None or right is None:
             continue
         if left == right or (math.isnan(left) and math.isnan(right)):
@@ -204,11 +204,6 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
             yield math.inf
         else:
             yield abs(left - right) / scale if scale else math.inf
-
-
-def _numbers(tensor: TensorValue) -> Iterator[float | None]:
-    for value in (tensor.maximum, tensor.minimum, tensor.mean, tensor.norm):
-        yield None if value is None else float(value)
 
 
 def _rms(tensor: TensorValue) -> float:

@@ -17,7 +17,6 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
 from pytest_msprobe.suites.comparison.mapping import (
-    ApiRule,
     ValuePairing,
     api_naming,
     cell_naming,
@@ -188,7 +187,7 @@ class DumpComparison:
         self.golden = ComparedDump(golden, data_dirs)
         self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
-        self._rules = _api_rules(settings)
+        self._rules = read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
         self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
@@ -357,7 +356,3 @@ def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | No
         return None
     found = unwritten_memory(operation.name, side.framework, "mixed")
     return found if found.outputs or found.inputs else None
-
-
-def _api_rules(settings: ComparisonSettings) -> dict[str, ApiRule]:
-    return read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}

@@ -119,7 +119,11 @@ class ComparisonSuite(Suite):
     def judge(self, record: Record) -> Verdict:
         """The verdict on one operation."""
         comparison, accountant = self.comparison(record.file), self._accountant(record.file)
-        found = _found(comparison, record, for_account=accountant is not None)
+        operation = _operation(record)
+        if _payload(record).is_golden_only:
+            found = comparison.golden_only(operation)
+        else:
+            found = comparison.verdict(operation, for_account=accountant is not None)
         account = accountant.account(found) if accountant is not None else self._observed(comparison, found)
         verdict = verdict_of(found, account, comparison, self.settings)
         if verdict.status != "error" or verdict.excuse or self._pictures is None:
@@ -258,10 +262,3 @@ def _payload(record: Record) -> Operations:
 
 def _operation(record: Record) -> Operation:
     return _payload(record).by_part[record.part]
-
-
-def _found(comparison: DumpComparison, record: Record, *, for_account: bool) -> OperationComparison:
-    operation = _operation(record)
-    if _payload(record).is_golden_only:
-        return comparison.golden_only(operation)
-    return comparison.verdict(operation, for_account=for_account)

@@ -85,13 +85,13 @@ def statistics_reasons(
     """
     pairs = {
         name: (left, right)
-        for name, left, right in zip(STATISTICS, _values(target), _values(golden))
+        for name, left, right in zip(STATISTICS, statistics_of(target), statistics_of(golden))
         if left is not None and right is not None
     }
     kind = golden.dtype.kind if golden.dtype is not None else "float"
     reasons, distances = [], [0.0]
     for name, (left, right) in pairs.items():
-        if _is_same(left, right):
+        if left == right or (math.isnan(left) and math.isnan(right)):
             continue
         if not (math.isfinite(left) and math.isfinite(right)):
             reasons.append(f"{name} is {left!r} in the target and {right!r} in the golden dump.")
@@ -110,17 +110,14 @@ def statistics_reasons(
 
 def has_common_statistics(target: TensorValue, golden: TensorValue) -> bool:
     """Whether there is a statistic that both dumps hold; an empty tensor has none to hold."""
-    common = any(a is not None and b is not None for a, b in zip(_values(target), _values(golden)))
+    common = any(a is not None and b is not None for a, b in zip(statistics_of(target), statistics_of(golden)))
     return common or (target.size == 0 and golden.size == 0)
 
 
-def _values(tensor: TensorValue) -> Iterator[float | None]:
+def statistics_of(tensor: TensorValue) -> Iterator[float | None]:
+    """Max, Min, Mean and Norm as numbers; None for what the dump has not."""
     for value in (tensor.maximum, tensor.minimum, tensor.mean, tensor.norm):
         yield None if value is None else float(value)
-
-
-def _is_same(left: float, right: float) -> bool:
-    return left == right or (math.isnan(left) and math.isnan(right))
 
 
 def _allowed(name: str, golden: TensorValue, limit: float, agreement: DistanceLimits) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from pytest_msprobe.cases.case import NotJudged
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_attributes, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import Judgement, unit_roundoff
+from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -48,7 +48,6 @@ from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of,
 from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
-from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import ValueComparison
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
@@ -275,7 +274,7 @@ class Accountant:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
         target, golden = (
-            _call_class(side, name)(
+            (DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall)(
                 side,
                 name,
                 self._engines,
@@ -333,7 +332,7 @@ class Accountant:
             if terms.parts[part].weight < SHARE or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
-            if _is_wrong(judgement):
+            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         defined = terms.parts[DEFINED]
@@ -350,14 +349,6 @@ class Accountant:
             terms.parts[first].worst if first is not None else None,
             ratio,
         )
-
-
-def _call_class(side: ComparedDump, name: str) -> type[RecordedCall]:
-    return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
-
-
-def _is_wrong(judgement: Judgement) -> bool:
-    return judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS)
 
 
 def _roundoff(array: Array) -> float:

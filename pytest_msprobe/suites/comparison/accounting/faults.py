@@ -69,17 +69,17 @@ def unrecorded(step: Step, key: ValueKey, maker: Maker | None) -> Fault:
 
 def from_another_rank(step: Step) -> Fault | None:
     """A value that a communication call received, when what this rank gave agrees; None of all other records."""
-    if step.operation.phase != "forward" or not is_communication(step.record) or any(map(_differs, step.inputs)):
+    if (
+        step.operation.phase != "forward"
+        or not is_communication(step.record)
+        or any(key.differs for key in step.inputs)
+    ):
         return None
     key = next((key for key in step.outputs if key.is_beyond), None)
     if key is None:
         return None
     sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
     return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
-
-
-def _differs(key: ValueKey) -> bool:
-    return key.differs
 
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
@@ -124,7 +124,9 @@ class FaultFinder:
     def find(self) -> list[Fault]:
         """The faults, that with the largest effect first."""
         steps = self._flow.steps.values()
-        with_floats = [step for step in steps if step.account.partner and _has_float_outputs(step)]
+        with_floats = [
+            step for step in steps if step.account.partner and any(not key.is_integer for key in step.outputs)
+        ]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
@@ -139,7 +141,10 @@ class FaultFinder:
             self._by_node[node] = first
             self._link(first.step, node)
         self._reach()
-        return sorted(self._by_node.values(), key=_rank)
+        return sorted(
+            self._by_node.values(),
+            key=lambda fault: (bool(fault.after), -len(fault.reached), fault.step.account.place),
+        )
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
@@ -313,15 +318,7 @@ class FaultFinder:
                 first_at.setdefault(record, fault.step.record)
 
 
-def _rank(fault: Fault) -> tuple[bool, int, int]:
-    return bool(fault.after), -len(fault.reached), fault.step.account.place
-
-
 def _is_reached(step: Step) -> bool:
     """Whether a record differs; without tensors, beyond its tolerances."""
     is_known = step.account.basis == "tensors"
     return any(key.differs if is_known else key.is_beyond for key in step.account.keys)
-
-
-def _has_float_outputs(step: Step) -> bool:
-    return any(not key.is_integer for key in step.outputs)

@@ -146,24 +146,20 @@ class DataFlow:
         forward = self.forward_of(step)
         if forward is None:
             return []
-        output = next((value for value in forward.outputs if value.path == _output_path(key.path)), None)
+        place = key.path.partition(".")[2]  # outputs and their incoming gradients are counted alike
+        output = next((value for value in forward.outputs if value.path == f"output.{place}"), None)
         found = []
-        for user, place in self._users.get(output.target, []) if output is not None else []:
+        for user, at in self._users.get(output.target, []) if output is not None else []:
             if user.account.place <= forward.account.place:
                 continue
             backward = self.steps.get(f"{user.operation.call}.backward")
             gradients = list(backward.outputs) if backward is not None else []
-            gradient = next((value for value in gradients if value.path == f"output.{place}"), None)
+            gradient = next((value for value in gradients if value.path == f"output.{at}"), None)
             if gradient is None or gradient.shape != key.shape:  # those of a Primitive stand in any order
                 gradient = next((value for value in gradients if value.shape == key.shape), None)
             if backward is not None and gradient is not None:
                 found.append((backward, gradient))
         return found
-
-
-def _output_path(incoming: str) -> str:
-    """Place of the output whose gradient stands at the place `incoming`: they are counted alike."""
-    return f"output.{incoming.partition('.')[2]}"
 
 
 def _parameter_names(steps: Sequence[Step]) -> dict[str, str]:
