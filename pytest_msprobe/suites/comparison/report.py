@@ -37,8 +37,8 @@ from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, 
 from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.accounting.account import Step
     from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-    from pytest_msprobe.suites.comparison.accounting.flow import Step
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_KINDS = 3
@@ -351,7 +351,7 @@ class ComparisonSummary(RowSummary):
         if row.place is not None and row.place.cells:
             found.cells.add(row)
         if "account" in row.attachment:
-            from pytest_msprobe.suites.comparison.accounting.flow import Step
+            from pytest_msprobe.suites.comparison.accounting.account import Step
 
             step = Step.of(row)
             assert step is not None

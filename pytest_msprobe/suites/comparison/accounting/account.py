@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import structs
 
+from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.figures import Figures
@@ -135,6 +138,50 @@ class Account(msgspec.Struct, frozen=True):
     def from_wire(cls, wire: Mapping[str, Any]) -> Account:
         """The inverse of `to_wire`."""
         return msgspec.convert(wire, cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a run, with its account.
+
+    Attributes:
+        operation: its name taken apart; of the golden record when only that side has it.
+        account: what became of its difference.
+        cells: Cells that it ran in, outermost first.
+        source: `file:line` of the training script; "" when unknown.
+    """
+
+    operation: Operation
+    account: Account
+    cells: tuple[str, ...] = ()
+    source: str = ""
+
+    @classmethod
+    def of(cls, row: VerdictRow) -> Step | None:
+        """The record of a row, with its attachment; None where nothing was accounted for."""
+        if row.attachment is None or "account" not in row.attachment:
+            return None
+        summary = row.attachment["summary"]
+        operation = Operation.of(summary["record"], summary["order"])
+        account = Account.from_wire(row.attachment["account"])
+        if row.place is None:
+            return cls(operation, account)
+        return cls(operation, account, row.place.cells, row.place.source.partition(", in ")[0])
+
+    @property
+    def record(self) -> str:
+        """Name of the record."""
+        return self.operation.record
+
+    @property
+    def inputs(self) -> Iterator[ValueKey]:
+        """Values that went into the operation."""
+        return (key for key in self.account.keys if not key.is_output)
+
+    @property
+    def outputs(self) -> Iterator[ValueKey]:
+        """Values that came out of the operation."""
+        return (key for key in self.account.keys if key.is_output)
 
 
 def value_key(

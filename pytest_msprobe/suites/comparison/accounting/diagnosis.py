@@ -20,9 +20,9 @@ from typing import Any, Literal
 import msgspec
 
 from msprobe_collector.dump_format import Frame
-from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder, from_another_rank
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.cells import CellDifference, Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 

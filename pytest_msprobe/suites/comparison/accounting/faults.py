@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
-from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import (
     CallsOfOneRun,
     DataFlow,
     Maker,
-    Step,
     has_other_type,
     has_partner,
     is_cast,

@@ -26,8 +26,7 @@ import numpy.typing as npt
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
-from pytest_msprobe.suites.comparison.accounting.account import PARTS, ValueKey
-from pytest_msprobe.suites.comparison.accounting.flow import Step
+from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
 
