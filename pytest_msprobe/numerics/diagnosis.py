@@ -17,9 +17,9 @@ from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, n
 from pytest_msprobe.numerics.measurement import Metrics, widened
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
+from pytest_msprobe.verdicts import EXPLAINED
 
 _SECOND = BackwardError()
-_EXPLAINED = "explained by rounding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def diagnose(
         return RoundingDiagnosis(pattern=name_pattern(output.tested, output.reference, others=others()))
     second = judgement if standard == _SECOND else _SECOND.judge_pair(output)
     if second.is_pass:
-        return RoundingDiagnosis(_EXPLAINED)
+        return RoundingDiagnosis(EXPLAINED)
     tolerance = _SECOND.tolerances(output)
     pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
     ratio = second.ratio

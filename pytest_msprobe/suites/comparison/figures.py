@@ -1,7 +1,8 @@
-"""How far two tensors of real data are apart: everything that verdict and table need, in one pass over both."""
+"""What the values of two tensors show: how far they are apart, in one pass over both, and a key of their content."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from pytest_msprobe.numerics.measurement import ArrayPair, RunningMetrics, struc
 #: Relative errors whose shares tables list.
 _SHARE_BOUNDS = (0.001, 0.005)
 _ANY_DIFFERENCE = 5e-324
+_KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +26,35 @@ class Figures:
     Attributes:
         metrics: cosine, largest errors and mismatches as everywhere in this tool; no ULP error.
         euclid: |t-g| in the 2-norm.
-        norm, peak: 2-norm and largest magnitude of g, over the places where both sides are finite.
+        distance: |t-g| / |g|: 0 for equal tensors, inf where only g is all zero.
+        peak: largest magnitude of g, over the places where both sides are finite.
         shares: of relative errors below 0.001 and below 0.005.
+        is_identical: whether both are known to have the same dtype and the same bits.
     """
 
     metrics: Metrics
     euclid: float = 0.0
-    norm: float = 0.0
+    distance: float = 0.0
     peak: float = 0.0
     shares: tuple[float, float] = (1.0, 1.0)
+    is_identical: bool = False
 
-    @property
-    def distance(self) -> float:
-        """|t-g| / |g|: 0 for equal tensors, inf where only g is all zero."""
-        if self.euclid == 0:
-            return 0.0
-        return self.euclid / self.norm if self.norm > 0 else math.inf
+
+def content_keys(target: npt.NDArray[Any], golden: npt.NDArray[Any], figures: Figures) -> tuple[str, str]:
+    """The `content_key` of both, made once where their `figures` show that all bits are equal."""
+    key = content_key(target)
+    return key, key if figures.is_identical else content_key(golden)
+
+
+def content_key(array: npt.NDArray[Any]) -> str:
+    """A digest of the values, `v` and 16 hexadecimal digits: equal for equal bits in any shape.
+
+    Integers count by their numbers, so that they are the same in any width.
+    """
+    if array.dtype.kind in "iu":
+        array = array.astype(np.int64)
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"v{hashlib.blake2b(content.data, digest_size=_KEY_BYTES).hexdigest()}"
 
 
 def measure_pair(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
@@ -63,7 +78,8 @@ def _exact(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
     metrics = measure(target, golden, off_bound=_ANY_DIFFERENCE)
     figures = _measured(target.astype(np.float64), golden.astype(np.float64), "float")
     metrics = replace(metrics, max_rel=figures.metrics.max_rel, off_count=metrics.unequal_count)
-    return replace(figures, metrics=metrics)
+    is_identical = target.dtype == golden.dtype and target.dtype.kind in "iub" and not metrics.unequal_count
+    return replace(figures, metrics=metrics, is_identical=is_identical)
 
 
 def _measured(target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) -> Figures:
@@ -74,22 +90,25 @@ def _measured(target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) ->
         metrics = replace(running.metrics(pair, _cosine(pair, running)), off_count=0, off_bound=None)
     if running.nonfinite_mismatches:
         metrics = replace(metrics, max_abs=math.inf, max_rel=math.inf)
+    euclid, norm = math.sqrt(running.squares), math.sqrt(running.sums.reference)
     return Figures(
         metrics,
-        euclid=math.sqrt(running.squares),
-        norm=math.sqrt(running.sums.reference),
+        euclid=euclid,
+        distance=0.0 if euclid == 0 else euclid / norm if norm > 0 else math.inf,
         peak=running.peak,
         shares=(running.below[0] / target.size, running.below[1] / target.size),
+        is_identical=running.is_identical,
     )
 
 
 @dataclass
 class _RunningFigures(RunningMetrics):
-    """With the squares of t-g, the largest |g|, and how many relative errors are below each of `_SHARE_BOUNDS`."""
+    """With the squares of t-g, the largest |g|, shares of relative errors, and whether all bits are equal."""
 
     squares: float = 0.0
     peak: float = 0.0
     below: list[int] = field(default_factory=lambda: [0] * len(_SHARE_BOUNDS))
+    is_identical: bool = True
 
     def add_equal(self, start: int, both: npt.NDArray[Any]) -> None:
         wide = widened(both)
@@ -104,6 +123,7 @@ class _RunningFigures(RunningMetrics):
             self.below[index] += both.size
 
     def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        self.is_identical = False
         tested, reference, error, at = self.settled(start, tested, reference)
         self.sums.add(tested, reference)
         self.squares += float(np.einsum("i,i->", error, error))

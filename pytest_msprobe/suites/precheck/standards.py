@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,11 @@ class ByDtype:
         known = dtype_of_array(dtype)
         return self.dtypes.get(known.name, self.default) if known is not None else self.default
 
+    def of_all(self, dtypes: Sequence[np.dtype[Any]]) -> Standard:
+        """The one standard for outputs of all `dtypes`; this one where they have different ones, or there is none."""
+        first, *others = [self.of(dtype) for dtype in dtypes] or [self]
+        return first if all(one == first for one in others) else self
+
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements."""
         return self.default.judge(metrics)
@@ -126,16 +131,3 @@ class Standards:
             level = facts("benchmark_levels").of(api)
             return replace(made, levels=ERROR_MULTIPLES[int(level.text.removeprefix("level ")) if level else 0])
         return replace(made, strict=self._strict) if isinstance(made, BackwardError) else made
-
-
-def for_outputs(standard: Standard, tested: list[np.dtype[Any]]) -> Standard:
-    """The one standard that judges all these dtypes; `standard` unchanged where they have different ones."""
-    if not isinstance(standard, ByDtype) or not tested:
-        return standard
-    found = [standard.of(dtype) for dtype in tested]
-    return found[0] if all(one == found[0] for one in found) else standard
-
-
-def for_dtype(standard: Standard, dtype: np.dtype[Any]) -> Standard:
-    """The standard that judges outputs of `dtype`."""
-    return standard.of(dtype) if isinstance(standard, ByDtype) else standard

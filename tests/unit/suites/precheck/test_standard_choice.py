@@ -21,7 +21,7 @@ from pytest_msprobe.numerics import (
 )
 from pytest_msprobe.suites.precheck.check import integer_tolerance
 from pytest_msprobe.suites.precheck.options import BY_API, STANDARD_BOUNDS, NamedStandard, StandardChoice, matches
-from pytest_msprobe.suites.precheck.standards import MAKERS, ByDtype, Standards, for_dtype, for_outputs
+from pytest_msprobe.suites.precheck.standards import MAKERS, ByDtype, Standards
 
 HALF, FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 
@@ -71,10 +71,10 @@ def test_patterns_go_before_dtypes_and_the_first_that_matches_counts() -> None:
 def test_outputs_have_the_standard_of_their_dtype() -> None:
     found = chosen("Mint.exp.0", choice=StandardChoice(dtypes={"Float16": NamedStandard("thousandth")}))
     assert isinstance(found, ByDtype)
-    assert for_dtype(found, HALF) == Thousandth()
-    assert for_dtype(found, FLOAT) == for_dtype(found, np.dtype(ml_dtypes.bfloat16)) == CosineMaxAbs(0.9, 0.5)
-    assert for_outputs(found, [HALF, HALF]) == Thousandth()
-    assert for_outputs(found, [HALF, FLOAT]) is for_outputs(found, []) is found
+    assert found.of(HALF) == Thousandth()
+    assert found.of(FLOAT) == found.of(np.dtype(ml_dtypes.bfloat16)) == CosineMaxAbs(0.9, 0.5)
+    assert found.of_all([HALF, HALF]) == Thousandth()
+    assert found.of_all([HALF, FLOAT]) is found.of_all([]) is found
 
 
 @pytest.mark.parametrize(
