@@ -102,7 +102,8 @@ def _elements(rule: str, given: Sequence[Value]) -> float:
         return (largest.size if largest is not None else 1) * prod(max(1, number) for number in whole)
     if rule == "padded":
         return _padded(largest, [abs(number) for number in first or ()])
-    return _range(numbers)
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3] if numbers else (0, 0, 1)
+    return abs(end - start) / abs(step) if step else inf
 
 
 def _padded(tensor: TensorValue | None, pads: Sequence[float]) -> float:
@@ -113,11 +114,6 @@ def _padded(tensor: TensorValue | None, pads: Sequence[float]) -> float:
         if place // 2 < len(sizes):
             sizes[place // 2] += pad
     return prod(sizes)
-
-
-def _range(numbers: Sequence[float]) -> float:
-    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3] if numbers else (0, 0, 1)
-    return abs(end - start) / abs(step) if step else inf
 
 
 def _numbers(value: Value) -> Iterator[float]:

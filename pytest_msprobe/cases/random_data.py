@@ -150,7 +150,7 @@ def has_known_range(value: TensorValue) -> bool:
 def random_array(value: TensorValue, generator: np.random.Generator, place: FieldPath) -> np.ndarray[Any, Any]:
     """Random values in the dtype and shape of `value`, between its Min and Max, both of which occur.
 
-    Floats and integers have its Mean and Norm as well where the dump holds them (see `moments.py`), else they are
+    Floats and integers have its Mean and Norm as well where the dump holds them (see `Moments`), else they are
     uniform. Rows of probabilities, whose mean is one over their length, sum to one. Integers include both ends. NaN and
     infinities occur where the statistics show them. Without Min and Max the range is -1 to 1 for floats, 0 to 1 for
     integers, both truth values for bools. Complex numbers get a uniform magnitude (their statistics are those of |z|)
@@ -166,7 +166,9 @@ def random_array(value: TensorValue, generator: np.random.Generator, place: Fiel
     if value.size == 0:
         return np.zeros(value.shape, dtype=target)
     if dtype.kind == "bool":
-        flat = _bools(value, generator)
+        low, high = sorted(int(bool(end)) for end in _ends(value, "bool"))
+        drawn = generator.integers(low, high, size=value.size, endpoint=True, dtype=np.int8)
+        flat = _pin(drawn, (high, low), generator).astype(np.bool_)
     elif dtype.kind == "int":
         flat = _integers(value, dtype, target, generator)
     elif (moments := _moments(value, dtype)) is not None:
@@ -228,12 +230,6 @@ class _FloatRange:
     low: float
     high: float
     occurring: tuple[float, ...]
-
-
-def _bools(value: TensorValue, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    low, high = sorted(int(bool(end)) for end in _ends(value, "bool"))
-    flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=np.int8)
-    return _pin(flat, (high, low), generator).astype(np.bool_)
 
 
 def _integers(

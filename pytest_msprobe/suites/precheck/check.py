@@ -344,12 +344,10 @@ class CallCheck:
 
     def _backward(self, run: CallRun) -> Verdict:
         case, incoming = run.case, self._incoming(run)
-        device, tested = self._tested(run, methodcaller("gradients", incoming))
+        gradients = methodcaller("gradients", incoming)
+        device, tested = self._tested(run, gradients)
         if all(gradient is None for gradient in tested):
-            is_null = case.backward is not None and bool(case.backward.outgoing)
-            reason = "null in place of every gradient" if is_null else "no gradients"
-            why = "" if is_null else ", as of tensors in lists or keywords"
-            raise NotJudged("skip", f"the dump holds {reason} of this call{why}: nothing to compare")
+            raise _nothing_to_compare(case)
         tested, note = (tested, "") if self._hooks is None else self._hooks.gradients(case.api, tested)
         is_recorded = device.name == "recorded"
         outputs = partial(self._outputs_of, device, run)
@@ -358,7 +356,6 @@ class CallCheck:
             forward = outputs()
             finding = random.judge_gradients(forward, tested, incoming, device.label + note)
             return self._finished(run, "backward", finding, lambda: BothResults(forward, None, incoming, tested))
-        gradients = methodcaller("gradients", incoming)
         bench, reference = run.benchmark(self._engines, gradients, benches=self._benchmarks(case))
         tested, reference = paired_gradients(case, tested, reference, incoming, outputs, are_recorded=is_recorded)
         standard = self._standard(case, "backward", tested)
@@ -470,6 +467,13 @@ class CallCheck:
         outcomes = run.outcomes(self._benchmarks(case), result) if origin else ()
         if any(isinstance(outcome, CapturedError) for _, outcome in outcomes):
             raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised}")
+
+
+def _nothing_to_compare(case: Case) -> NotJudged:
+    is_null = case.backward is not None and bool(case.backward.outgoing)
+    reason = "null in place of every gradient" if is_null else "no gradients"
+    why = "" if is_null else ", as of tensors in lists or keywords"
+    return NotJudged("skip", f"the dump holds {reason} of this call{why}: nothing to compare")
 
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:

@@ -100,7 +100,10 @@ class Hooks:
                 raise _wrong(
                     name, f"entry {index} of {where}", new, "an array" if old is not None else "None, as given"
                 )
-        return [_as_array(value) for value in found]
+        import numpy as np
+
+        # A NumPy scalar becomes an array of no dimension.
+        return [np.asarray(value) if _is_array(value) else value for value in found]
 
     def _ask(self, name: str, **arguments: Any) -> Any:
         caller = getattr(self._config.hook, name)
@@ -155,10 +158,3 @@ def _read_only(value: Any) -> Any:
     view = value.view()
     view.flags.writeable = False
     return view
-
-
-def _as_array(value: Any) -> Any:
-    """A NumPy scalar as an array of no dimension."""
-    import numpy as np
-
-    return np.asarray(value) if _is_array(value) else value
