@@ -87,7 +87,7 @@ class Engines:
         if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
-            is_foreign = (python and self.choice.bench == "mindspore") or self._tests_ascend
+            is_foreign = (python and self.choice.bench == "mindspore") or self.choice.device_target() == "ascend"
             found.append(
                 ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None)
                 if is_foreign
@@ -142,10 +142,6 @@ class Engines:
             return None
         target = "cuda" if has_cuda() and self.choice.device_target() != "cuda" else "cpu"
         return _make_device(DeviceSpecification("torch", target))
-
-    @property
-    def _tests_ascend(self) -> bool:
-        return self.choice.device_target() == "ascend"
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from tools.accounting import causes, clean_pairs, framework_pairs, msprobe_answers
 from tools.accounting.causes import Cause
@@ -39,7 +39,7 @@ class Row:
     """
 
     pair: Pair
-    diagnosis: Diagnosis
+    diagnosis: RunDiagnosis
     msprobe: msprobe_answers.Answer | None
 
     @property
@@ -70,7 +70,7 @@ def name_of(fault: Fault) -> str:
     return f"gradient {call}" if fault.kind == "gradient" else call
 
 
-def is_right(cause: Cause | FrameworkPair | HeldOut, diagnosis: Diagnosis) -> bool:
+def is_right(cause: Cause | FrameworkPair | HeldOut, diagnosis: RunDiagnosis) -> bool:
     """Whether exactly the planted cause is named; several values may be where the cause changed several."""
     names = [name_of(fault) for fault in diagnosis.faults]
     if cause.expected == ("parameter",):
@@ -104,7 +104,7 @@ def _dumps(place: Path, pair: Pair) -> tuple[Path, Path]:
     return (found[0][0], found[1][0]) if all(found) else pair.write(place)
 
 
-def _right_names(expected: Sequence[str], diagnosis: Diagnosis) -> list[str]:
+def _right_names(expected: Sequence[str], diagnosis: RunDiagnosis) -> list[str]:
     """What the names of right rows begin with: the planted calls, or the first call that uses the changed value."""
     calls = [name.rpartition(" ")[2] for name in expected if "." in name and not name.startswith("parameter")]
     return calls or [fault.step.operation.call for fault in diagnosis.faults]

@@ -1,11 +1,8 @@
 """Judging the gradients of a run: one at a time, each from files that are read when they are needed.
 
-The running mean of each gradient's norm, and when a norm leaves it.
-
-When two runs diverge: the rule on how the similarity of a parameter's signs goes from step to step.
-
-The existing tool publishes it as found by experience: a problem is a first similarity below 0.97, or one more than 0.03
-below that of the step before.
+A norm is judged by the running mean of those before it, the similarity of signs with a golden run by the step before.
+The existing tool publishes the latter rule as found by experience: a problem is a first similarity below 0.97, or one
+more than 0.03 below that of the step before.
 """
 
 from __future__ import annotations
@@ -15,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.suites.gradients.findings import GradientResult, SignAgreement, compare_signs
 from pytest_msprobe.suites.gradients.options import GradientSettings
-from pytest_msprobe.suites.gradients.run import GradientRow, GradientRun, RunPair, StepSummary, read_summary
+from pytest_msprobe.suites.gradients.run import GradientRow, RunPair, StepSummary, read_summary
 
 #: The weight of a new norm in the mean of many, as in the AnomalyTurbulence rule of the existing tool's monitor.
 _LEAST_WEIGHT = 0.01
@@ -75,22 +72,22 @@ def judge_norm(
     norm: float, before: RunningMean, settings: GradientSettings
 ) -> tuple[Literal["", "turbulence", "collapse"], str]:
     """(kind, what is wrong) for a finite norm; two empty texts when nothing is, or too few steps are known."""
-    if before.count < settings.warmup:
-        return "", ""
-    known = f"the mean {before.mean:.4g} of {before.count} steps before"
+    kind: Literal["", "turbulence", "collapse"] = ""
     if norm > before.mean * (1 + settings.turbulence):
-        return "turbulence", f"norm {norm:.4g} is {norm / before.mean:.3g} times {known}"
-    if settings.collapse is not None and norm < before.mean * settings.collapse:
-        return "collapse", f"norm {norm:.4g} is {norm / before.mean:.3g} times {known}"
-    return "", ""
+        kind = "turbulence"
+    elif settings.collapse is not None and norm < before.mean * settings.collapse:
+        kind = "collapse"
+    if before.count < settings.warmup or not kind:
+        return "", ""
+    times = f"{norm / before.mean:.3g} times the mean {before.mean:.4g} of {before.count} steps before"
+    return kind, f"norm {norm:.4g} is {times}"
 
 
 #: 0.98 - 0.95 is more than 0.03 in floating point.
 _ROUNDING = 1e-12
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierStep:
+class EarlierStep(NamedTuple):
     """A parameter's similarity at a step before."""
 
     step: int
@@ -107,23 +104,19 @@ def judge_similarity(
     steps = iter(earlier())
     before = next(steps, None)
     if before is None:
-        low = similarity < settings.first - _ROUNDING
-        return (
-            f"similarity {similarity:.4f} at the first step is below {settings.first:g}" if low else "",
-            "first step",
-        )
-    change = f"{similarity - before.similarity:+.4f} since step {before.step}"
+        if similarity < settings.first - _ROUNDING:
+            return f"similarity {similarity:.4f} at the first step is below {settings.first:g}", "first step"
+        return "", "first step"
+    wrong = ""
     if before.similarity - similarity > settings.drop + _ROUNDING:
-        fall = f"similarity {similarity:.4f} is {before.similarity - similarity:.4f} below that of step {before.step}"
-        return f"{fall}; it may fall by {settings.drop:g}", change
-    if settings.drift is not None:
+        fall = f"{before.similarity - similarity:.4f} below that of step {before.step}; it may fall by"
+        wrong = f"similarity {similarity:.4f} is {fall} {settings.drop:g}"
+    elif settings.drift is not None:
         best = max((before, *steps), key=lambda entry: entry.similarity)
         if best.similarity - similarity > settings.drift + _ROUNDING:
-            fall = (
-                f"similarity {similarity:.4f} is {best.similarity - similarity:.4f} below the best, of step {best.step}"
-            )
-            return f"{fall}; it may drift by {settings.drift:g}", change
-    return "", change
+            fall = f"{best.similarity - similarity:.4f} below the best, of step {best.step}; it may drift by"
+            wrong = f"similarity {similarity:.4f} is {fall} {settings.drift:g}"
+    return wrong, f"{similarity - before.similarity:+.4f} since step {before.step}"
 
 
 #: Summaries in memory: of both runs, for the step that is judged and the one before.
@@ -247,7 +240,7 @@ class GradientCheck:
         """Agreement of the signs in one step, compared once; None where they cannot be compared."""
         key = (rank, step, name)
         if key not in self._agreements:
-            self._agreements[key] = self._agreement_in_files(rank, step, name)
+            self._agreements[key] = self._agreement_in_files(*key)
         return self._agreements[key]
 
     def _agreement_in_files(self, rank: int, step: int, name: str) -> SignAgreement | None:
@@ -265,7 +258,7 @@ class GradientCheck:
 
             def summary(step: int) -> StepSummary | None:
                 try:
-                    return self._summary(self.pair.target, rank, step)
+                    return self._read(self.pair.target.steps[rank][step])
                 except DumpError:
                     return None  # the collection of that step says so
 
@@ -273,16 +266,10 @@ class GradientCheck:
         return self._histories[rank]
 
     def _summaries(self, rank: int, step: int) -> tuple[StepSummary, StepSummary | None]:
-        golden = self.pair.golden
-        return (
-            self._summary(self.pair.target, rank, step),
-            self._summary(golden, rank, step) if golden is not None else None,
-        )
+        target, golden = self._read(self.pair.target.steps[rank][step]), self.pair.golden
+        return target, self._read(golden.steps[rank][step]) if golden is not None else None
 
     def _both(self, rank: int, step: int) -> tuple[StepSummary, StepSummary]:
         target, golden = self._summaries(rank, step)
         assert golden is not None  # asked only where two runs are compared
         return target, golden
-
-    def _summary(self, run: GradientRun, rank: int, step: int) -> StepSummary:
-        return self._read(run.steps[rank][step])

@@ -1,10 +1,6 @@
-"""How far two gradients have the same signs. Files are read without trusting them; large ones are mapped.
+"""What is found about one gradient, and what the gradients of a run amount to: the first problem step.
 
-What is found about one gradient.
-
-What finished rows on gradients amount to.
-
-What the verdicts of a run amount to: the first problem step, and what to do there.
+Files of signs are read without trusting them; large ones are mapped.
 """
 
 from __future__ import annotations
@@ -123,7 +119,7 @@ _MOST_NAMED = 10
 
 
 @dataclass(slots=True)
-class Findings:
+class Findings(RowSummary):
     """Verdicts taken in any order; a few figures are kept of each, and the verdicts themselves of problems.
 
     Attributes:
@@ -137,7 +133,12 @@ class Findings:
     _kinds: Counter[str] = field(default_factory=Counter)
     _parameters: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def add(self, verdict: GradientResult) -> None:
+    def add(self, row: VerdictRow) -> None:
+        """Count the verdicts behind a row."""
+        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
+            self.count(GradientResult.from_wire(wire))
+
+    def count(self, verdict: GradientResult) -> None:
         """Count one verdict."""
         self._kinds[verdict.kind] += 1
         self._parameters[verdict.step, verdict.rank] += 1
@@ -163,9 +164,10 @@ class Findings:
 
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
+        unjudged = self._kinds["unreadable"] + self._kinds["unmatched"]
         if self.problems:
             yield from self._problem_lines()
-        elif self._kinds["unreadable"] + self._kinds["unmatched"]:
+        elif unjudged:
             yield "no problem step among the gradients that could be judged"
         elif self._kinds[""]:
             yield "no problem step: every gradient that was judged is within the rules"
@@ -175,13 +177,13 @@ class Findings:
         if overall := [entry for entry in overall if entry[0].size]:
             worst, step, rank = min(overall, key=lambda entry: (entry[0].similarity, *entry[1:]))
             yield f"all gradients together: lowest similarity {worst.similarity:.4f}, at step {step} of rank {rank}"
-        if unjudged := self._kinds["unreadable"] + self._kinds["unmatched"]:
+        if unjudged:
             yield f"{unjudged} gradients could not be read or compared, and fail"
 
     def _problem_lines(self) -> Iterator[str]:
         step, rank = min((problem.step, problem.rank) for problem in self.problems)
         first = [problem for problem in self.problems if (problem.step, problem.rank) == (step, rank)]
-        first.sort(key=lambda problem: (_similarity(problem), problem.order))
+        first.sort(key=lambda one: (one.agreement.similarity if one.agreement is not None else -1.0, one.order))
         nearest = max(first, key=lambda problem: problem.order)
         yield f"first problem step: {step}, rank {rank}: {len(first)} of {self._parameters[step, rank]} gradients"
         yield from (f"  {problem.parameter}: {problem.message}" for problem in first[:_MOST_NAMED])
@@ -194,23 +196,3 @@ class Findings:
         for other in sorted({problem.rank for problem in self.problems}):
             steps = {problem.step for problem in self.problems if problem.rank == other}
             yield f"problem steps of rank {other}: {number_ranges(steps)}"
-
-
-def _similarity(problem: GradientResult) -> float:
-    return problem.agreement.similarity if problem.agreement is not None else -1.0
-
-
-class GradientSummary(RowSummary):
-    """Findings on the gradients of all rows."""
-
-    def __init__(self) -> None:
-        self.findings = Findings()
-
-    def add(self, row: VerdictRow) -> None:
-        """Take the verdicts behind a row."""
-        for wire in row.attachment["verdicts"] if row.attachment is not None else ():
-            self.findings.add(GradientResult.from_wire(wire))
-
-    def lines(self) -> Iterator[str]:
-        """The first problem step."""
-        return self.findings.lines()

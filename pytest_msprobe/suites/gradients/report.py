@@ -1,7 +1,4 @@
-"""similarities.csv, in the form of the existing tool: a row per parameter, a column per step, `summary` last.
-
-Similarities, pictures and findings of a run over gradients, on the one process that writes.
-"""
+"""Similarities, pictures and findings of a run over gradients, on the one process that writes."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from pathlib import Path
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
-from pytest_msprobe.suites.gradients.findings import Findings, GradientSummary
+from pytest_msprobe.suites.gradients.findings import Findings
 from pytest_msprobe.suites.gradients.pictures import MOST_PARAMETERS, Picture, SimilarityPictures
-from pytest_msprobe.suites.gradients.run import RunPair, number_ranges
+from pytest_msprobe.suites.gradients.run import RunPair
 from pytest_msprobe.support import how_to_install, is_installed
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -37,7 +34,10 @@ def reserve_folder(out: Path) -> Path:
 
 
 def write_similarities(folder: Path, findings: Findings, rank: int) -> Path:
-    """Write `similarities.csv` of `rank` into `folder`; its path. A cell is empty where nothing was compared.
+    """Write `similarities.csv` of `rank` into `folder`; its path.
+
+    It has the form of the existing tool: a row per parameter, a column per step, `summary` last. A cell is empty where
+    nothing was compared.
 
     Raises:
         OSError: it cannot be written.
@@ -66,55 +66,16 @@ class GradientReport(SuiteReport):
         self._pair = pair
         self._out = out
         self._has_page = has_page
-        self._summary = GradientSummary()
-        self._findings = self._summary.findings
+        self._findings = Findings()
         self._files: list[Path] = []
         self._heat_maps: list[Picture] = []
         self._lines: list[Picture] = []
         self._notes: list[str] = []
 
-    def header(self) -> list[str]:
-        """The lines above the run."""
-        target, golden = self._pair.target, self._pair.golden
-        steps = sum(len(self._pair.steps(rank)) for rank in target.ranks)
-        size = f"ranks {number_ranges(target.ranks)}, {steps} steps in all"
-        against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
-        lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
-        return [*lines, *(f"msprobe: not compared: {line}" for line in self._pair.all_unpaired())]
-
     def receive(self, name: str, row: VerdictRow) -> None:
-        """Take the verdicts behind a row."""
-        self._summary.add(row)
+        self._findings.add(row)
 
     def finish(self) -> None:
-        """Write similarities and pictures."""
-        self._write()
-
-    def findings(self) -> Iterator[str]:
-        """The first problem step, and what was not compared."""
-        yield from self._findings.lines()
-        yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
-        yield from self._notes
-
-    def files(self) -> Iterator[tuple[str, Path]]:
-        """Similarities and pictures."""
-        yield from (("pictures" if path.is_dir() else "similarities", path) for path in self._files)
-
-    def fault(self) -> str:
-        """A run of which a part has no partner is not a success."""
-        return "not every step has a partner, so this run is not a success" if self._pair.all_unpaired() else ""
-
-    def markup(self) -> str:
-        """The heat maps, and the curves folded below them."""
-        heat_maps = "".join(map(_image, self._heat_maps))
-        curves = "".join(map(_image, self._lines))
-        parts = [f'<div class="msprobe-summary">{heat_maps}</div>'] if heat_maps else []
-        if curves:
-            summary = "<summary>Similarity over steps, by parameter</summary>"
-            parts.append(f'<div class="msprobe-summary"><details>{summary}<div>{curves}</div></details></div>')
-        return "".join(parts)
-
-    def _write(self) -> None:
         if not self._findings.agreements:
             return
         folder = reserve_folder(self._out)
@@ -122,6 +83,26 @@ class GradientReport(SuiteReport):
             own = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
             self._files.append(write_similarities(own, self._findings, rank))
             self._draw(own / "similarities_picture", rank)
+
+    def findings(self) -> Iterator[str]:
+        yield from self._findings.lines()
+        yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
+        yield from self._notes
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        yield from (("pictures" if path.is_dir() else "similarities", path) for path in self._files)
+
+    def fault(self) -> str:
+        return "not every step has a partner, so this run is not a success" if self._pair.all_unpaired() else ""
+
+    def markup(self) -> str:
+        heat_maps = "".join(map(_image, self._heat_maps))
+        curves = "".join(map(_image, self._lines))
+        parts = [f'<div class="msprobe-summary">{heat_maps}</div>'] if heat_maps else []
+        if curves:
+            summary = "<summary>Similarity over steps, by parameter</summary>"
+            parts.append(f'<div class="msprobe-summary"><details>{summary}<div>{curves}</div></details></div>')
+        return "".join(parts)
 
     def _draw(self, folder: Path, rank: int) -> None:
         if not is_installed("matplotlib"):

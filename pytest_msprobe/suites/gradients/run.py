@@ -1,7 +1,4 @@
-"""Where a run's gradients are, and which step is compared with which.
-
-grad_summary_{step}.csv: what one rank says about the gradients of one step.
-"""
+"""Where a run's gradients are, which step is compared with which, and what grad_summary_{step}.csv says of each."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
@@ -66,11 +63,6 @@ class GradientRun:
             )
         return cls(root, {rank: folders[rank] for rank in steps}, steps)
 
-    def numbered(self, rank: int) -> GradientRun:
-        """The same run, which is one rank, under the number `rank`."""
-        ((folder, files),) = zip(self.ranks.values(), self.steps.values())
-        return GradientRun(self.root, {rank: folder}, {rank: files}, is_one_rank=True)
-
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
@@ -95,7 +87,9 @@ class RunPair:
         target, golden = runs
         assert target is not None
         if golden is not None and golden.is_one_rank and target.is_one_rank:
-            golden = golden.numbered(next(iter(target.ranks)))
+            (rank,) = target.ranks
+            (folder,), (steps,) = golden.ranks.values(), golden.steps.values()
+            golden = replace(golden, ranks={rank: folder}, steps={rank: steps})
         return cls(target, golden)
 
     def steps(self, rank: int) -> list[int]:
@@ -240,7 +234,10 @@ def read_summary(path: Path) -> StepSummary:
     for line, cells in enumerate(table[1:], start=2):
         if cells:
             row = _row(path, (line, len(rows)), columns, cells)
-            rows[row.name] = _doubled(path, line, rows[row.name]) if row.name in rows else row
+            if row.name in rows:
+                fault = f"{path}: {row.name}: line {line} names this parameter a second time; none is taken"
+                row = GradientRow(row.name, rows[row.name].order, fault=fault)
+            rows[row.name] = row
     return StepSummary(path, rows)
 
 
@@ -278,8 +275,3 @@ def _shape(text: str) -> tuple[int, ...]:
     if _SHAPE.fullmatch(text.strip()) is None:
         raise ValueError(text)
     return tuple(map(int, re.findall(r"\d+", text)))
-
-
-def _doubled(path: Path, line: int, row: GradientRow) -> GradientRow:
-    fault = f"{path}: {row.name}: line {line} names this parameter a second time; none is taken"
-    return GradientRow(row.name, row.order, fault=fault)

@@ -1,7 +1,4 @@
-"""Gradients as a suite: one item per rank, step and parameter, or per rank and step.
-
-Verdicts on gradients as the row that all reports take.
-"""
+"""Gradients as a suite: one item per rank, step and parameter, or per rank and step."""
 
 from __future__ import annotations
 
@@ -13,67 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msprobe_collector.dump_format import ApiName
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport, escape
-from pytest_msprobe.suites.gradients.findings import GradientResult, GradientSummary, Kind
+from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, Kind
 from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
-from pytest_msprobe.suites.gradients.run import RunError, RunPair
+from pytest_msprobe.suites.gradients.run import RunError, RunPair, number_ranges
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.gradients.check import GradientCheck
-
-
-def verdict_of(found: Sequence[GradientResult], *, bench: str, text: str) -> Verdict:
-    """The verdict on one item: each gradient is an output. `bench` is what they were compared with, `text` explains."""
-    status = _status(found)
-    return Verdict(
-        status,
-        _message(found),
-        outputs=tuple(_output(verdict, is_alone=len(found) == 1) for verdict in found),
-        explanation=text if status == "error" else "",
-        bench=bench if any(verdict.agreement is not None for verdict in found) else "",
-        attachment={"verdicts": [verdict.to_wire() for verdict in found]},
-    )
-
-
-def explanation(found: Sequence[GradientResult], tested: str, benchmark: str) -> str:
-    """What is wrong with each gradient that fails, and which files say so."""
-    lines = []
-    for verdict in found:
-        if verdict.status == "error":
-            lines.append(f"{verdict.parameter} {list(verdict.shape)}: {verdict.message}")
-            lines += [f"  {line}" for line in verdict.details]
-    against = f"; benchmark: {benchmark}" if benchmark else ""
-    return "\n".join(map(printable, [*lines, "", f"tested: {tested}{against}"]))
-
-
-def _status(found: Sequence[GradientResult]) -> Status:
-    states = {verdict.status for verdict in found}
-    return "error" if "error" in states else "pass" if "pass" in states else "skip"
-
-
-def _message(found: Sequence[GradientResult]) -> str:
-    if len(found) == 1:
-        return found[0].message
-    worst = [verdict for verdict in found if verdict.status == _status(found)]
-    named = "; ".join(f"{verdict.parameter}: {verdict.message}" for verdict in worst[:3])
-    count = f"{len(worst)} of {len(found)} gradients"
-    return f"{count} passed" if _status(found) == "pass" else f"{count}: {named}{'; ...' if len(worst) > 3 else ''}"
-
-
-def _output(verdict: GradientResult, *, is_alone: bool) -> OutputRow:
-    return OutputRow(
-        label=verdict.parameter,
-        bench_dtype="",
-        tested_dtype="",
-        shape=verdict.shape,
-        status=verdict.status,
-        message="" if is_alone else verdict.message,  # of one, it is that of the item
-        figures={
-            "similarity": verdict.agreement.similarity if verdict.agreement is not None else None,
-            "norm": verdict.norm,
-        },
-    )
 
 
 #: Name of the item for all gradients of a step.
@@ -108,9 +52,8 @@ class GradientSuite(Suite):
     severity_figures = ("similarity",)
 
     @classmethod
-    def summary(cls) -> GradientSummary:
-        """The first problem step."""
-        return GradientSummary()
+    def summary(cls) -> Findings:
+        return Findings()
 
     def __init__(self, context: Context, pair: RunPair, settings: GradientSettings) -> None:
         self._context = context
@@ -119,12 +62,10 @@ class GradientSuite(Suite):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The summary files of all steps."""
         return tuple(path for steps in self.pair.target.steps.values() for path in steps.values())
 
     @property
     def roots(self) -> tuple[Path, ...]:
-        """The folder of the run."""
         return (self.pair.target.root,)
 
     def folder(self, path: Path) -> Sequence[Path | Problem] | None:
@@ -160,62 +101,64 @@ class GradientSuite(Suite):
             yield Group("", f"{parameter}.step{place[1]}", (escape(parameter),), payload)
 
     def judge(self, record: Record) -> Verdict:
-        """The verdict on one gradient, or on all of a step."""
-        payload: StepGradients = record.payload
-        found = [self._check.verdict(payload.rank, payload.step, name) for name in payload.parameters]
+        rank, step, parameters = record.payload
+        found = [self._check.verdict(rank, step, name) for name in parameters]
         golden = self.pair.golden
-        against = f"golden run {golden.root}" if golden is not None else ""
-        benchmark = str(golden.steps.get(payload.rank, {}).get(payload.step, "")) if golden is not None else ""
-        return verdict_of(found, bench=against, text=explanation(found, str(record.file), benchmark))
+        benchmark = golden.steps.get(rank, {}).get(step) if golden is not None else None
+        bench = f"golden run {golden.root}" if golden is not None else ""
+        status = _status(found)
+        return Verdict(
+            status,
+            _message(found, status),
+            outputs=tuple(_output(result, is_alone=len(found) == 1) for result in found),
+            explanation=_explanation(found, record.file, benchmark) if status == "error" else "",
+            bench=bench if any(result.agreement is not None for result in found) else "",
+            attachment={"verdicts": [result.to_wire() for result in found]},
+        )
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """Gradients that were not judged, for the findings."""
-        payload: StepGradients = record.payload
+        rank, step, parameters = record.payload
         kind: Kind = "unjudged" if status == "skip" else "unreadable"
-        verdicts = (
-            GradientResult(payload.rank, payload.step, name, order, status, kind, message)
-            for order, name in enumerate(payload.parameters)
+        results = (
+            GradientResult(rank, step, name, order, status, kind, message) for order, name in enumerate(parameters)
         )
-        return {"verdicts": [verdict.to_wire() for verdict in verdicts]}
+        return {"verdicts": [result.to_wire() for result in results]}
 
     def headline(self, record: Record) -> str:
         """`embed.weight, rank 0, step 3`."""
-        payload: StepGradients = record.payload
-        what = WHOLE_STEP if len(payload.parameters) > 1 else payload.parameters[0]
-        return f"{what}, rank {payload.rank}, step {payload.step}"
+        rank, step, parameters = record.payload
+        return f"{WHOLE_STEP if len(parameters) > 1 else parameters[0]}, rank {rank}, step {step}"
 
     def api(self, record: Record) -> ApiName:
         """The name that hooks get: type Gradient, the parameter, and the step in place of the call's number."""
-        payload: StepGradients = record.payload
-        what = WHOLE_STEP if self.settings.items == STEP else payload.parameters[0]
-        return ApiName("Gradient", what, payload.step)
+        _, step, parameters = record.payload
+        return ApiName("Gradient", WHOLE_STEP if self.settings.items == STEP else parameters[0], step)
 
     def place(self, record: Record) -> StepPosition:
         """Place in the order of the optimizer; the Cells of a parameter are the words of its name."""
-        payload: StepGradients = record.payload
-        name = payload.parameters[0] if len(payload.parameters) == 1 else ""
+        rank, step, parameters = record.payload
+        name = parameters[0] if len(parameters) == 1 else ""
         words = name.split(".")[:-1]
         return StepPosition(
-            order=self._check.parameters(payload.rank, payload.step).index(name) if name else -1,
+            order=self._check.parameters(rank, step).index(name) if name else -1,
             cells=tuple(printable(".".join(words[: depth + 1])) for depth in range(len(words))),
-            rank=payload.rank,
-            step=payload.step,
+            rank=rank,
+            step=step,
         )
 
     def marks(self, record: Record) -> tuple[str, ...]:
-        """All are gradients."""
         return ("Gradient",)
 
     def header(self) -> list[str]:
-        """Which run is judged, against which."""
-        return self._report.header()
+        target, golden = self.pair.target, self.pair.golden
+        steps = sum(len(self.pair.steps(rank)) for rank in target.ranks)
+        size = f"ranks {number_ranges(target.ranks)}, {steps} steps in all"
+        against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
+        lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
+        return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
-        """Similarities, pictures and findings."""
-        return self._report
-
-    @cached_property
-    def _report(self) -> GradientReport:
         has_page = bool(self._context.config.getoption("htmlpath", None))
         return GradientReport(self.pair, self._context.out, has_page=has_page)
 
@@ -224,6 +167,48 @@ class GradientSuite(Suite):
         from pytest_msprobe.suites.gradients.check import GradientCheck
 
         return GradientCheck(self.pair, self.settings)
+
+
+def _status(found: Sequence[GradientResult]) -> Status:
+    states = {result.status for result in found}
+    return "error" if "error" in states else "pass" if "pass" in states else "skip"
+
+
+def _message(found: Sequence[GradientResult], status: Status) -> str:
+    if len(found) == 1:
+        return found[0].message
+    worst = [result for result in found if result.status == status]
+    count = f"{len(worst)} of {len(found)} gradients"
+    if status == "pass":
+        return f"{count} passed"
+    named = "; ".join(f"{result.parameter}: {result.message}" for result in worst[:3])
+    return f"{count}: {named}{'; ...' if len(worst) > 3 else ''}"
+
+
+def _explanation(found: Sequence[GradientResult], tested: Path, benchmark: Path | None) -> str:
+    """What is wrong with each gradient that fails, and which files say so."""
+    lines = []
+    for result in found:
+        if result.status == "error":
+            lines.append(f"{result.parameter} {list(result.shape)}: {result.message}")
+            lines += [f"  {line}" for line in result.details]
+    against = f"; benchmark: {benchmark}" if benchmark is not None else ""
+    return "\n".join(map(printable, [*lines, "", f"tested: {tested}{against}"]))
+
+
+def _output(result: GradientResult, *, is_alone: bool) -> OutputRow:
+    return OutputRow(
+        label=result.parameter,
+        bench_dtype="",
+        tested_dtype="",
+        shape=result.shape,
+        status=result.status,
+        message="" if is_alone else result.message,  # of one, it is that of the item
+        figures={
+            "similarity": result.agreement.similarity if result.agreement is not None else None,
+            "norm": result.norm,
+        },
+    )
 
 
 SUITE = GradientSuite

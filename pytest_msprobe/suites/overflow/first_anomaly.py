@@ -1,6 +1,4 @@
-"""The first anomaly of a training step across its ranks.
-
-In what order things happened on several ranks: their communications, matched, are the only common clock.
+"""The first anomaly of a training step across its ranks, whose communications, matched, are the only common clock.
 
 All calls of one collective, or a send and its receive, get one layer; a communication's layer is above that of the one
 before it on each of its ranks. What a rank computes lies above its last communication. So of two records on two ranks,
@@ -15,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from msprobe_collector.dump_format import DumpError, OpaqueValue, PlainValue, Value, is_communication
 from msprobe_collector.dump_format.dump import Slot
@@ -153,44 +153,89 @@ def _next(waiting: Mapping[int, tuple[str, Meeting]], expected: Mapping[Meeting,
         here[meeting].append(rank)
     complete = next((meeting for meeting, ranks in here.items() if len(ranks) == expected[meeting]), None)
     sent = next(
-        (meeting for meeting, ranks in here.items() if _is_sent(meeting) and ranks[0] == meeting.members[0]), None
+        (meeting for meeting, ranks in here.items() if meeting.kind == "send" and meeting.members[:1] == (ranks[0],)),
+        None,
     )
     chosen = complete or sent or next(iter(here))
     return chosen, here[chosen]
-
-
-def _is_sent(meeting: Meeting) -> bool:
-    return meeting.kind == "send" and len(meeting.members) == 2
 
 
 _RANK_FOLDER = re.compile(r"rank_?\d*|proc\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class RankDump:
-    """One rank's dump of a step: its number, the dump, its survey."""
-
-    rank: int
-    dump: OverflowDump
-    survey: Survey
-
-
-@dataclass(frozen=True, slots=True)
-class Anomaly:
+class RankAnomaly:
     """Where a rank goes wrong first.
 
     Attributes:
-        rank: its number.
-        path: of its dump.json.
-        record: the record.
-        layer, gap: layer of the last communication before it, and number of records since.
+        rank, dump, record: where it is; `dump` is the path of the dump.json.
+        level: `origin`, or `propagated` when no record made what the first one passes on.
+        values: what is not finite, one text each.
+        cells: Cells that it ran in, outermost first.
+        stack: call stack, innermost frame first.
+        communications: how many communications are known to come before it.
     """
 
     rank: int
-    path: Path
-    record: SurveyedRecord
-    layer: int
-    gap: int
+    dump: str
+    record: str
+    level: str
+    values: list[str]
+    cells: list[str]
+    stack: list[str]
+    communications: int
+
+    def __str__(self) -> str:
+        what = "" if self.level == "origin" else ", which passes on what no record made: collect its producer"
+        return f"rank {self.rank}, {self.record}{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepAnomalies:
+    """The first anomaly of each rank of a step.
+
+    Attributes:
+        folder: of the step.
+        step: its number, None where the folder does not say.
+        anomalies: the earliest first; empty when there is none.
+        unjudged: dumps and records that cannot be read, or do not tell.
+    """
+
+    folder: str
+    step: int | None
+    anomalies: list[RankAnomaly]
+    unjudged: int
+
+    @property
+    def headline(self) -> str:
+        """One line."""
+        place = f"step {self.step}" if self.step is not None else self.folder
+        if not self.anomalies:
+            left = f"; {self.unjudged} dumps or records could not be judged" if self.unjudged else ""
+            return f"no anomaly in {place}: no record makes NaN or Inf{left}"
+        return f"first anomaly of {place}: {self.anomalies[0]}"
+
+    def details(self) -> Iterator[str]:
+        """What is not finite there, where it was called, and what goes wrong on other ranks first."""
+        first, *others = self.anomalies
+        yield from (f"  {value}" for value in first.values)
+        if first.cells:
+            yield f"  in {' > '.join(first.cells)}"
+        if first.stack:
+            yield f"  called from {first.stack[0]}"
+        for other in others:
+            order = "not ordered by any communication" if other.communications == first.communications else "later"
+            yield f"  {order}: {other}"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The finding in builtin types, which is all that may cross a process."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> StepAnomalies:
+        """The inverse of `to_wire`."""
+        return msgspec.convert(wire, cls)
 
 
 def step_folder(path: Path) -> Path:
@@ -218,29 +263,45 @@ def rank_numbers(paths: Sequence[Path]) -> dict[Path, int]:
     return found
 
 
-def first_anomalies(ranks: Sequence[RankDump]) -> list[Anomaly]:
+def first_anomalies(ranks: Sequence[tuple[int, Survey]]) -> list[RankAnomaly]:
     """The first anomaly of each rank that has one; the earliest rank's first.
 
     An origin goes before a record that only passes on what nobody made, whatever the order. Those of one layer are not
     ordered by any communication: then that comes first which has fewer records after its rank's last communication.
     """
-    layer_of = layers({one.rank: meetings(one.dump, one.rank) for one in ranks})
+    layer_of = layers({rank: meetings(survey.dump, rank) for rank, survey in ranks})
     found = []
-    for one in ranks:
-        record = one.survey.first
-        if record is not None:
-            layer, gap = _place(one, record, layer_of)
-            found.append(Anomaly(one.rank, one.dump.path, record, layer, gap))
-    return sorted(found, key=lambda it: (it.record.level != "origin", it.layer, it.gap, it.rank))
+    for rank, survey in ranks:
+        if survey.first is not None:
+            layer, gap = _place(rank, survey, survey.first, layer_of)
+            found.append((gap, _anomaly(rank, survey.dump, survey.first, layer)))
+    found.sort(key=lambda entry: (entry[1].level != "origin", entry[1].communications, entry[0], entry[1].rank))
+    return [anomaly for _, anomaly in found]
 
 
-def _place(one: RankDump, record: SurveyedRecord, layer_of: Mapping[tuple[int, str], int]) -> tuple[int, int]:
+def _place(
+    rank: int, survey: Survey, record: SurveyedRecord, layer_of: Mapping[tuple[int, str], int]
+) -> tuple[int, int]:
     """(layer of the last communication up to `record` itself, number of records since)."""
     layer = gap = 0
-    for name in one.survey.records:
+    for name in survey.records:
         gap += 1
-        if (one.rank, name) in layer_of:
-            layer, gap = layer_of[one.rank, name], 0
+        if (rank, name) in layer_of:
+            layer, gap = layer_of[rank, name], 0
         if name == record.operation.record:
             break
     return layer, gap
+
+
+def _anomaly(rank: int, dump: OverflowDump, record: SurveyedRecord, layer: int) -> RankAnomaly:
+    name = record.operation.record
+    return RankAnomaly(
+        rank,
+        str(dump.path),
+        name,
+        record.level,
+        values=[str(value) for value in record.bad],
+        cells=list(dump.ancestors(name)),
+        stack=[str(frame) for frame in dump.frames(record.operation)],
+        communications=layer,
+    )

@@ -1,9 +1,4 @@
-"""Files and findings of an overflow run, on the one process that writes.
-
-What finished rows of an overflow run amount to.
-
-What an overflow run leaves behind: a CSV file with a row per record, and a JSON file that sums it up.
-"""
+"""What the rows of an overflow run amount to: findings, a CSV file with a row per record, and a JSON file of counts."""
 
 from __future__ import annotations
 
@@ -17,13 +12,12 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport, file_id
-from pytest_msprobe.suites.overflow.judgement import OverflowRecord, StepAnomalies
+from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
+from pytest_msprobe.suites.overflow.judgement import OverflowRecord
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -54,7 +48,7 @@ class RankSummary:
     verdicts: Counter[str] = field(default_factory=Counter)
     first_origin: OverflowRecord | None = None
 
-    def add(self, record: OverflowRecord) -> None:
+    def count(self, record: OverflowRecord) -> None:
         """Count one record."""
         self.levels[record.level] += 1
         if record.verdict:
@@ -81,57 +75,6 @@ class RankSummary:
         }
 
 
-class SummaryFiles:
-    """`overflow_result_{time}.csv`, flushed row by row, and `overflow_summary_{time}.json` at the end."""
-
-    def __init__(self, folder: Path) -> None:
-        """Files in `folder`, made when the first row comes."""
-        self._folder = folder
-        self._csv: TextIOWrapper | None = None
-        self._json: Path | None = None
-
-    def write(self, record: OverflowRecord, summary: RankSummary) -> None:
-        """Add a row. Raises OSError."""
-        if self._csv is None:
-            (self._csv,) = new_files(self._folder, "overflow_result")
-            csv.writer(self._csv).writerow(COLUMNS)
-        csv.writer(self._csv).writerow([neutral(cell) for cell in _cells(record, summary)])
-        self._csv.flush()
-
-    def close(self, steps: Sequence[StepAnomalies], ranks: Sequence[RankSummary]) -> None:
-        """Write the JSON file, when there was a row. Raises OSError."""
-        if self._csv is None:
-            return
-        self._csv.close()
-        path = Path(self._csv.name)
-        path = path.with_name(path.name.replace("overflow_result_", "overflow_summary_")).with_suffix(".json")
-        content = {
-            "first_anomaly": [{**msgspec.to_builtins(step), "headline": step.headline} for step in steps],
-            "ranks": [summary.content() for summary in ranks],
-        }
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        self._json = path
-
-    def paths(self) -> Iterator[tuple[str, str]]:
-        """(what it is, path) of each file."""
-        if self._csv is not None:
-            yield "results", self._csv.name
-        if self._json is not None:
-            yield "summary", str(self._json)
-
-
-def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:
-    operation = Operation.of(record.record, record.order)
-    named: dict[str, Any] = {
-        "step": "" if summary.step is None else summary.step,
-        "rank": summary.rank,
-        "api_name": operation.call,
-        "direction": operation.phase,
-    }
-    return [named[column] if column in named else getattr(record, column) for column in COLUMNS]
-
-
 class OverflowSummary(RowSummary):
     """The first anomaly of each step, and counts of each dump.
 
@@ -147,7 +90,6 @@ class OverflowSummary(RowSummary):
         self._name_of = name_of
 
     def add(self, row: VerdictRow) -> None:
-        """Take a finding."""
         if row.attachment is None:
             return
         if "step" in row.attachment:
@@ -156,10 +98,9 @@ class OverflowSummary(RowSummary):
             return
         record = OverflowRecord.from_wire(row.attachment["finding"])
         rank, step = (row.place.rank, row.place.step) if row.place is not None else (None, None)
-        self.ranks.setdefault(record.dump, RankSummary(record.dump, rank or 0, step)).add(record)
+        self.ranks.setdefault(record.dump, RankSummary(record.dump, rank or 0, step)).count(record)
 
     def lines(self) -> Iterator[str]:
-        """The first anomaly of each step, and counts of each dump."""
         for finding in self.steps.values():
             yield self._with_verdict(finding)
             if finding.anomalies:
@@ -181,31 +122,61 @@ class OverflowSummary(RowSummary):
 
 
 class OverflowReport(SuiteReport):
-    """Collects findings, and writes and says at the end what they amount to."""
+    """`overflow_result_{time}.csv`, flushed row by row, and `overflow_summary_{time}.json` and findings at the end."""
 
     def __init__(self, session: OverflowSession, dumps: Sequence[Path], out: Path, root: Path) -> None:
-        """A report into the folder `out`; `root` is pytest's rootdir."""
+        """A report with files in the folder `out`, made when the first row comes; `root` is pytest's rootdir."""
         self._summary = OverflowSummary(lambda dump: file_id(Path(dump), root))
         self._summary.ranks.update(
-            {str(path): RankSummary(str(path), session.rank(path), Slot.of(path).step) for path in dumps}
+            {str(path): RankSummary(str(path), session.ranks[path], Slot.of(path).step) for path in dumps}
         )
-        self._files = SummaryFiles(out)
+        self._out = out
+        self._csv: TextIOWrapper | None = None
+        self._json: Path | None = None
 
     def receive(self, name: str, row: VerdictRow) -> None:
-        """Take a finding; that on a record is a line of the CSV file."""
         self._summary.add(row)
-        if row.attachment is not None and "finding" in row.attachment:
-            record = OverflowRecord.from_wire(row.attachment["finding"])
-            self._files.write(record, self._summary.ranks[record.dump])
+        if row.attachment is None or "finding" not in row.attachment:
+            return
+        if self._csv is None:
+            (self._csv,) = new_files(self._out, "overflow_result")
+            csv.writer(self._csv).writerow(COLUMNS)
+        record = OverflowRecord.from_wire(row.attachment["finding"])
+        cells = _cells(record, self._summary.ranks[record.dump])
+        csv.writer(self._csv).writerow([neutral(cell) for cell in cells])
+        self._csv.flush()
 
     def finish(self) -> None:
-        """Write the JSON file."""
-        self._files.close([*self._summary.steps.values()], [*self._summary.ranks.values()])
+        if self._csv is None:
+            return
+        self._csv.close()
+        path = Path(self._csv.name)
+        path = path.with_name(path.name.replace("overflow_result_", "overflow_summary_")).with_suffix(".json")
+        steps, ranks = self._summary.steps.values(), self._summary.ranks.values()
+        content = {
+            "first_anomaly": [{**step.to_wire(), "headline": step.headline} for step in steps],
+            "ranks": [rank.content() for rank in ranks],
+        }
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        self._json = path
 
     def findings(self) -> Iterator[str]:
-        """The first anomaly of each step, and counts of each dump."""
         return self._summary.lines()
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """The CSV file and the JSON file."""
-        yield from ((what, Path(path)) for what, path in self._files.paths())
+        if self._csv is not None:
+            yield "results", Path(self._csv.name)
+        if self._json is not None:
+            yield "summary", self._json
+
+
+def _cells(record: OverflowRecord, summary: RankSummary) -> list[Any]:
+    operation = Operation.of(record.record, record.order)
+    named: dict[str, Any] = {
+        "step": "" if summary.step is None else summary.step,
+        "rank": summary.rank,
+        "api_name": operation.call,
+        "direction": operation.phase,
+    }
+    return [named[column] if column in named else getattr(record, column) for column in COLUMNS]

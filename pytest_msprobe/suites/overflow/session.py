@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.engines.protocol import DeviceSpecification
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.contract import Context
 from pytest_msprobe.suites.overflow.first_anomaly import (
-    Anomaly,
-    RankDump,
+    RankAnomaly,
+    StepAnomalies,
     first_anomalies,
     rank_numbers,
     step_folder,
@@ -31,6 +33,7 @@ class OverflowSession:
     Attributes:
         settings: what the run was asked to do.
         steps: dumps by step folder, in the order of their ranks.
+        ranks: rank of each dump.
         engines: who computes origins again.
     """
 
@@ -46,14 +49,14 @@ class OverflowSession:
         self.engines = Engines(
             EngineChoice(DeviceSpecification("mindspore", "cpu"), settings.bench, settings.bench_python)
         )
-        self._ranks = {path: rank for paths in self.steps.values() for path, rank in rank_numbers(paths).items()}
+        self.ranks = {path: rank for paths in self.steps.values() for path, rank in rank_numbers(paths).items()}
         self._rules = read_rules(settings.rules)
         self._data_dirs = context.values["data_dir"]
         self._max_memory_bytes = settings.max_memory_bytes // context.sharers
         self._dumps: dict[Path, OverflowDump] = {}
         self._unreadable: set[Path] = set()
         self._surveys: dict[Path, Survey] = {}
-        self._anomalies: dict[Path, list[Anomaly]] = {}
+        self._anomalies: dict[Path, list[RankAnomaly]] = {}
 
     def dump(self, path: Path) -> OverflowDump:
         """The dump at `path`, read once. Raises DumpError."""
@@ -73,38 +76,33 @@ class OverflowSession:
 
         return Recomputer(self.dump(path), self.engines, self.settings.seed, self._max_memory_bytes)
 
-    def rank(self, path: Path) -> int:
-        """The rank of the dump at `path`."""
-        return self._ranks[path]
-
-    def anomalies(self, folder: Path) -> list[Anomaly]:
+    def anomalies(self, folder: Path) -> list[RankAnomaly]:
         """The first anomaly of each rank of a step that has one, the earliest first; of the dumps that can be read."""
         if folder not in self._anomalies:
-            ranks = []
-            for path in self.steps[folder]:
-                try:
-                    ranks.append(RankDump(self.rank(path), self.dump(path), self.survey(path)))
-                except DumpError:
-                    continue  # the collection reports it
+            ranks = [(self.ranks[path], self.survey(path)) for path in self._readable(folder)]
             self._anomalies[folder] = first_anomalies(ranks)
         return self._anomalies[folder]
 
-    def unjudged(self, folder: Path) -> int:
-        """How many dumps and records of a step cannot be read, or do not tell."""
-        return sum(self.survey(path).unjudged if self._is_readable(path) else 1 for path in self.steps[folder])
+    def anomalies_of_step(self, folder: Path) -> StepAnomalies:
+        """The finding on the step in `folder`."""
+        dumps, readable = self.steps[folder], [*self._readable(folder)]
+        unjudged = len(dumps) - len(readable) + sum(self.survey(path).unjudged for path in readable)
+        return StepAnomalies(str(folder), Slot.of(dumps[0]).step, self.anomalies(folder), unjudged)
 
     def is_leader(self, path: Path) -> bool:
         """Whether the dump at `path` is the first of its step that can be read, which represents all of them."""
-        return next((one for one in self.steps[step_folder(path)] if self._is_readable(one)), None) == path
+        return next(self._readable(step_folder(path)), None) == path
 
-    def _is_readable(self, path: Path) -> bool:
-        if path in self._unreadable:
-            return False
-        try:
-            self.dump(path)
-        except DumpError:
-            self._unreadable.add(path)
-        return path not in self._unreadable
+    def _readable(self, folder: Path) -> Iterator[Path]:
+        """The dumps of a step that can be read; the collection reports the others."""
+        for path in self.steps[folder]:
+            if path not in self._unreadable:
+                try:
+                    self.dump(path)
+                except DumpError:
+                    self._unreadable.add(path)
+                else:
+                    yield path
 
     def close(self) -> None:
         """End what the engines hold outside this process."""

@@ -44,7 +44,6 @@ class OverflowSuite(Suite):
 
     @classmethod
     def summary(cls) -> OverflowSummary:
-        """Where NaN and Inf begin."""
         return OverflowSummary()
 
     def __init__(self, context: Context, session: OverflowSession) -> None:
@@ -53,7 +52,6 @@ class OverflowSuite(Suite):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The dumps."""
         return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
@@ -64,7 +62,6 @@ class OverflowSuite(Suite):
             yield Group(FIRST_ANOMALY, f"{FIRST_ANOMALY}.{STEP}", (STEP,))
 
     def judge(self, record: Record) -> Verdict:
-        """The verdict on a record, or on the step."""
         operation = _operation(record)
         if operation is None:
             return judge_step(self._session, record.file)
@@ -95,30 +92,23 @@ class OverflowSuite(Suite):
         if operation is None:
             return of_step(place_in(dump, ""))
         return replace(
-            place_in(dump, operation.record, f"{operation.call}.forward"), rank=self._session.rank(record.file)
+            place_in(dump, operation.record, f"{operation.call}.forward"), rank=self._session.ranks[record.file]
         )
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        """Call stack of the forward."""
         operation = _operation(record)
-        if operation is None:
-            return ()
-        stacks = self._session.dump(record.file).stacks
-        return stacks.frames(f"{operation.call}.forward") or stacks.frames(operation.record)
+        return () if operation is None else self._session.dump(record.file).frames(operation)
 
     def header(self) -> list[str]:
-        """What is looked through, and who computes origins again."""
         files = self.files
         shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         benches = ", ".join(engine.name for engine in self._session.engines.benchmarks)
         return [f"msprobe: {shown}: looking for where NaN and Inf begin; origins are recomputed by {benches}"]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
-        """Files and findings."""
         return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)
 
     def close(self) -> None:
-        """End child processes."""
         self._session.close()
 
 

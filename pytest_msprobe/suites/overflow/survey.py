@@ -1,24 +1,24 @@
 """A whole dump, classified in the order of execution: which record made what the others pass on.
 
-What one record does with NaN and Inf, seen on its own: lets them pass, swallows them, or makes them.
+What a record does with NaN and Inf is first seen from its own values; where they come from, from the records before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT
 from pytest_msprobe.apis.topics import UnwrittenMemory
 from pytest_msprobe.suites.overflow.values import (
+    FINITE,
     BufferRules,
     Finiteness,
     ObservedValue,
     OverflowDump,
-    RecordValues,
     combined,
 )
 
@@ -31,78 +31,20 @@ class Conduct(Enum):
     PASSES_ON = "bad inputs, bad outputs"
     MAKES = "finite inputs, bad outputs"
     MAKES_NAN = "inputs hold Inf only, outputs NaN: inf - inf, inf / inf, 0 * inf"
-    IS_TOLD = "bad only through a number that the script passed, such as -inf for a mask"
+    FROM_A_CONSTANT = "bad only through a number that the script passed, such as -inf for a mask"
     HAS_NO_INPUTS = "bad outputs, and the record does not tell what went in"
     HOLDS_BUFFERS = "bad only in memory that was not written yet"
     IS_UNKNOWN = "neither data nor statistics of the outputs"
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One record, seen on its own.
-
-    Attributes:
-        conduct: what it does.
-        inputs, outputs: what is not finite, of all inputs (for a backward those of its forward too) and all outputs.
-        bad: its own values that are not finite.
-    """
-
-    conduct: Conduct
-    inputs: Finiteness
-    outputs: Finiteness
-    bad: tuple[ObservedValue, ...]
-
-
-def observe(values: RecordValues, saved: Sequence[ObservedValue], rule: UnwrittenMemory) -> Observation:
-    """What a record with these `values` does.
-
-    Args:
-        values: of the record.
-        saved: values of its forward, for a backward: gradients are computed from them as well.
-        rule: which of its values are buffers.
-    """
-    counted = [value for value in values.inputs if not rule.covers(value.path)]
-    ins = [*counted, *saved]
-    bad_ins = [value for value in ins if value.finiteness.is_bad]
-    bad_outs = [value for value in values.outputs if value.finiteness.is_bad]
-    inputs = combined([value.finiteness for value in ins])
-    outputs = combined([value.finiteness for value in values.outputs])
-    if not bad_outs:
-        is_unknown = not values.has_outputs or any(not value.finiteness.is_known for value in values.outputs)
-        conduct = Conduct.IS_UNKNOWN if is_unknown else Conduct.ABSORBS if bad_ins else Conduct.CLEAN
-    elif _are_buffers(rule, values, bad_ins, bad_outs):
-        conduct = Conduct.HOLDS_BUFFERS
-    else:
-        conduct = _bad_conduct(values, bad_ins, inputs, outputs)
-    return Observation(conduct, inputs, outputs, values.bad)
-
-
-def _are_buffers(
-    rule: UnwrittenMemory, values: RecordValues, bad_ins: Sequence[ObservedValue], bad_outs: Sequence[ObservedValue]
-) -> bool:
-    if bad_ins:
-        return False
-    if rule.outputs:
-        return all(rule.covers(value.path) for value in bad_outs)
-    return any(value.finiteness.is_bad for value in values.inputs)  # its buffer came back as it was
-
-
-def _bad_conduct(
-    values: RecordValues, bad_ins: Sequence[ObservedValue], inputs: Finiteness, outputs: Finiteness
-) -> Conduct:
-    if not bad_ins:
-        is_told = values.has_inputs and inputs.is_known
-        return Conduct.MAKES if is_told else Conduct.HAS_NO_INPUTS
-    makes_nan = outputs.has_nan and not inputs.has_nan
-    if makes_nan:
-        return Conduct.MAKES_NAN
-    if all(value.is_plain for value in bad_ins) and (inputs.has_inf or not outputs.has_inf):
-        return Conduct.IS_TOLD
-    return Conduct.PASSES_ON
-
-
-Level = Literal["clean", "absorbed", "propagated", "origin", "ignored", "unknown"]
-UNINITIALISED = "uninitialised buffer: its content means nothing"
+_MAKERS = (Conduct.MAKES, Conduct.MAKES_NAN)
+#: Levels that the records around do not change.
+_LEVELS = {
+    Conduct.CLEAN: "clean",
+    Conduct.ABSORBS: "absorbed",
+    Conduct.HOLDS_BUFFERS: "ignored",
+    Conduct.IS_UNKNOWN: "unknown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,124 +53,151 @@ class SurveyedRecord:
 
     Attributes:
         operation: its name, taken apart, and its place in the order of execution.
-        level: `origin` makes NaN or Inf, `propagated` passes them on, `absorbed` swallows them; `ignored` when they
-            stand only in buffers; `unknown` when the dump does not tell.
-        observation: the record on its own; None for one that cannot be read.
+        conduct: what it does, seen on its own.
+        inputs, outputs: what is not finite, of all inputs (for a backward those of its forward too) and all outputs.
+        bad: its own values that are not finite.
         source: record that they come from, "" for an origin and where none is known.
-        is_intended: whether they begin with a number that the script passed, such as -inf for a mask.
         fault: why the record cannot be read.
     """
 
     operation: Operation
-    level: Level
-    observation: Observation | None = None
+    conduct: Conduct
+    inputs: Finiteness = FINITE
+    outputs: Finiteness = FINITE
+    bad: tuple[ObservedValue, ...] = ()
     source: str = ""
-    is_intended: bool = False
     fault: str = ""
+
+    @property
+    def level(self) -> str:
+        """What the record does among the others.
+
+        `origin` makes NaN or Inf, `propagated` passes them on, `absorbed` swallows them; `ignored` when they stand only
+        in buffers; `unknown` when the dump does not tell; `clean` without any.
+        """
+        if self.conduct in _MAKERS and not self.source:
+            return "origin"
+        return _LEVELS.get(self.conduct, "propagated")
 
     @property
     def is_uncollected(self) -> bool:
         """Whether what it passes on comes from something that the dump does not hold."""
-        return self.level == "propagated" and not self.source and not self.is_intended
+        return self.level == "propagated" and not self.source and self.conduct is not Conduct.FROM_A_CONSTANT
 
 
-@dataclass(slots=True)
-class _Sources:
-    """What may explain a bad value so far, the first of each kind."""
+def _observe(
+    operation: Operation,
+    values: Sequence[ObservedValue],
+    fields: Collection[str],
+    saved: Sequence[ObservedValue],
+    rule: UnwrittenMemory,
+) -> SurveyedRecord:
+    """A record on its own.
 
-    origin: str = ""
-    entry: str = ""
-    stated: str = ""
+    Args:
+        operation: its name.
+        values: of the record.
+        fields: which it has.
+        saved: values of its forward, for a backward: gradients are computed from them as well.
+        rule: which of its values are buffers.
+    """
+    ins = [value for value in values if value.is_input and not rule.covers(value.path)]
+    ins += saved
+    outs = [value for value in values if not value.is_input]
+    bad_ins = [value for value in ins if value.finiteness.is_bad]
+    bad = tuple(value for value in values if value.finiteness.is_bad)
+    inputs = combined([value.finiteness for value in ins])
+    outputs = combined([value.finiteness for value in outs])
+    if not outputs.is_bad:
+        is_known = outputs.is_known and (outs or OUTPUT in fields)
+        conduct = (Conduct.ABSORBS if bad_ins else Conduct.CLEAN) if is_known else Conduct.IS_UNKNOWN
+    elif not bad_ins and _are_buffers(rule, bad):
+        conduct = Conduct.HOLDS_BUFFERS
+    elif not bad_ins:
+        tells_inputs = inputs.is_known and not INPUT_FIELDS.isdisjoint(fields)
+        conduct = Conduct.MAKES if tells_inputs else Conduct.HAS_NO_INPUTS
+    elif outputs.has_nan and not inputs.has_nan:
+        conduct = Conduct.MAKES_NAN
+    elif all(value.is_plain for value in bad_ins) and (inputs.has_inf or not outputs.has_inf):
+        conduct = Conduct.FROM_A_CONSTANT
+    else:
+        conduct = Conduct.PASSES_ON
+    return SurveyedRecord(operation, conduct, inputs, outputs, bad)
+
+
+def _are_buffers(rule: UnwrittenMemory, bad: Sequence[ObservedValue]) -> bool:
+    """Whether the `bad` values of a record whose inputs are all finite or buffers are buffers."""
+    if rule.outputs:
+        return all(rule.covers(value.path) for value in bad if not value.is_input)
+    return any(value.is_input for value in bad)  # its buffer came back as it was
 
 
 class Survey:
     """The records of one dump by name.
 
     Attributes:
+        dump: the dump.
         records: all of them, in the order of the file.
         first: the first origin; where there is none, the first record that passes on what no record made; or None.
     """
 
     def __init__(self, dump: OverflowDump, rules: BufferRules) -> None:
         """Read every record of `dump`, and its data where there is some."""
-        self._dump = dump
+        self.dump = dump
         self._rules = rules
-        self._sources = _Sources()
+        # What may explain a bad value, the first of each kind: an origin, what nobody made, what the script passed.
+        self._origin = self._entry = self._constant = ""
         self._inner: dict[str, str] = {}
         self._bad: dict[str, tuple[ObservedValue, ...]] = {}
-        operations = [Operation.of(name, order) for order, name in enumerate(dump.record_names)]
-        seen = {operation.record: self._observed(operation) for operation in operations}
-        self._note_inner(operations, seen)
+        seen = [self._observed(Operation.of(name, order)) for order, name in enumerate(dump.record_names)]
+        for record in seen:
+            if record.conduct in _MAKERS:
+                for cell in dump.ancestors(record.operation.record):
+                    self._inner.setdefault(cell, record.operation.record)  # the first one inside it
+        self.records = {record.operation.record: record for record in seen}
         # What a Cell does is explained by the calls inside it, and dumps list these before or after it.
-        ordered = sorted(operations, key=lambda operation: operation.is_cell)
-        found = {operation.record: self._placed(operation, seen[operation.record]) for operation in ordered}
-        self.records = {operation.record: found[operation.record] for operation in operations}
-        self.first = self._first("origin") or next((one for one in self.records.values() if one.is_uncollected), None)
+        for record in sorted(seen, key=lambda record: record.operation.is_cell):
+            self.records[record.operation.record] = replace(record, source=self._source(record))
+        origins = (record for record in self.records.values() if record.level == "origin")
+        uncollected = (record for record in self.records.values() if record.is_uncollected)
+        self.first = next(origins, None) or next(uncollected, None)
 
     @property
     def unjudged(self) -> int:
         """How many records cannot be read, or tell nothing."""
         return sum(record.level == "unknown" for record in self.records.values())
 
-    def _first(self, level: Level) -> SurveyedRecord | None:
-        return next((record for record in self.records.values() if record.level == level), None)
-
-    def _observed(self, operation: Operation) -> Observation | str:
-        """The record on its own, or why it cannot be read."""
+    def _observed(self, operation: Operation) -> SurveyedRecord:
+        """The record on its own."""
         try:
-            values = self._dump.values(operation.record)
+            values, fields = self.dump.values(operation.record)
         except DumpError as error:
-            return str(error)
-        self._bad[operation.record] = values.bad
-        if values.fault:
-            return values.fault
-        return observe(values, self._saved(operation), self._rules.of(operation.name, self._dump.framework))
+            return SurveyedRecord(operation, Conduct.IS_UNKNOWN, fault=str(error))
+        self._bad[operation.record] = tuple(value for value in values if value.finiteness.is_bad)
+        if faults := [value.fault for value in values if value.fault]:
+            return SurveyedRecord(operation, Conduct.IS_UNKNOWN, fault="; ".join(faults))
+        rule = self._rules.of(operation.name, self.dump.framework)
+        saved: list[ObservedValue] = []
+        if operation.phase == "backward":
+            name = f"{operation.name}.forward.{operation.number}" if operation.is_cell else f"{operation.call}.forward"
+            saved = [value for value in self._bad.get(name, ()) if not rule.covers(value.path)]
+        return _observe(operation, values, fields, saved, rule)
 
-    def _saved(self, operation: Operation) -> tuple[ObservedValue, ...]:
-        """What a backward uses of its forward."""
-        if operation.phase != "backward":
-            return ()
-        is_cell = operation.is_cell
-        forward = f"{operation.name}.forward.{operation.number}" if is_cell else f"{operation.call}.forward"
-        rule = self._rules.of(operation.name, self._dump.framework)
-        return tuple(value for value in self._bad.get(forward, ()) if not rule.covers(value.path))
-
-    def _note_inner(self, operations: list[Operation], seen: dict[str, Observation | str]) -> None:
-        """Remember for every Cell the first record inside it that makes something."""
-        for operation in operations:
-            found = seen[operation.record]
-            if isinstance(found, str) or found.conduct not in (Conduct.MAKES, Conduct.MAKES_NAN):
-                continue
-            for cell in self._dump.ancestors(operation.record):
-                self._inner.setdefault(cell, operation.record)
-
-    def _placed(self, operation: Operation, found: Observation | str) -> SurveyedRecord:
-        """The record among those before it."""
-        if isinstance(found, str):
-            return SurveyedRecord(operation, "unknown", fault=found)
-        conduct, sources, record = found.conduct, self._sources, operation.record
-        if conduct in _FIXED:
-            return SurveyedRecord(operation, _FIXED[conduct], found)
-        inner = self._inner.get(record, "")
-        if inner:
-            return SurveyedRecord(operation, "propagated", found, inner)
-        earlier = sources.origin or sources.entry
-        if conduct is Conduct.IS_TOLD:
-            sources.stated = sources.stated or record
-            return SurveyedRecord(operation, "propagated", found, is_intended=True)
+    def _source(self, found: SurveyedRecord) -> str:
+        """Where a record's NaN and Inf come from, given those before it; "" for its own and those of the script."""
+        conduct, record = found.conduct, found.operation.record
+        if conduct in _LEVELS:
+            return ""
+        if record in self._inner:
+            return self._inner[record]
+        earlier = self._origin or self._entry
+        if conduct is Conduct.FROM_A_CONSTANT:
+            self._constant = self._constant or record
+            return ""
         if conduct is Conduct.MAKES or (conduct is Conduct.MAKES_NAN and not earlier):
-            sources.origin = sources.origin or record
-            return SurveyedRecord(operation, "origin", found)
-        if not earlier and sources.stated and not found.outputs.has_nan:
-            return SurveyedRecord(operation, "propagated", found, sources.stated, is_intended=True)
-        sources.entry = sources.entry or ("" if earlier else record)
-        return SurveyedRecord(operation, "propagated", found, earlier)
-
-
-#: Levels that the records around do not change.
-_FIXED: dict[Conduct, Level] = {
-    Conduct.CLEAN: "clean",
-    Conduct.ABSORBS: "absorbed",
-    Conduct.HOLDS_BUFFERS: "ignored",
-    Conduct.IS_UNKNOWN: "unknown",
-}
+            self._origin = self._origin or record
+            return ""
+        if not earlier and self._constant and not found.outputs.has_nan:
+            return self._constant
+        self._entry = self._entry or ("" if earlier else record)
+        return earlier

@@ -1,23 +1,21 @@
-"""A dump whose records, those of Cells included, are read as values that are finite or not.
+"""Which recorded values hold NaN or Inf, and which of them are memory that was not written yet.
 
-Whether a recorded value holds NaN or Inf: from its data where there is some, else from its statistics.
-
-Max and Min alone prove nothing: reductions of MindSpore on CPU see a NaN only at element 0 (mindspore#391, #392).
-
-Which recorded values are memory not written yet: what is known of APIs, and the user's own YAML file.
+A value is judged from its data where there is some, else from its statistics. Max and Min alone prove nothing:
+reductions of MindSpore on CPU see a NaN only at element 0 (mindspore#391, #392).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import Dump, DumpError, FieldPath, PlainValue, TensorValue, Value
+from msprobe_collector.dump_format import Dump, DumpError, FieldPath, Frame, PlainValue, TensorValue, Value
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.values import INPUT_FIELDS, OUTPUT, abbreviated
+from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
 
@@ -49,6 +47,13 @@ class Finiteness:
     def is_bad(self) -> bool:
         """Whether anything is not finite."""
         return self.has_nan or self.has_inf
+
+    @property
+    def counts(self) -> tuple[int | None, int | None]:
+        """Numbers of NaN and of Inf; None where there are some, and only statistics are known."""
+        nan = None if self.has_nan and self.nan_count is None else self.nan_count or 0
+        inf = None if self.has_inf and self.inf_count is None else self.inf_count or 0
+        return nan, inf
 
     def __str__(self) -> str:
         kinds = ((self.has_nan, self.nan_count, "NaN"), (self.has_inf, self.inf_count, "Inf"))
@@ -167,33 +172,8 @@ class ObservedValue:
         return f"{self.path} {self.dtype}{size} holds {self.finiteness}{place}"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordValues:
-    """The values of one record.
-
-    Attributes:
-        inputs, outputs: in the order of the record.
-        has_inputs, has_outputs: whether the record tells at all what went in and what came out.
-    """
-
-    inputs: tuple[ObservedValue, ...]
-    outputs: tuple[ObservedValue, ...]
-    has_inputs: bool
-    has_outputs: bool
-
-    @property
-    def fault(self) -> str:
-        """Why the record cannot be judged, "" when every value can be read."""
-        return "; ".join(value.fault for value in (*self.inputs, *self.outputs) if value.fault)
-
-    @property
-    def bad(self) -> tuple[ObservedValue, ...]:
-        """Values that are not finite."""
-        return tuple(value for value in (*self.inputs, *self.outputs) if value.finiteness.is_bad)
-
-
 class OverflowDump(Dump):
-    """See `Dump`; any task that records values."""
+    """A dump of any task that records values; those of Cells are read like those of calls."""
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
         """Read the file; `data_dirs` as for `Dump`.
@@ -202,25 +182,30 @@ class OverflowDump(Dump):
             DumpError: it cannot be read, or holds no values.
         """
         super().__init__(path, data_dirs)
-        problem = ""
         if self.task == "structure":
             problem = "a dump of task 'structure' holds no values; dump with statistics or tensor"
-        elif not self._records:
-            problem = "this dump holds no record; dump a step that runs"
-        if problem:
-            raise DumpError(problem, file=str(path), field="task" if self.task == "structure" else "data")
+            raise DumpError(problem, file=str(path), field="task")
+        if not self._records:
+            raise DumpError("this dump holds no record; dump a step that runs", file=str(path), field="data")
 
-    def values(self, record: str) -> RecordValues:
-        """What the values of `record` hold.
+    def values(self, record: str) -> tuple[list[ObservedValue], Collection[str]]:
+        """What the values of `record` hold, inputs first, and the fields that it has, of which some hold no value.
 
         Raises:
             DumpError: the record cannot be decoded.
         """
-        fields = (found := self.record(record)).fields
+        found = self.record(record)
         values = [self._observed(leaf) for leaf in flatten(found)]
-        inputs = tuple(value for value in values if value.is_input)
-        outputs = tuple(value for value in values if not value.is_input)
-        return RecordValues(inputs, outputs, not INPUT_FIELDS.isdisjoint(fields), bool(outputs) or OUTPUT in fields)
+        return sorted(values, key=lambda value: not value.is_input), found.fields
+
+    def frames(self, operation: Operation) -> Sequence[Frame]:
+        """The call stack of the operation's forward, or its own, innermost frame first."""
+        return self.stacks.frames(f"{operation.call}.forward") or self.stacks.frames(operation.record)
+
+    def called_from(self, operation: Operation) -> str:
+        """The line of the script that made the call, "" where it is not known."""
+        frame = self.stacks.user_frame(f"{operation.call}.forward") or self.stacks.user_frame(operation.record)
+        return "" if frame is None else str(frame)
 
     def _observed(self, leaf: Leaf) -> ObservedValue:
         finiteness, tensor, fault = FINITE, leaf.tensor, leaf.fault
@@ -293,9 +278,10 @@ def _read(path: Path) -> dict[tuple[str, str], UnwrittenMemory]:
     for number, entry in enumerate(content, start=1):
         place = f"{path}: entry {number}"
         _check(entry, place)
-        rule = UnwrittenMemory(_steps(entry, "outputs"), _steps(entry, "inputs"))
+        outputs, inputs = (frozenset(map(str, entry.get(key, ()))) for key in ("outputs", "inputs"))
         frameworks = entry.get("frameworks", [_ANY_FRAMEWORK])
-        rules.update({(framework, api.lower()): rule for api in entry["apis"] for framework in frameworks})
+        for api in entry["apis"]:
+            rules.update({(framework, api.lower()): UnwrittenMemory(outputs, inputs) for framework in frameworks})
     return rules
 
 
@@ -311,8 +297,3 @@ def _check(entry: Any, place: str) -> None:
             raise RuleError(f"{place}: key {abbreviated(key)}: expected a list of {words}, found {abbreviated(value)}")
     if not entry.get("apis") or not (entry.get("inputs") or entry.get("outputs")):
         raise RuleError(f"{place}: needs apis, and inputs or outputs")
-
-
-def _steps(entry: dict[str, Sequence[str | int]], key: str) -> frozenset[str]:
-    found: Iterable[str | int] = entry.get(key, ())
-    return frozenset(map(str, found))

@@ -50,30 +50,30 @@ LINES = [
 def test_the_first_problem_step_is_named_whatever_the_order(seed: int) -> None:
     findings = Findings()
     for verdict in random.Random(seed).sample(VERDICTS, len(VERDICTS)):
-        findings.add(verdict)
+        findings.count(verdict)
     assert list(findings.lines()) == LINES
 
 
 def test_no_problem_and_nothing_judged() -> None:
     findings = Findings()
     assert list(findings.lines()) == ["no gradient was judged"]
-    findings.add(passed(0, 0))
+    findings.count(passed(0, 0))
     assert next(findings.lines()) == "no problem step: every gradient that was judged is within the rules"
 
 
 def test_all_gradients_together_weigh_by_their_elements() -> None:
     findings = Findings()
-    findings.add(passed(0, 0, SignAgreement(3, 4)))
-    findings.add(passed(0, 1, SignAgreement(10, 10)))
-    findings.add(passed(0, 2, SignAgreement(0, 0)))
+    findings.count(passed(0, 0, SignAgreement(3, 4)))
+    findings.count(passed(0, 1, SignAgreement(10, 10)))
+    findings.count(passed(0, 2, SignAgreement(0, 0)))
     assert findings.overall(0, 0) == SignAgreement(13, 14)
 
 
 def test_the_table_has_the_known_form(tmp_path: Path) -> None:
     findings = Findings()
     for verdict in VERDICTS:
-        findings.add(verdict)
-    findings.add(GradientResult(0, 0, "=1+1", 4, "pass", agreement=SignAgreement(3, 4)))
+        findings.count(verdict)
+    findings.count(GradientResult(0, 0, "=1+1", 4, "pass", agreement=SignAgreement(3, 4)))
     path = write_similarities(tmp_path / "rank0", findings, 0)
     with path.open(newline="") as file:
         rows = list(csv.reader(file))
@@ -93,9 +93,9 @@ def test_a_folder_is_never_another_run_s(tmp_path: Path) -> None:
 def test_pictures_of_names_that_look_like_formulas() -> None:
     findings = Findings()
     for step in range(3):
-        findings.add(GradientResult(0, step, r"$\frac{$", 0, "pass", agreement=SignAgreement(9, 10)))
-        findings.add(failed(step, 1))
-    findings.add(GradientResult(0, 0, "once", 2, "pass", agreement=SignAgreement(0, 0)))
+        findings.count(GradientResult(0, step, r"$\frac{$", 0, "pass", agreement=SignAgreement(9, 10)))
+        findings.count(failed(step, 1))
+    findings.count(GradientResult(0, 0, "once", 2, "pass", agreement=SignAgreement(0, 0)))
     pictures = SimilarityPictures(findings, 0)
     drawn = [pictures.heat_map(), *pictures.lines()]
     assert [picture.stem for picture in drawn] == [
@@ -112,7 +112,7 @@ def test_pictures_of_names_that_look_like_formulas() -> None:
 def test_of_many_parameters_those_with_a_problem_are_drawn() -> None:
     findings = Findings()
     for order in range(MOST_PARAMETERS + 20):
-        findings.add((failed if order >= MOST_PARAMETERS else passed)(0, order))
+        findings.count((failed if order >= MOST_PARAMETERS else passed)(0, order))
     shown = SimilarityPictures(findings, 0).shown
     assert len(shown) == MOST_PARAMETERS
     assert shown[-21:] == ["p79", *(f"p{order}" for order in range(100, 120))]

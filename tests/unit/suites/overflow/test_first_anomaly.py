@@ -10,7 +10,6 @@ from dump_builder import DumpBuilder
 from overflow_dumps import F32, NAN, X, parallel
 
 from pytest_msprobe.suites.overflow.first_anomaly import (
-    RankDump,
     first_anomalies,
     layers,
     meetings,
@@ -47,10 +46,8 @@ class Ranks:
         return layers({rank: meetings(dump, rank) for rank, dump in enumerate(self.dumps())})
 
     def anomalies(self):
-        found = first_anomalies(
-            [RankDump(rank, dump, Survey(dump, read_rules(None))) for rank, dump in enumerate(self.dumps())]
-        )
-        return [(anomaly.rank, anomaly.record.operation.record) for anomaly in found]
+        found = first_anomalies([(rank, Survey(dump, read_rules(None))) for rank, dump in enumerate(self.dumps())])
+        return [(anomaly.rank, anomaly.record) for anomaly in found]
 
 
 @pytest.fixture
@@ -60,8 +57,8 @@ def ranks(tmp_path):
 
 def test_before_the_first_communication_the_rank_with_an_origin_is_first(tmp_path):
     dumps = [OverflowDump(path) for path in parallel(tmp_path)]
-    found = first_anomalies([RankDump(rank, dump, Survey(dump, read_rules(None))) for rank, dump in enumerate(dumps)])
-    assert [(one.rank, one.record.operation.record, one.layer) for one in found] == [
+    found = first_anomalies([(rank, Survey(dump, read_rules(None))) for rank, dump in enumerate(dumps)])
+    assert [(one.rank, one.record, one.communications) for one in found] == [
         (1, "Mint.log.0.forward", 0),
         (0, "MintDistributed.all_reduce.0.forward", 1),
     ]

@@ -28,7 +28,7 @@ def again(path, *, max_memory_bytes=10**9):
     (origin,) = origins
     operation = origin.operation
     recomputer = Recomputer(dump, ENGINES, 0, max_memory_bytes)
-    return recomputer.recompute(operation.call, operation.phase, origin.observation.bad)
+    return recomputer.recompute(operation.call, operation.phase, origin.bad)
 
 
 def built(folder, name, arguments, outputs, *, real=True, framework="mindspore", **more):

@@ -80,7 +80,7 @@ def test_words_for_numbers_that_are_not_finite(tmp_path, word):
 def test_counts_of_our_collector(tmp_path):
     path = DumpBuilder(tmp_path, real=False).call("Mint.op.0", [X], [X]).write()
     edited(path, "Mint.op.0.forward", lambda record: record["output"][0].update(NaN_count=2, Inf_count=1))
-    outputs = survey(path).records["Mint.op.0.forward"].observation.outputs
+    outputs = survey(path).records["Mint.op.0.forward"].outputs
     assert (outputs.nan_count, outputs.inf_count) == (2, 1)
 
 
@@ -108,8 +108,8 @@ def test_a_number_of_the_script_is_an_input(tmp_path):
     builder.call("Mint.add.0", [masked, X], [masked + X]).call("Mint.softmax.0", [masked], [X])
     found = survey(builder.write())
     first, second, third = found.records.values()
-    assert (first.level, first.is_intended, first.source) == ("propagated", True, "")
-    assert (second.level, second.is_intended, second.source) == ("propagated", True, "Mint.masked_fill.0.forward")
+    assert (first.level, first.is_uncollected, first.source) == ("propagated", False, "")
+    assert (second.level, second.is_uncollected, second.source) == ("propagated", False, "Mint.masked_fill.0.forward")
     assert third.level == "absorbed"
     assert found.first is None
 
