@@ -33,7 +33,8 @@ def activate(config: pytest.Config) -> None:
     # A dump that cannot be read is one error; the others are still judged.
     config.option.continue_on_collection_errors = True
     _collect(config, settings, suite)
-    _register_markers(config)
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
     run = Run(config, settings, suite)
     config.stash[keys.RUN], config.stash[keys.SUITE] = run, suite
     suite.assign(tuple(getattr(config, "workerinput", {}).get("msprobe_devices", ())))
@@ -143,8 +144,3 @@ def _check_single_process(config: pytest.Config, run: Run) -> None:
     placement = run.suite.placement()
     if placement.device_index is not None:
         check_index(placement.target, placement.device_index)
-
-
-def _register_markers(config: pytest.Config) -> None:
-    for name, meaning in MARKERS.items():
-        config.addinivalue_line("markers", f"{name}: {meaning}")

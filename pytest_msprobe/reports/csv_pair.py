@@ -123,14 +123,16 @@ def _missing(rows: Sequence[VerdictRow]) -> list[str]:
 
 
 def _messages(row: VerdictRow, is_one_of_two: bool) -> list[str]:
-    prefix = f"{row.direction}: " if is_one_of_two or row.direction == "backward" else ""
+    direction = row.direction
+    prefix = f"{direction}: " if is_one_of_two or direction == "backward" else ""
     texts = [row.message] if row.message else []
     texts += [f"{output.label}: {output.message}" for output in row.outputs if output.message]
     return [f"{prefix}{text}" for text in texts]
 
 
 def _details(call: str, row: VerdictRow) -> list[list[Any]]:
-    name = f"{call}.{row.direction}" if row.direction else call
+    direction = row.direction
+    name = f"{call}.{direction}" if direction else call
     if not row.outputs:
         # A direction that was not compared is a row too, so that the two files tell the same story.
         if row.status == "pass":

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.reports.counts import RowCounts
 from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.reports.terminal import RowCounts
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 

@@ -229,7 +229,7 @@ def row_of(
     return VerdictRow(
         node_id=node_id,
         dump=str(record.file),
-        call=record.call,
+        call=record.group.call,
         part=record.part,
         recorded=record.group.parts,
         selected=record.selected,

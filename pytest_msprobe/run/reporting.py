@@ -144,7 +144,7 @@ class ReportPlugin:
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
-        self._open_groups: dict[tuple[str, str], list[VerdictRow]] = {}
+        self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
         self._lines: JsonLines | None = None
@@ -208,8 +208,8 @@ class ReportPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success."""
-        for group in list(self._open_groups):
-            self._write(*group)
+        for name in list(self._open_groups):
+            self._write(name)
         try:
             self._report.finish()
         except (OSError, SuiteError) as error:
@@ -340,15 +340,14 @@ class ReportPlugin:
             self._report.receive(name, row)
         except OSError as error:
             self._fail(f"--msprobe-out={self._settings.out}", f"{name} {row.label}".rstrip(), error)
-        rows = self._open_groups.setdefault((row.dump, row.call), [])
+        rows = self._open_groups.setdefault(name, [])
         rows.append(_without_attachment(row))
         if len(rows) >= len(row.selected):
-            self._write(row.dump, row.call)
+            self._write(name)
 
-    def _write(self, dump: str, call: str) -> None:
-        rows = self._open_groups.pop((dump, call))
+    def _write(self, name: str) -> None:
+        rows = self._open_groups.pop(name)
         rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
-        name = self.names.of(dump, call)
         option = f"--msprobe-out={self._settings.out}"
         try:
             if option in self._problems:

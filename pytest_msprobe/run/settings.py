@@ -142,7 +142,9 @@ def read_settings(config: pytest.Config) -> Settings:
     own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
     if not hasattr(config, "workerinput"):
         _refuse_others(config, suite, [option for option in options if option.name not in own])
-        _make_absolute(config, own.values(), values)
+        for each in own.values():  # workers may start in another folder, and read the paths that this process reads
+            if each.is_path and isinstance(values[each.name], Path):
+                setattr(config.option, each.key, os.fspath(values[each.name]))
     return Settings.of(
         {**values, "suite": suite},
         dumps=dumps,
@@ -166,13 +168,6 @@ def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) 
                 f"{each.flag}: has no effect in the suite {suite}, only in {' and '.join(suites_with(each.name))}; "
                 f"leave it out, or choose another suite with --msprobe-suite"
             )
-
-
-def _make_absolute(config: pytest.Config, options: Iterable[Option], values: Mapping[str, Any]) -> None:
-    """Have workers read the paths that this process reads: they may start in another folder."""
-    for each in options:
-        if each.is_path and isinstance(values[each.name], Path):
-            setattr(config.option, each.key, os.fspath(values[each.name]))
 
 
 def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:
@@ -301,17 +296,15 @@ def _dump_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
     # A tensor folder can hold 100,000 files; it never holds a dump.json.
-    found = [Path(folder) / "dump.json" for folder, _, files in _walk(path) if "dump.json" in files]
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if name != "dump_tensor_data"]
+        if "dump.json" in files:
+            found.append(Path(folder) / "dump.json")
     if not found:
         why = NOT_READ if holds_kernel_dump(path) else "holds no dump.json; give a dump, step or rank folder"
         raise pytest.UsageError(f"--msprobe-dump={path}: {why}")
     return sorted(found, key=_natural)
-
-
-def _walk(path: Path) -> Any:
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "dump_tensor_data"]
-        yield folder, folders, files
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

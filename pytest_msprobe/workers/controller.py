@@ -10,6 +10,7 @@ from socket import gethostname
 from time import monotonic
 from typing import Any
 
+import execnet
 import pytest
 from xdist.workermanage import parse_tx_spec_config
 
@@ -29,7 +30,6 @@ from pytest_msprobe.workers.hosts import (
     place_workers,
     refuse_arguments,
     send_ahead,
-    specs_of,
     starts_in_default_folder,
 )
 from pytest_msprobe.workers.remote_start import StartReport, StartRequest
@@ -104,8 +104,8 @@ class WorkersPlugin:
                 f"--msprobe-device: one device, {number}, for all workers; "
                 f"leave its number out, and give each worker its own with --msprobe-devices={number}"
             )
-        specs = specs_of(parse_tx_spec_config(config))
-        proxies = {spec.id: spec for spec in specs_of(config.getoption("px") or ())}
+        specs = [execnet.XSpec(text) for text in parse_tx_spec_config(config)]
+        proxies: dict[str, Any] = {str(spec.id): spec for spec in map(execnet.XSpec, config.getoption("px") or ())}
         hosts = [host_of(spec, proxies) for spec in specs]
         if any(hosts):
             if placement.remote_root is None:
@@ -136,7 +136,10 @@ class WorkersPlugin:
         """The map of workers to devices and hosts."""
         others = {place.host: place.sharers for place in self.places if place.host}
         if any(place.device for place in self.places):
-            pairs = ", ".join(f"{name}: {_where(place)}" for name, place in zip(self._names, self.places))
+            pairs = ", ".join(
+                f"{name}: {place.device} on {place.host}" if place.host else f"{name}: {place.device}"
+                for name, place in zip(self._names, self.places)
+            )
             lines = [f"msprobe: devices of the workers: {pairs}"]
         else:
             shown = ", ".join(f"{workers} on {host}" for host, workers in others.items())
@@ -323,7 +326,3 @@ class WorkersPlugin:
         scope = self._index.scope_of(node_id)
         collected = (self._scheduler.collection if self._scheduler is not None else None) or ()
         return [other for other in collected if other == scope or other.startswith(f"{scope}::")]
-
-
-def _where(place: WorkerPlace) -> str:
-    return f"{place.device} on {place.host}" if place.host else str(place.device)

@@ -1,6 +1,6 @@
-"""The machines of a run: which one each worker of `--tx` belongs to, and how a worker on another one is prepared.
+"""The machines and devices of a run: which of them each worker gets, and how one on another machine is prepared.
 
-Which device each worker process gets: decided once, before the workers start, from the caller's own list.
+Devices are dealt once, before the workers start, from the caller's own list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import execnet
 import pytest
 from execnet.gateway_bootstrap import HostNotFound
 
@@ -150,11 +149,6 @@ def _ssh_destination(text: str) -> str:
     port = dict(flags).get("-p")
     name = words[0].rpartition("@")[2]
     return f"{name}:{port}" if port else name
-
-
-def specs_of(texts: Sequence[str]) -> list[Any]:
-    """Specs of execnet for texts such as `ssh=hosta//python=python3`."""
-    return [execnet.XSpec(text) for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

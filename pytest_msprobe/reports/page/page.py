@@ -19,8 +19,8 @@ import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.reports.counts import RowCounts
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
+from pytest_msprobe.reports.terminal import RowCounts
 from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.support import version_of
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
