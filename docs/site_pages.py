@@ -20,7 +20,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from pytest_msprobe.commands.coverage_page import make_page
 from pytest_msprobe.run.settings import RUN_OPTIONS
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.registry import SUITES, suites_with
@@ -31,7 +30,7 @@ ELSEWHERE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "collector/README.md": "collector-guide.md",
-    "tests/benchmarks/README.md": "measurements.md",
+    "tools/benchmarks/README.md": "measurements.md",
 }
 #: Runs of the gallery: (page, what it shows, arguments of pytest in the folder of dumps).
 GALLERY = (
@@ -61,6 +60,9 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are no files of docs."""
+    sys.path.append(str(ROOT))  # MkDocs does not begin in it
+    from tools.coverage import make_page
+
     pages = {page: (ROOT / place).read_text(encoding="utf-8") for place, page in ELSEWHERE.items()}
     pages["reference/options.md"] = "\n".join(_options())
     pages["coverage.md"] = make_page()
@@ -135,8 +137,8 @@ def _options() -> Iterator[str]:
     )
     yield "## Every suite\n"
     yield from _table(
-        Option("dump", "PATH", "dump.json, or a folder to search for dump.json files; may be repeated", "", str),
-        Option("config", "FILE", "YAML file with any of these options as keys (out, device, ...)", "", str),
+        Option("PATH", "dump.json, or a folder to search for dump.json files; may be repeated", str, name="dump"),
+        Option("FILE", "YAML file with any of these options as keys (out, device, ...)", str, name="config"),
         *RUN_OPTIONS,
     )
     seen: set[str] = set()

@@ -6,20 +6,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import coverage, merging, operators, page, templates
-from pytest_msprobe.support import CommandError
+from pytest_msprobe.commands import CommandError, add_to
 
-#: Modules with `add_to(commands)`, which sets `run(arguments)`: it gives the exit code, or None for 0.
-COMMANDS = (templates, merging, page, coverage, operators)
+#: Commands of earlier versions that are programs of the repository now.
+_MOVED = ("coverage", "operators")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m pytest_msprobe", description="Helpers around pytest-msprobe.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
-    chosen = parser.parse_args(arguments)
+    if given and given[0] in _MOVED:
+        clone = f"run `python -m tools.{given[0]}` in a clone of the repository"
+        sys.stderr.write(f"{parser.prog}: {given[0]} is not installed with pytest-msprobe: {clone}\n")
+        return 2
+    add_to(parser.add_subparsers(metavar="COMMAND", required=True))
+    chosen = parser.parse_args(given)
     try:
         code: int | None = chosen.run(chosen)
     except CommandError as error:

@@ -40,9 +40,9 @@ def activate(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         _set_up_writer(config, run)
     if config.getoption("htmlpath", None):
-        from pytest_msprobe.run.nodes import FailureDetails
+        from pytest_msprobe.run.nodes import CallStacks
 
-        config.pluginmanager.register(FailureDetails(), "msprobe-failure-details")
+        config.pluginmanager.register(CallStacks(), "msprobe-call-stacks")
     if are_read(config):
         config.pluginmanager.register(PropertyPlugin(), "msprobe-properties")
 

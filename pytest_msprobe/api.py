@@ -12,8 +12,8 @@ from pytest_msprobe.engines.reference import Reference
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 if TYPE_CHECKING:
+    from pytest_msprobe.numerics import ERROR_MULTIPLES as LEVELS
     from pytest_msprobe.numerics import (
-        LEVELS,
         AbsoluteBounds,
         AbsoluteThreshold,
         AccumulativeBounds,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Binary,
         CosineMaxAbs,
         Judgement,
-        Levels,
         Metrics,
         OutputPair,
         Standard,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         UlpBounds,
         unforgivable_reasons,
     )
+    from pytest_msprobe.numerics import ErrorMultiples as Levels
 
 __all__ = [
     "LEVELS",
@@ -59,10 +59,13 @@ __all__ = [
     "unforgivable_reasons",
 ]
 
+#: What `pytest_msprobe.numerics` calls by another name; msProbe has levels.
+_LEVELS = {"LEVELS": "ERROR_MULTIPLES", "Levels": "ErrorMultiples"}
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pytest_msprobe import numerics
 
-    return getattr(numerics, name)
+    return getattr(numerics, _LEVELS.get(name, name))

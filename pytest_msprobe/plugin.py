@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_msprobe import support as finder
+from pytest_msprobe import support
 
-finder.install()
+support.install_finder()
 
 from pytest_msprobe.run import settings as keys  # noqa: E402
 from pytest_msprobe.run.settings import add_options  # noqa: E402
@@ -95,7 +95,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell the run which of its items will be judged."""
     if keys.RUN in session.config.stash:
-        session.config.stash[keys.RUN].begin(session.items)
+        from pytest_msprobe.run.run import mark_selected
+
+        mark_selected(session.items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -136,4 +138,4 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End child processes."""
     run = config.stash.get(keys.RUN, None)
     if run is not None:
-        run.close()
+        run.suite.close()

@@ -1,23 +1,11 @@
-"""What is installed, and how to install what is missing: said in one way everywhere.
-
-What a framework or user code, such as a hook of a conftest.py, raised, as text for messages.
-
-Keeps pytest's assertion rewriting away from our modules.
-
-pytest compiles every module of a plugin's distribution anew to rewrite its `assert` statements, in each process where
-PYTHONDONTWRITEBYTECODE is set: 10 ms for each of 120 modules. Ours are no tests. A module's docstring can refuse
-(PYTEST_DONT_REWRITE), but is read and compiled all the same, so that a finder of our own comes before pytest's.
-
-How a sub-command fails for a reason that its user can fix.
-"""
+"""What is installed, what an exception says, and how modules are found: said in one way everywhere."""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -78,7 +66,12 @@ _PACKAGES = ("pytest_msprobe", "msprobe_collector")
 
 
 class OrdinaryFinder:
-    """Finds our modules as Python does without pytest."""
+    """Finds our modules as Python does without pytest, before the finder that rewrites assertions.
+
+    pytest compiles every module of a plugin's distribution anew to rewrite its `assert` statements, in each process
+    where PYTHONDONTWRITEBYTECODE is set: 10 ms for each of 120 modules. Ours are no tests. A module's docstring can
+    refuse (PYTEST_DONT_REWRITE), but is read and compiled all the same.
+    """
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -86,27 +79,7 @@ class OrdinaryFinder:
         return PathFinder.find_spec(name, path, target) if name.partition(".")[0] in _PACKAGES else None
 
 
-def install() -> None:
+def install_finder() -> None:
     """Put the finder first, once in a process."""
     if OrdinaryFinder not in sys.meta_path:
         sys.meta_path.insert(0, OrdinaryFinder)
-
-
-class CommandError(Exception):
-    """Ends a command with exit code 2; the text is all that its user sees."""
-
-
-@contextmanager
-def stated_errors() -> Iterator[None]:
-    """Turn errors that a user can mend into the error of a command, for use around its body.
-
-    Raises:
-        CommandError: a ValueError or an OSError came up inside; the text is theirs, with the file of an OSError.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise CommandError(f"{where}{error.strerror or error}") from None

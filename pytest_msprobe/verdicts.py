@@ -1,12 +1,6 @@
-"""The value that travels from a suite to every report: `Verdict`, and as a row with its place `VerdictRow`.
+"""What judging one record found: `Verdict`, and with its place `VerdictRow`.
 
-What judging one record found.
-
-A verdict with its place: the one value that travels from an item to every report, also across processes.
-
-Where in a training step a record stands: what reports need to show it in its model and in its order.
-
-Numbers of an output.
+A row is the one value that travels from an item to every report, also across processes.
 """
 
 from __future__ import annotations
@@ -42,7 +36,7 @@ class OutputRow:
             times its tolerance the error is, at most 1 for a pass.
         rounding: of a failed output, `explained by rounding` or not, and how far; "" otherwise.
         pattern: of a failed output, what its wrong elements have in common, in a short phrase; "" otherwise.
-        picture: of a failed output, where and how much it is off, see `evidence.error_picture`; None without one.
+        picture: of a failed output, where and how much it is off, see `evidence.pictures`; None without one.
     """
 
     label: str
@@ -107,7 +101,6 @@ class Verdict:
         outputs: one row per judged value.
         explanation: of an error, over several lines: what differs and where.
         device, bench: what was tested and against what; "" when it did not come to that.
-        plot: picture of an error for the HTML page, PNG in base64; "" without one.
         attachment: what the suite's own report needs of this record, in builtin types; None for nothing.
         properties: further facts for JUnit, as (name, value).
         excuse: why an error is none of the record's own, as one line: pytest counts it as an expected failure; "" for
@@ -120,7 +113,6 @@ class Verdict:
     explanation: str = ""
     device: str = ""
     bench: str = ""
-    plot: str = ""
     attachment: Mapping[str, Any] | None = None
     properties: tuple[tuple[str, str | float], ...] = ()
     excuse: str = ""
@@ -214,6 +206,11 @@ class VerdictRow:
         """`forward` or `backward`, also of `forward-device3`; None for a record that has neither."""
         word = self.part.partition("-")[0]
         return word if word in DIRECTIONS else None
+
+    @property
+    def api(self) -> str:
+        """What ran, without the number of the call."""
+        return self.call.rpartition(".")[0] or self.call
 
     @property
     def worst(self) -> OutputRow | None:

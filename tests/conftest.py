@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from expected_skips import ExpectedSkips
 from real_dumps import real_dumps
 from report_reader import Reports
 
@@ -21,6 +23,8 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile("steady")
 
 TESTS = Path(__file__).parent
+# For the package `tools`. Last, so that an installed pytest_msprobe is tested, not the one beside `tools`.
+sys.path.append(str(TESTS.parent))
 #: Folders and modules of tests that import a framework, and which. Where it is not installed they are left out, and the
 #: end of the run says so. Tests that import one while they run are marked `needs`.
 NEEDS = {
@@ -39,6 +43,7 @@ LEFT_OUT = {TESTS / name: needed for name, needed in NEEDS.items() if importlib.
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(module): skipped where this optional dependency is not installed")
+    config.pluginmanager.register(ExpectedSkips(TESTS / "expected_skips.txt"), "expected-skips")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

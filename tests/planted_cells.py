@@ -1,6 +1,6 @@
-"""Dumps of one step of the small GPT of `accounting.networks`, with a kernel at fault below what the collector sees.
+"""Dumps of one step of the small GPT of `tools.accounting`, with a kernel at fault below what the collector sees.
 
-`python planted_cells.py FOLDER [KERNEL NUMBER] [--task=statistics] [--level=L0]`: from call NUMBER of KERNEL
+`python -m tests.planted_cells FOLDER [KERNEL NUMBER] [--task=statistics] [--level=L0]`: from call NUMBER of KERNEL
 (`aten::gelu`) the output is 3 % too large. It runs in a process of its own: a collector is one per process.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 def planted(folder: Path, *arguments: str) -> Path:
     """The folder, with the dump that `arguments` describe."""
-    here = Path(__file__).parent
-    subprocess.run([sys.executable, __file__, str(folder), *arguments], check=True, cwd=here)
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-m", "tests.planted_cells", str(folder), *arguments], check=True, cwd=root)
     return folder
 
 
@@ -32,10 +32,10 @@ def main() -> None:
     arguments = parser.parse_args()
 
     import torch
-    from accounting.networks import LENGTH, WORDS, Gpt
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from msprobe_collector.pytorch import PrecisionDebugger
+    from tools.accounting.networks import LENGTH, WORDS, Gpt
 
     class Kernels(TorchDispatchMode):
         seen = 0

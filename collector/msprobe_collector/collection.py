@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from msprobe_collector.configuration import Configuration, DumpSwitch
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before
 from msprobe_collector.recording.gradients import BackwardCall
-from msprobe_collector.recording.observing import Activity, FaultLog, guarded
+from msprobe_collector.recording.observing import Activity, ComputationFailed, FaultLog, Guard
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
 from msprobe_collector.run_folder import Written, closing_lines, step_folder
@@ -38,15 +37,14 @@ class Collection:
         self._framework = framework
         self._switch = DumpSwitch(configuration)
         self._faults = FaultLog()
-        activity = Activity()
-        self._activity = activity
+        self._guard = Guard(Activity(), self._faults)
         self._recorder = Recorder(configuration, framework.name, framework.values, self._faults)
         self._unfinished: list[BackwardCall] = []
         self._most_unfinished = _LEAST_UNFINISHED
         staging = configuration.dump_path / f"graph_files_{os.getpid()}"
-        session = Session(configuration, self._recorder, activity, self._faults, self._remember, staging)
+        session = Session(configuration, self._recorder, self._guard, self._remember, staging)
         self._calls: CallWatch = framework.watch_calls(session)
-        self.saved = SavedValues(self._recorder, framework, activity, self._faults)
+        self.saved = SavedValues(self._recorder, framework, self._guard)
         self._rank: int | None = None
         #: Folders that were begun before this process had a rank.
         self._nameless: list[Path] = []
@@ -85,7 +83,7 @@ class Collection:
             return
         self._range = token_range
         self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
-        self._calls.put_in()
+        self._calls.install()
         self._recorder.is_collecting = token_range is None
 
     def stop(self) -> None:
@@ -96,7 +94,7 @@ class Collection:
         finally:
             self._learn_rank(None)
             self._recorder.is_collecting = False
-            self._calls.take_out()
+            self._calls.uninstall()
             self._recorder.flush()
 
     def close_step(self) -> None:
@@ -106,22 +104,27 @@ class Collection:
             Exception: an error of the script's own computation that came up only now; the step is closed all the same.
         """
         was_collecting = self._recorder.is_collecting
-        failure: ComputationFailed | None = None
         self._learn_rank(None)
-        with self._activity.own_work():
-            for end in [*(backward.complete for backward in self._unfinished), self._calls.end_step, self.saved.flush]:
-                try:
-                    guarded(self._faults, "ending the step", end)
-                except ComputationFailed as error:
-                    failure = error
-        self._unfinished.clear()
-        self._root_forwards = 0
-        self._recorder.close_step()
-        self._recorder.is_collecting = False
-        if was_collecting:
-            self._calls.take_out()
+        try:
+            self._guard.enter("ending the step", self._complete_records)
+        finally:
+            self._unfinished.clear()
+            self._root_forwards = 0
+            self._recorder.close_step()
+            self._recorder.is_collecting = False
+            if was_collecting:
+                self._calls.uninstall()
+
+    def _complete_records(self) -> None:
+        """End what has begun. An error of the script's own computation goes on when all of it has ended."""
+        failure: ComputationFailed | None = None
+        for end in [*(backward.complete for backward in self._unfinished), self._calls.end_step, self.saved.flush]:
+            try:
+                self._faults.guarded("ending the step", end)
+            except ComputationFailed as error:
+                failure = error
         if failure is not None:
-            raise failure.error from None
+            raise failure
 
     def close(self) -> None:
         """End for good: everything is written, no hook stays, and what never appeared is warned about."""
@@ -129,7 +132,7 @@ class Collection:
             return
         self._is_closed = True
         self.close_step()
-        self._calls.take_out()
+        self._calls.uninstall()
         self._calls.remove()
         for name in self._recorder.filter.never_met():
             near = self._recorder.filter.near(name)

@@ -30,8 +30,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class OfTheOnlyDebugger(Generic[_P, _R]):
-    """A method that the class may be asked for too: it is then the only debugger's."""
+class singleton_method(Generic[_P, _R]):  # noqa: N801  # a decorator, as `classmethod` is
+    """A method that can be called on the class too: it is then that of the one debugger of this process."""
 
     def __init__(self, method: Callable[Concatenate[Debugger, _P], _R]) -> None:
         self._method = method
@@ -198,7 +198,7 @@ class Debugger:
         """What is collected."""
         return self._configuration
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def start(self, model: Any = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
@@ -224,7 +224,9 @@ class Debugger:
             what = "token_range" if span is not None else f"level {self._configuration.level}"
             raise DebuggerError(f"start() got no model, which {what} needs: start(net)")
         if self._collects():
-            self._check_mode(span)
+            problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
+            if problem:
+                raise DebuggerError(f"start(): {problem}")
         self._is_started = self._was_started = True
         self.model = model
         if self._collects():
@@ -232,7 +234,7 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.start()
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def stop(self) -> None:
         """Collect no more until the next start(); what was collected is on disk then.
 
@@ -247,7 +249,7 @@ class Debugger:
         elif self._kernels is not None:
             self._kernels.stop()
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def step(self) -> None:
         """End the training step: the next one gets a folder of its own.
 
@@ -277,7 +279,7 @@ class Debugger:
                 self.stop()
             self.step()
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
         """Write a value to debug.json (level debug, task statistics or tensor; nothing elsewhere).
 
@@ -290,7 +292,7 @@ class Debugger:
             self._collection().open_step(self._step)
             self._collection().saved.save(variable, name, save_backward=save_backward)
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def perturb(self, inputs: Any, roundings: int = 1, seed: int = 0) -> Any:
         """`inputs` with each floating element moved by up to `roundings` ULP, up or down at random.
 
@@ -316,7 +318,7 @@ class Debugger:
             logger.warning("perturb() found no floating numbers to move; give it the %s", self._framework.layer)
         return inputs
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def set_init_step(self, step: int) -> None:
         """Number the next step `step`, as after loading a checkpoint.
 
@@ -327,7 +329,7 @@ class Debugger:
             raise DebuggerError(f"set_init_step({step!r}): expected a whole number from 0")
         self._first_step, self._step_count = step, 0
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def register_custom_api(self, module: Any, api: str, api_prefix: str | None = None) -> None:
         """Collect calls of `module.api` as `{api_prefix}.{api}.{n}`; the prefix is the module's name by default.
 
@@ -341,7 +343,7 @@ class Debugger:
         prefix = api_prefix or getattr(module, "__name__", type(module).__name__)
         self._collection().add_api(module, api, f"{prefix}.{api}")
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def restore_custom_api(self, module: Any, api: str) -> None:
         """Collect calls of `module.api` no more.
 
@@ -351,7 +353,7 @@ class Debugger:
         if not self._collection().remove_api(module, api):
             raise DebuggerError(f"restore_custom_api(): {api!r} of {module!r} was not registered")
 
-    @OfTheOnlyDebugger
+    @singleton_method
     def monitor(self, optimizer: Any) -> None:
         """Write statistics of the gradients that `optimizer` receives (task grad_probe)."""
         from msprobe_collector.gradient_monitor import GradientMonitor
@@ -366,11 +368,6 @@ class Debugger:
     def _collects(self) -> bool:
         # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
         return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
-
-    def _check_mode(self, span: tuple[int, int] | None) -> None:
-        problem = self._framework.refusal(self._configuration.level, has_token_range=span is not None)
-        if problem:
-            raise DebuggerError(f"start(): {problem}")
 
     def _collection(self) -> Collection:
         """Made when it is first needed, since it loads the framework."""

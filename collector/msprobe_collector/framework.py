@@ -5,7 +5,7 @@
 
 - `Framework`: names, the rank of this process, what a layer is, and what cannot be collected;
 - `dump_format.writing.framework_values.FrameworkValues`: tensors to NumPy;
-- `CallWatch`: how calls, layers, gradients and communication are seen between `put_in` and `take_out`;
+- `CallWatch`: how calls, layers, gradients and communication are seen between `install` and `uninstall`;
 - `OptimizerAccess`, for the gradient monitor;
 
 and derive a debugger from `debugger.Debugger` that gives the `Framework`. `mindspore/framework.py` is the example.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msprobe_collector.configuration import Configuration
-from msprobe_collector.recording.observing import Activity, FaultLog
+from msprobe_collector.recording.observing import Guard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,24 +40,24 @@ class Session:
     How a call becomes a record (`Recorder` has the details)::
 
         number = recorder.number("Mint.add")
-        record = recorder.begin(f"Mint.add.{number}.forward", "forward", activity.cell)
+        record = recorder.begin(f"Mint.add.{number}.forward", "forward", guard.activity.cell)
         recorder.inputs(record, args, kwargs)       # before the call: it may change its arguments
         result = original(*args, **kwargs)          # the caller's own exception passes through
         recorder.outputs(record, result)
         recorder.end(record)                        # also after a call that raised: `end_quietly`
 
     Its gradients are collected in a `BackwardCall`, whose `on_complete` calls `recorder.backward` with the `step_mark`
-    of the forward: gradients that come after the step is over are dropped there.
+    of the forward: gradients that come after the step is over are dropped there. `recording.observing` has observers of
+    calls and layers that do all this; they ask for a `GradientTap`.
 
-    Everything that is the collector's own and not the script's call stands in a `try` whose `except Exception` goes to
-    `faults`: nothing of ours raises into training. What the script's call raises is never caught for good.
+    Everything that is the collector's own and not the script's call is done by `guard.enter`: nothing of ours raises
+    into training. What the script's call raises is never caught for good.
 
     Attributes:
         configuration: what is collected (`collects_apis`, `collects_cells`, `api_list`, ...).
         recorder: takes the records; record only while `recorder.is_collecting`.
-        activity: what runs in this thread: `is_inside` a recorded call or work of ours (then record nothing), and the
-            layers that are open, whose record names are pushed and popped by the `CallWatch`.
-        faults: the log of our own faults.
+        guard: the border to the training. Its `activity` says what runs in this thread: `is_inside` a recorded call or
+            work of ours (then record nothing), and the layers that are open.
         remember: call it with each backward of which several hooks must fire: it is completed at the end of the step
             when some never do.
         staging: a folder that the framework may use for files of its own while a step runs; not created.
@@ -65,8 +65,7 @@ class Session:
 
     configuration: Configuration
     recorder: Recorder
-    activity: Activity
-    faults: FaultLog
+    guard: Guard
     remember: Callable[[BackwardCall], None]
     staging: Path
 
@@ -74,8 +73,8 @@ class Session:
 class CallWatch(Protocol):
     """Sees the calls of a training and turns them into records; made at the first `start`.
 
-    Between `take_out` and `put_in` nothing of it may be left on the framework or on the script's objects but what takes
-    gradients of calls that were recorded before.
+    Between `uninstall` and `install` nothing of it may be left on the framework or on the script's objects but what
+    takes gradients of calls that were recorded before.
     """
 
     def prepare(self, models: Sequence[Any]) -> None:
@@ -85,7 +84,7 @@ class CallWatch(Protocol):
         """
 
     def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
-        """A step is collected from now on: find what is to be seen. `put_in` follows.
+        """A step is collected from now on: find what is to be seen. `install` follows.
 
         Args:
             models: the layers that were given to `start`; may be empty at level L1.
@@ -93,10 +92,10 @@ class CallWatch(Protocol):
                 nobody counts them.
         """
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See calls from now on. May be called when it is in already."""
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See no more calls: every name holds what it held before. May be called when it is out already."""
 
     def settle(self) -> None:

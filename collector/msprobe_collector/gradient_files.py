@@ -103,13 +103,10 @@ def _remove_signs(folder: Path) -> None:
 def _write_whole(path: Path, write: Callable[[IO[Any]], None], *, mode: str = "wb") -> None:
     """Have `write` fill a file that gets its name when it is complete, readable by owner and group."""
     partial = path.with_name(path.name + _PARTIAL)
-    with open(partial, mode, newline=None if "b" in mode else "", opener=_private) as file:
+    newline = None if "b" in mode else ""
+    with open(partial, mode, newline=newline, opener=lambda path, flags: os.open(path, flags, 0o640)) as file:
         write(file)
     os.replace(partial, path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o640)
 
 
 #: Elements that are held in float64 at a time (512 KiB: they stay in the cache), however large the gradient is.
@@ -160,6 +157,7 @@ def measure_gradient(values: npt.NDArray[np.floating[Any]], bounds: Sequence[flo
         for place, bound in enumerate(bounds):
             counts_up_to[place] += int(np.count_nonzero(chunk <= bound))
     is_empty = values.size == 0
+    edges = (0, *counts_up_to, values.size - nans) if bounds else ()
     return GradientFigures(
         size=values.size,
         max=math.nan if is_empty else highest,
@@ -168,12 +166,8 @@ def measure_gradient(values: npt.NDArray[np.floating[Any]], bounds: Sequence[flo
         nans=nans,
         infs=infs,
         zeros=zeros,
-        interval_counts=_between((0, *counts_up_to, values.size - nans)) if bounds else (),
+        interval_counts=tuple(upper - lower for lower, upper in pairwise(edges)),
     )
-
-
-def _between(counts_up_to: Sequence[int]) -> tuple[int, ...]:
-    return tuple(upper - lower for lower, upper in pairwise(counts_up_to))
 
 
 def md5_of_gradient(values: npt.NDArray[np.floating[Any]]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.configuration import Configuration, GradientMonitorSettings
 from msprobe_collector.framework import Framework
-from msprobe_collector.gradient_files import GradientFigures, RankFolder, md5_of_gradient, measure_gradient
+from msprobe_collector.gradient_files import RankFolder, md5_of_gradient, measure_gradient
 from msprobe_collector.recording.folders import FolderInUseError
 
 if TYPE_CHECKING:
@@ -44,14 +44,10 @@ def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMoni
     if settings.level == "L0":
         middle = [md5_of_gradient(values)]
     elif settings.level == "L2":
-        middle = _shares(figures)
+        counts = (*figures.interval_counts, figures.zeros)
+        middle = [repr(count / figures.size if figures.size else 0.0) for count in counts]
     numbers = [repr(number) for number in (figures.max, figures.min, figures.norm)]
     return [name, *middle, *numbers, str(list(values.shape)), str(figures.nans), str(figures.infs)]
-
-
-def _shares(figures: GradientFigures) -> list[str]:
-    counts = (*figures.interval_counts, figures.zeros)
-    return [repr(count / figures.size if figures.size else 0.0) for count in counts]
 
 
 logger = logging.getLogger("msprobe_collector")

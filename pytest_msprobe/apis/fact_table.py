@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -54,26 +54,22 @@ def read_signature(text: str, default: Callable[[ast.expr], object] = ast.litera
     assert isinstance(function, ast.FunctionDef)
     written, kinds = function.args, inspect.Parameter
 
-    def made(argument: ast.arg, kind: Any, given: ast.expr | None = None) -> inspect.Parameter:
+    def made(argument: ast.arg, given: ast.expr | None, kind: Any) -> inspect.Parameter:
         value = kinds.empty if given is None else default(given)
         annotation = argument.annotation
         words = kinds.empty if annotation is None else tuple(map(str.strip, ast.unparse(annotation).split("|")))
         return kinds(argument.arg, kind, default=value, annotation=words)
 
     without_default = [None] * (len(written.args) - len(written.defaults))
-    parameters = [
-        made(argument, kinds.POSITIONAL_OR_KEYWORD, given)
-        for argument, given in zip(written.args, [*without_default, *written.defaults], strict=True)
+    parts: list[tuple[Any, list[ast.arg], Sequence[ast.expr | None]]] = [
+        (kinds.POSITIONAL_OR_KEYWORD, written.args, [*without_default, *written.defaults]),
+        (kinds.VAR_POSITIONAL, [written.vararg] if written.vararg else [], [None]),
+        (kinds.KEYWORD_ONLY, written.kwonlyargs, written.kw_defaults),
+        (kinds.VAR_KEYWORD, [written.kwarg] if written.kwarg else [], [None]),
     ]
-    parameters += [made(written.vararg, kinds.VAR_POSITIONAL)] if written.vararg else []
-    parameters += [made(*pair) for pair in _keyword_only(written)]
-    parameters += [made(written.kwarg, kinds.VAR_KEYWORD)] if written.kwarg else []
-    return inspect.Signature(parameters)
-
-
-def _keyword_only(written: ast.arguments) -> list[tuple[ast.arg, Any, ast.expr | None]]:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return [(argument, kind, given) for argument, given in zip(written.kwonlyargs, written.kw_defaults)]
+    return inspect.Signature(
+        [made(name, value, kind) for kind, names, given in parts for name, value in zip(names, given)]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,28 @@
-"""What the engines have run for one API call, each forward once, and what they raised.
-
-The benchmark's result for one API call: the first engine that can give it.
-"""
+"""One API call and what engines made of it: its inputs once, each engine's forward once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import TypeVar
 
-from msprobe_collector.dump_format import DumpError
-from pytest_msprobe.cases.case import Case, NotJudged
+from msprobe_collector.dump_format import Direction, Dump, DumpError
+from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
+from pytest_msprobe.cases.edge_cases import edge_case as constructed
 from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
-from pytest_msprobe.engines.protocol import Call, Engine, Execution, LeafPath, Unsupported
+from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, Output, Unsupported
+from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
-from pytest_msprobe.engines.selection import NO_TORCH, EngineChoice
+from pytest_msprobe.engines.selection import NO_TORCH, Engines
 from pytest_msprobe.support import is_installed, place_of, text_of
 
 _Result = TypeVar("_Result")
+Incoming = tuple["Array | None", ...]
+#: Takes the forward outputs from an execution.
+OUTPUTS: Callable[[Execution], tuple[Output, ...]] = attrgetter("outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,34 +32,8 @@ class CapturedError:
     text: str
     place: str
 
-
-class Executions:
-    """Forwards of one API call, kept with their graphs until `clear`."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], Execution | Unsupported | CapturedError] = {}
-
-    def ask(
-        self,
-        engine: Engine,
-        call: Call,
-        wanted: tuple[LeafPath, ...],
-        result: Callable[[Execution], _Result],
-        *,
-        variant: str = "",
-    ) -> _Result | Unsupported | CapturedError:
-        """The result of `engine` running `call`, which it does once per `variant` whatever its outcome."""
-        key = engine.label, variant
-        if key not in self._kept:
-            self._kept[key] = attempt(partial(engine.forward, call, differentiate=wanted))
-        execution = self._kept[key]
-        if isinstance(execution, (Unsupported, CapturedError)):
-            return execution
-        return attempt(partial(result, execution))
-
-    def clear(self) -> None:
-        """Let go of all of them."""
-        self._kept.clear()
+    def __str__(self) -> str:
+        return self.text
 
 
 def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | CapturedError:
@@ -75,44 +53,121 @@ def attempt(action: Callable[[], _Result]) -> _Result | Unsupported | CapturedEr
     raise NotJudged("error", problem)
 
 
-def benchmark_result(
-    benches: Iterable[Engine],
-    case: Case,
-    executions: Executions,
-    result: Callable[[Execution], _Result],
-    *,
-    choice: EngineChoice,
-    call: Call | None = None,
-    variant: str = "",
-) -> tuple[Engine, _Result]:
-    """(engine, result) of the first of `benches` that can run the call; one that cannot, or that raises, passes it on.
+class CallRun:
+    """One API call of a dump: holds its inputs, and the forwards of engines with their graphs, until `close`.
 
-    `call` stands for the case's own where other inputs are wanted, under the name `variant`.
-
-    Raises:
-        NotJudged: a skip when none has such an API, an error when it raised.
+    Attributes:
+        case: the call.
     """
-    refused, raised = [], []
-    for bench in benches:
-        reason = bench.refusal(case.api, case.call.framework)
-        outcome = (
-            Unsupported(reason)
-            if reason
-            else executions.ask(bench, call or case.call, case.wanted, result, variant=variant)
-        )
-        if isinstance(outcome, Unsupported):
-            refused.append(f"{bench.name}: {outcome}")
-        elif isinstance(outcome, CapturedError) and isinstance(bench, ReferenceEngine) and not case.constructed:
-            raise NotJudged("error", f"benchmark ({bench.label}): {outcome.text} ({outcome.place})")
-        elif isinstance(outcome, CapturedError):
-            raised.append(f"benchmark ({bench.label}): {outcome.text}")
-        else:
-            return bench, outcome
-    if raised and case.constructed:
-        refuse_lack_of_memory(case, raised[0])
-        raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
-    if raised:
-        raise NotJudged("error", "; ".join(raised))
-    if not is_installed("torch") and choice.bench == "auto":
-        refused.append(NO_TORCH)
-    raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")
+
+    def __init__(
+        self,
+        dump: Dump,
+        name: str,
+        *,
+        with_backward: bool,
+        max_memory_bytes: int,
+        seed: int = 0,
+        edge_case: str = "",
+    ) -> None:
+        """The call `name` of `dump`, or the edge case of this name made from it; `seed` is that of random inputs.
+
+        Raises:
+            NotJudged: it cannot or need not be run, or may need more memory.
+        """
+        self._dump = dump
+        self._source = InputSource(str(dump.path), dump.tensors, seed)
+        case = read_case(dump, name, self._source, with_backward=with_backward, max_memory_bytes=max_memory_bytes)
+        self.case: Case = constructed(case, edge_case, max_memory_bytes) if edge_case else case
+        self._forwards: dict[tuple[str, str], Execution | Unsupported | CapturedError] = {}
+
+    def close(self) -> None:
+        """Release all graphs and what they computed."""
+        self._forwards.clear()
+
+    def incoming(self, direction: Direction) -> Incoming:
+        """Recorded incoming gradients, read once, each in the shape of its output; () for a forward.
+
+        Raises:
+            NotJudged: the dump lacks them.
+        """
+        return self._incoming if direction == "backward" else ()
+
+    @cached_property
+    def _incoming(self) -> Incoming:
+        return read_incoming(self.case, self._source)
+
+    @cached_property
+    def recorded(self) -> RecordedEngine:
+        """The values of the dump as an engine."""
+        case, dump = self.case, self._dump
+        return RecordedEngine(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path))
+
+    def ask(
+        self, engine: Engine, result: Callable[[Execution], _Result], *, call: Call | None = None, variant: str = ""
+    ) -> _Result | Unsupported | CapturedError:
+        """The `result` of the forward of `engine`, which runs once per `variant`, whatever its outcome.
+
+        `call` stands for the case's own where other inputs are wanted, under the name `variant`.
+
+        Raises:
+            NotJudged: a tensor file of the dump is unusable.
+        """
+        key = engine.label, variant
+        if key not in self._forwards:
+            self._forwards[key] = attempt(
+                partial(engine.forward, call or self.case.call, differentiate=self.case.wanted)
+            )
+        execution = self._forwards[key]
+        if isinstance(execution, (Unsupported, CapturedError)):
+            return execution
+        return attempt(partial(result, execution))
+
+    def outcomes(
+        self,
+        engines: Sequence[Engine],
+        result: Callable[[Execution], _Result],
+        *,
+        call: Call | None = None,
+        variant: str = "",
+    ) -> Iterator[tuple[Engine, _Result | Unsupported | CapturedError]]:
+        """What `ask` gives of each engine, which is run only when the caller comes to it, and not where it refuses."""
+        for engine in engines:
+            reason = engine.refusal(self.case.api, self.case.call.framework)
+            yield engine, Unsupported(reason) if reason else self.ask(engine, result, call=call, variant=variant)
+
+    def benchmark(
+        self,
+        engines: Engines,
+        result: Callable[[Execution], _Result],
+        *,
+        benches: Sequence[Engine] | None = None,
+        call: Call | None = None,
+        variant: str = "",
+    ) -> tuple[Engine, _Result]:
+        """(engine, result) of the first benchmark that can run the call; one that cannot, or that raises, passes it on.
+
+        The benchmarks are those of `engines`, or `benches` in their place; the rest is as for `ask`.
+
+        Raises:
+            NotJudged: a skip when none has such an API, an error when it raised.
+        """
+        case, refused, raised = self.case, [], []
+        benches = engines.benchmarks if benches is None else benches
+        for bench, outcome in self.outcomes(benches, result, call=call, variant=variant):
+            if isinstance(outcome, Unsupported):
+                refused.append(f"{bench.name}: {outcome}")
+            elif not isinstance(outcome, CapturedError):
+                return bench, outcome
+            elif isinstance(bench, ReferenceEngine) and not case.constructed:
+                raise NotJudged("error", f"benchmark ({bench.label}): {outcome} ({outcome.place})")
+            else:
+                raised.append(f"benchmark ({bench.label}): {outcome}")
+        if raised and case.constructed:
+            refuse_lack_of_memory(case, raised[0])
+            raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
+        if raised:
+            raise NotJudged("error", "; ".join(raised))
+        if not is_installed("torch") and engines.choice.bench == "auto":
+            refused.append(NO_TORCH)
+        raise NotJudged("skip", f"no benchmark: {'; '.join(refused)}")

@@ -31,12 +31,13 @@ from msprobe_collector.dump_format import (
     TensorValue,
     Value,
     array_dtype,
+    dtype_of_array,
     find_dtype,
     parse_api_name,
     tensors_in,
 )
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import reason_not_judged
+from pytest_msprobe.apis.topics import RandomApi, random_api, reason_uncomputable
 from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -45,6 +46,7 @@ from pytest_msprobe.engines.protocol import (
     NumpyArgument,
     Unsupported,
     is_differentiable,
+    leaves,
     map_leaves,
 )
 from pytest_msprobe.engines.recorded import GradientPairing, gradient_field, pair_gradients
@@ -70,7 +72,7 @@ _BYTES = 8
 def needed_bytes(values: Value) -> int:
     """Memory in bytes that checking tensors like `values` takes at most: a copy, float64 twice, and a gradient."""
     return sum(
-        value.size * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
+        prod(value.shape) * ((value.dtype.item_bytes if value.dtype else _BYTES) + _BYTES_BESIDE)
         for value in tensors_in(values)
     )
 
@@ -130,6 +132,8 @@ def _numbers(value: Value) -> Iterator[float]:
 
 
 _NARROW = ("Float16", "BFloat16")
+#: NumPy dtypes of operands that are cast.
+_CAST = ("float16", "bfloat16", "float32")
 
 
 def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
@@ -141,7 +145,8 @@ def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
     casts = []
 
     def cast(path: LeafPath, value: Any) -> Any:
-        if not hasattr(value, "__array_interface__") or value.dtype == target or not _is_cast(value.dtype):
+        is_cast = hasattr(value, "__array_interface__") and str(value.dtype) in _CAST
+        if not is_cast or value.dtype == target:
             return value
         casts.append(path)
         with np.errstate(over="ignore"):  # float16 overflows on the device as well
@@ -154,26 +159,36 @@ def with_cast_operands(call: Call, forward: ForwardRecord) -> tuple[Call, str]:
 
 def _computed_in(call: Call, forward: ForwardRecord) -> Dtype | None:
     """The dtype to which operands were cast inside the call; None where they were not."""
-    inputs = _float_dtypes((forward.arguments or (), forward.keywords))
+    is_known = facts("mixed_precision").of(call.api, call.framework) is not None
+    if not is_known and forward.autocast is None:
+        return None
     outputs = _float_dtypes(forward.outputs or ())
-    wide = find_dtype("Float32")
-    if facts("mixed_precision").of(call.api, call.framework) is not None:
-        narrow = [dtype for dtype in outputs if dtype.name in _NARROW]
-        return narrow[0] if len(narrow) == 1 and wide in inputs else None
+    narrow = [dtype for dtype in outputs if dtype.name in _NARROW]
+    if is_known and len(narrow) != 1:
+        return None
+    inputs, wide = _float_dtypes((forward.arguments or (), forward.keywords)), find_dtype("Float32")
+    if is_known:
+        return narrow[0] if wide in inputs else None
     # Of other functions autocast gives float32 operands to some; which, differs between devices.
-    return wide if forward.autocast is not None and outputs == {wide} and inputs == {forward.autocast} else None
+    return wide if outputs == {wide} and inputs == {forward.autocast} else None
 
 
 def _float_dtypes(values: Value) -> set[Dtype]:
     return {tensor.dtype for tensor in tensors_in(values) if tensor.dtype is not None and tensor.dtype.kind == "float"}
 
 
-def _is_cast(dtype: np.dtype[Any]) -> bool:
-    """Whether such operands are cast: floats but float64."""
-    return str(dtype) in ("float16", "bfloat16", "float32")
-
-
 _NO_GRADIENTS = GradientPairing({}, (), ())
+
+
+def output_label(path: tuple[int | str, ...]) -> str:
+    """Name of the output at `path` among those of a call: `output.0`."""
+    return ".".join(("output", *map(str, path)))
+
+
+def dtype_names(*arrays: Any) -> tuple[str, ...]:
+    """The names that dumps have for the dtypes of arrays; NumPy's own where no dump can hold one."""
+    dtypes = [(dtype_of_array(array.dtype), array.dtype) for array in arrays]
+    return tuple(dtype.name if dtype is not None else str(own) for dtype, own in dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +201,7 @@ class Case:
         pairing: which recorded gradient belongs to which argument.
         wanted: arguments to differentiate.
         notes: what the dump left open about the inputs.
+        random: the law that the outputs follow; None for those that a benchmark can foretell.
         constructed: name of the edge case whose inputs it has, "" for the recorded call.
     """
 
@@ -196,6 +212,7 @@ class Case:
     pairing: GradientPairing
     wanted: tuple[LeafPath, ...]
     notes: tuple[str, ...]
+    random: RandomApi | None = None
     constructed: str = ""
 
     def output_dtypes(self) -> list[Dtype | None]:
@@ -205,7 +222,7 @@ class Case:
     def gradient_label(self, path: LeafPath) -> str:
         """Place of the gradient of one argument: the recorded one's, `output.0`, where there is one."""
         entry = self.pairing.entries.get(path)
-        return f"output.{entry}" if entry is not None else ".".join(("output", *map(str, path)))
+        return f"output.{entry}" if entry is not None else output_label(path)
 
     def output_values(self) -> list[Value]:
         """Every recorded output that is not null, in order."""
@@ -219,11 +236,21 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         NotJudged: it cannot or need not be run, with the verdict and its reason.
     """
     api = parse_api_name(name)
-    reason = reason_not_judged(api, dump.framework)
+    reason = reason_uncomputable(api, dump.framework)
+    random = random_api(api, dump.framework) if reason is None else None
+    if random is not None and random.reason:
+        reason = random.reason
     if reason is not None:
         raise NotJudged("skip", reason)
     try:
-        forward = _forward(dump, name)
+        forward = dump.forward(name)
+        if forward is None:
+            raise NotJudged("skip", "the dump has no forward record of this call, so its arguments are unknown")
+        if forward.arguments is None:
+            text = (
+                f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all"
+            )
+            raise NotJudged("skip", text)
         backward = dump.backward(name) if with_backward else None
         _refuse_large(api, dump.framework, forward, backward, max_memory_bytes)
         positional, keywords, notes = source.arguments(name, forward)
@@ -237,10 +264,16 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
     call, note = with_cast_operands(call, forward)
     notes += filter(None, [note])
-    map_leaves(call, _protected)
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
-    wanted = (tuple(pairing.entries) or _all_leaves(call)) if backward else ()
-    return Case(api, forward, backward, call, pairing, wanted, tuple(notes))
+    arguments = leaves(call)
+    for _, value in arguments:
+        _protect(value.array if isinstance(value, NumpyArgument) else value)
+    wanted: tuple[LeafPath, ...] = ()
+    if backward:  # of a call of whose gradients the dump holds none, every argument that can be differentiated
+        wanted = tuple(pairing.entries) or tuple(
+            path for path, value in arguments if hasattr(value, "__array_interface__") and is_differentiable(value)
+        )
+    return Case(api, forward, backward, call, pairing, wanted, tuple(notes), random)
 
 
 def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
@@ -261,29 +294,18 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
-        return tuple(_protected((), value) for value in source.incoming(str(case.api), case.backward.incoming))
+        incoming = source.incoming(str(case.api), case.backward.incoming)
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
+    for array in incoming:
+        _protect(array)
+    return incoming
 
 
-def _protected(_: LeafPath, value: Any) -> Any:
-    """`value`; an array can be written to no more, since every engine gets the same one and works on a copy."""
-    array = value.array if isinstance(value, NumpyArgument) else value
-    if hasattr(array, "__array_interface__"):
-        array.flags.writeable = False
-    return value
-
-
-def _forward(dump: Dump, name: str) -> ForwardRecord:
-    forward = dump.forward(name)
-    if forward is None:
-        raise NotJudged("skip", "the dump has no forward record of this call, so its arguments are unknown")
-    if forward.arguments is None:
-        raise NotJudged(
-            "skip",
-            f"{dump.path}: {name}.forward: has no input_args (cut by data_mode or scope?); dump with data_mode all",
-        )
-    return forward
+def _protect(value: Any) -> None:
+    """Let an array be written to no more, since every engine gets the same one and works on a copy."""
+    if hasattr(value, "__array_interface__"):
+        value.flags.writeable = False
 
 
 def _refuse_large(
@@ -316,18 +338,6 @@ def _size(count: float) -> str:
     count = int(count)
     unit = min(4, (len(str(count)) - 1) // 3)
     return f"{count / 1000**unit:.3g}{('B', 'KB', 'MB', 'GB', 'TB')[unit]}"
-
-
-def _all_leaves(call: Call) -> tuple[LeafPath, ...]:
-    """Every argument that can be differentiated: for calls of whose gradients the dump holds none."""
-    found: list[LeafPath] = []
-
-    def note(path: LeafPath, value: Any) -> None:
-        if hasattr(value, "__array_interface__") and is_differentiable(value):
-            found.append(path)
-
-    map_leaves(call, note)
-    return tuple(found)
 
 
 def _leaves(value: Value) -> list[Value]:

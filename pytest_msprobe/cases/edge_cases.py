@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil, inf, nan, prod
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format import FieldPath, ForwardRecord, TensorValue, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.values import INCOMING
 from pytest_msprobe.cases.case import NotJudged
-from pytest_msprobe.engines.protocol import Array, LeafPath, NumpyArgument, Output, map_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, Output, leaves, map_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case
@@ -55,7 +56,7 @@ def edge_cases_of(record: ForwardRecord) -> tuple[str, ...]:
         "empty": bool(first.shape) and first.size > 0,
         "scalar": True,
         "broadcast": can_broadcast,
-        "strided": any(_has_two_axes(tensor) for tensor in shaped),
+        "strided": any(sum(length > 1 for length in tensor.shape[-2:]) == 2 for tensor in shaped),
         "large": bool(first.shape) and first.size > 0,
         **dict.fromkeys(("extreme", "nan", "inf"), has_floats),
     }
@@ -72,15 +73,14 @@ def edge_case(case: Case, name: str, max_memory_bytes: int) -> Case:
     """
     if name == "strided" and case.api.short in _VIEWS:
         raise NotJudged("skip", "a view of a tensor that is not contiguous does not exist in general")
-    tensors: list[Array] = []
-    map_leaves(case.call, lambda path, value: tensors.append(value) if _is_tensor(value) else None)
+    tensors = [value for _, value in leaves(case.call) if hasattr(value, "__array_interface__")]
     if name == "large":
         _refuse_large(case, tensors, max_memory_bytes)
     change = _CHANGES[name](tensors)
-    count = iter(range(len(tensors)))
+    count = itertools.count()
 
     def changed(path: LeafPath, value: Any) -> Any:
-        return change(next(count), value) if _is_tensor(value) else value
+        return change(next(count), value) if hasattr(value, "__array_interface__") else value
 
     arguments, keywords = map_leaves(case.call, changed)
     call = replace(case.call, arguments=tuple(arguments), keywords=keywords, is_strided=name == "strided")
@@ -132,14 +132,6 @@ def constructed_incoming(case: Case, outputs: Sequence[Output], seed: int) -> tu
     return tuple(found)
 
 
-def _is_tensor(value: object) -> bool:
-    return hasattr(value, "__array_interface__") and not isinstance(value, NumpyArgument)
-
-
-def _has_two_axes(tensor: TensorValue) -> bool:
-    return sum(length > 1 for length in tensor.shape[-2:]) == 2
-
-
 def _refuse_large(case: Case, tensors: Sequence[Array], limit: int) -> None:
     dtypes = [*(dtype_of_array(tensor.dtype) for tensor in tensors), *case.output_dtypes()]
     largest = max(tensor.itemsize for tensor in tensors)
@@ -162,22 +154,6 @@ def _is_along(tensor: Array, tensors: Sequence[Array]) -> bool:
 
 def _repeats(tensors: Sequence[Array]) -> int:
     return ceil((_LARGE + 1) / prod(tensors[0].shape))
-
-
-def _empty(tensors: Sequence[Array]) -> _Change:
-    return lambda place, array: array[:0] if _is_along(array, tensors) else array
-
-
-def _scalar(tensors: Sequence[Array]) -> _Change:
-    return lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array
-
-
-def _broadcast(tensors: Sequence[Array]) -> _Change:
-    return lambda place, array: array[:1] if place == 1 else array
-
-
-def _same(tensors: Sequence[Array]) -> _Change:
-    return lambda place, array: array
 
 
 def _large(tensors: Sequence[Array]) -> _Change:
@@ -220,10 +196,10 @@ def _extremes(array: Array) -> Sequence[float]:
 
 
 _CHANGES: dict[str, Callable[[Sequence[Array]], _Change]] = {
-    "empty": _empty,
-    "scalar": _scalar,
-    "broadcast": _broadcast,
-    "strided": _same,
+    "empty": lambda tensors: lambda place, array: array[:0] if _is_along(array, tensors) else array,
+    "scalar": lambda tensors: lambda place, array: array.reshape(-1)[:1].reshape(()) if array.size else array,
+    "broadcast": lambda tensors: lambda place, array: array[:1] if place == 1 else array,
+    "strided": lambda tensors: lambda place, array: array,
     "large": _large,
     "extreme": _with(_extremes),
     "nan": _with(lambda array: (nan,) * 3),

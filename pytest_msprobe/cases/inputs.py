@@ -7,9 +7,9 @@ Random values that an API refuses, or that mean nothing to it, make a check fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -123,47 +123,38 @@ def _cumulative(array: Array, record: ForwardRecord, generator: np.random.Genera
     return np.sort(array).astype(array.dtype) if array.dtype.kind in "iu" else array
 
 
-def _role(role: Role, *places: int | str) -> dict[int | str, Role]:
-    return dict.fromkeys(places, role)
-
-
-#: By short name of the API: roles by position, or by keyword.
-_ROLES: Mapping[str, Mapping[int | str, Role]] = {
-    **dict.fromkeys(("cholesky", "cholesky_ex"), _role(_positive_definite, 0, "input", "A")),
-    **dict.fromkeys(
-        ("inv", "inverse", "inv_ex", "matrixinverse", "solve", "solve_ex", "det", "logdet", "slogdet"),
-        _role(_invertible, 0, "input", "A", "x"),
-    ),
-    "cholesky_solve": _role(_factor, 1, "input2", "L"),
-    "cholesky_inverse": _role(_factor, 0, "input", "input_x", "L"),
-    "solve_triangular": _role(_factor, 0, "a", "A"),
-    "triangular_solve": _role(_factor, 1, "A"),
-    "searchsorted": _role(_sorted, 0, "sorted_sequence"),
-    "bucketize": _role(_sorted, 1, "boundaries"),
-    "binary_cross_entropy": _role(_strictly_inside, 0, "input", "logits"),
-    **dict.fromkeys(("cross_entropy", "nll_loss", "cross_entropy_loss"), _role(_targets, 1, "target", "labels")),
-    "masked_select": _role(_mask, 1, "mask"),
-    **dict.fromkeys(("getitem", "__getitem__"), _role(_mask, 1)),
-    **dict.fromkeys(("scatter", "scatter_", "index_copy", "index_copy_", "index_fill"), _role(_unique, 2, "index")),
-    **dict.fromkeys(("index_put", "index_put_"), _role(_unique, 1, "indices")),
-    **dict.fromkeys(("scatter_update", "scatter_nd", "scatter_nd_update"), _role(_unique, 1, "indices")),
-    "ctc_loss": _role(_lengths, 2, 3, "input_lengths", "target_lengths"),
-    **dict.fromkeys(("grouped_matmul", "grouped_matmul_v2"), _role(_cumulative, "group_list")),
-}
+_INVERTED = "inv inverse inv_ex matrixinverse solve solve_ex det logdet slogdet"
+#: (short names of APIs, the role, arguments that have it by position or keyword).
+_ROLE_TABLE: tuple[tuple[str, Role, tuple[int | str, ...]], ...] = (
+    ("cholesky cholesky_ex", _positive_definite, (0, "input", "A")),
+    (_INVERTED, _invertible, (0, "input", "A", "x")),
+    ("cholesky_solve", _factor, (1, "input2", "L")),
+    ("cholesky_inverse", _factor, (0, "input", "input_x", "L")),
+    ("solve_triangular", _factor, (0, "a", "A")),
+    ("triangular_solve", _factor, (1, "A")),
+    ("searchsorted", _sorted, (0, "sorted_sequence")),
+    ("bucketize", _sorted, (1, "boundaries")),
+    ("binary_cross_entropy", _strictly_inside, (0, "input", "logits")),
+    ("cross_entropy nll_loss cross_entropy_loss", _targets, (1, "target", "labels")),
+    ("masked_select", _mask, (1, "mask")),
+    ("getitem __getitem__", _mask, (1,)),
+    ("scatter scatter_ index_copy index_copy_ index_fill", _unique, (2, "index")),
+    ("index_put index_put_ scatter_update scatter_nd scatter_nd_update", _unique, (1, "indices")),
+    ("ctc_loss", _lengths, (2, 3, "input_lengths", "target_lengths")),
+    ("grouped_matmul grouped_matmul_v2", _cumulative, ("group_list",)),
+)
+_ROLES = {name: dict.fromkeys(places, role) for names, role, places in _ROLE_TABLE for name in names.split()}
 
 
 def fitted(
-    api: str, place: int | str, value: Value, array: Array, record: ForwardRecord, generator: np.random.Generator
+    api: str, place: int | str, array: Array, record: ForwardRecord, generator: Callable[[], np.random.Generator]
 ) -> Array:
     """`array`, drawn for the argument at `place` of the API of this short name, or values like it that fit.
 
     Its shape and dtype stay; an argument without a role stays as it is.
     """
     role = _ROLES.get(api.lower(), {}).get(place)
-    if role is None or not isinstance(value, TensorValue) or not array.size:
-        return array
-    found: Any = role(array, record, generator)
-    return np.asarray(found)
+    return array if role is None or not array.size else np.asarray(role(array, record, generator()))
 
 
 #: Arguments that one message names.
@@ -232,10 +223,9 @@ class InputSource:
         if not isinstance(tensor, TensorValue) or tensor.data_name is not None or tensor.is_numpy:
             return found
         api = parse_api_name(place.record.rpartition(".")[0]).short
-        generator = generator_for(self.seed, place / "role")
-        if isinstance(found, tuple):
-            return (fitted(api, position, tensor, cast("Array", found[0]), record, generator),)
-        return fitted(api, position, tensor, cast("Array", found), record, generator)
+        array = cast("Array", found[0] if isinstance(found, tuple) else found)
+        array = fitted(api, position, array, record, lambda: generator_for(self.seed, place / "role"))
+        return (array,) if isinstance(found, tuple) else array
 
     def _value(self, value: Value, place: FieldPath, notes: list[str]) -> Argument:
         if isinstance(value, TensorValue):

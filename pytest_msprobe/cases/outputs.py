@@ -15,29 +15,49 @@ from typing import Any, cast
 import numpy as np
 
 from pytest_msprobe.apis.topics import IndexOutput, index_output, sorted_position
-from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.case import Case, output_label
 from pytest_msprobe.engines.protocol import Argument, Array, Call, Output
 from pytest_msprobe.engines.recorded import best_order
+from pytest_msprobe.numerics import Metrics, check_indices
 from pytest_msprobe.numerics.indices import scatter_by_index
 
 
-def in_one_order(call: Call, outputs: Sequence[Output]) -> list[Output]:
-    """`outputs`, in ascending order of the values where `call` asks for no order (`sorted=False`), else as they are.
+def paired_outputs(
+    call: Call, tested: Sequence[Output], reference: Sequence[Output]
+) -> tuple[list[Output], list[Output]]:
+    """The outputs of both sides that are compared, in one order; their numbers may differ.
 
-    topk: values and their indices along the axis. unique: values, their counts, and inverse indices renumbered.
+    None on the tested side is not an output. None in the reference is one that it leaves open, such as the softmax
+    statistics of a fused attention: it is not judged.
     """
+    left_open = {output.path for output in reference if output.value is None}
+    left, right = in_one_order(call, [output for output in tested if output.path not in left_open], reference)
+    return left, right
+
+
+def in_one_order(call: Call, *sides: Sequence[Output]) -> list[list[Output]]:
+    """The outputs of each side that are not None, in ascending order of values where `call` asks for no order.
+
+    That is for `sorted=False`; any other call has them as they are. topk: values and their indices along the axis.
+    unique: values, their counts, and inverse indices renumbered.
+    """
+    found = [[output for output in outputs if output.value is not None] for outputs in sides]
     position = sorted_position(call.api)
-    given = call.arguments[position] if position is not None and len(call.arguments) > position else True
+    if position is None or _argument(call, position, "sorted") is not False:
+        return found
+    return [_ordered(call, outputs) for outputs in found]
+
+
+def _ordered(call: Call, outputs: list[Output]) -> list[Output]:
     arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
-    if position is None or call.named.get("sorted", given) is not False or len(arrays) < len(outputs) or not arrays:
-        return list(outputs)
+    if len(arrays) < len(outputs) or not arrays:
+        return outputs
     ordered = _unique(call, arrays) if call.api.short == "unique" else _top(call, arrays)
     return [replace(output, value=array) for output, array in zip(outputs, ordered)]
 
 
 def _top(call: Call, arrays: list[Array]) -> list[Array]:
-    axis = call.arguments[2] if call.api.short != "top_k" and len(call.arguments) > 2 else None
-    axis = call.keywords.get("dim", axis)
+    axis = call.keywords.get("dim") if call.api.short == "top_k" else _argument(call, 2, "dim")
     if not arrays[0].ndim or any(array.shape != arrays[0].shape for array in arrays):
         return arrays
     along = axis if isinstance(axis, int) else -1
@@ -46,12 +66,12 @@ def _top(call: Call, arrays: list[Array]) -> list[Array]:
 
 
 def _unique(call: Call, arrays: list[Array]) -> list[Array]:
-    dim = call.keywords.get("dim", call.arguments[4] if len(call.arguments) > 4 else None)
+    dim = _argument(call, 4, "dim")
     values, *others = arrays
     if dim is not None or values.ndim != 1:
         return arrays
     order = np.argsort(_wide(values), kind="stable")
-    has_inverse = call.keywords.get("return_inverse", call.arguments[2] if len(call.arguments) > 2 else False) is True
+    has_inverse = _argument(call, 2, "return_inverse") is True
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
     ordered: list[Any] = [values[order]]
@@ -95,6 +115,33 @@ class IndexSelection:
         return _flattened(array, self.described.flattened_axes)
 
 
+def index_metrics(
+    call: Call, label: str, actual: Array, expected: Array, tested: Callable[[], Sequence[Output]]
+) -> Metrics | None:
+    """What the values are off by that the indices `actual` select, compared with those that `expected` do.
+
+    None where the output called `label` is not indices, or the call does not show what they select from. `tested`
+    gives all outputs of the tested side.
+    """
+    if actual.dtype.kind not in "iu" or expected.dtype.kind not in "iu":
+        return None
+    described = index_output(call.api)
+    if described is None or label != output_label((described.position,)):
+        return None
+    chosen = _selection(call, described, tested())
+    if chosen is None:
+        return None
+    return check_indices(
+        chosen.source,
+        chosen.flattened(actual),
+        chosen.flattened(expected),
+        chosen.axis,
+        unique_along_axis=described.is_selection,
+        values=chosen.values,
+        is_stable=chosen.is_stable,
+    )
+
+
 def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | None] | None:
     """The tensor that the indices select from, and the axis; None when the call's arguments do not show them."""
     source = call.arguments[0] if call.arguments else call.keywords.get("input")
@@ -110,11 +157,9 @@ def source_and_axis(call: Call, described: IndexOutput) -> tuple[Array, int | No
     return _flattened(cast("Array", source), described.flattened_axes), axis
 
 
-def selection(call: Call, tested: Sequence[Output]) -> IndexSelection | None:
-    """What the index output among the `tested` outputs of `call` selects from, or None when it has none."""
-    described = index_output(call.api)
-    found = source_and_axis(call, described) if described is not None else None
-    if described is None or found is None:
+def _selection(call: Call, described: IndexOutput, tested: Sequence[Output]) -> IndexSelection | None:
+    found = source_and_axis(call, described)
+    if found is None:
         return None
     values = _output_at(tested, described.values_position)
     return IndexSelection(
@@ -124,12 +169,6 @@ def selection(call: Call, tested: Sequence[Output]) -> IndexSelection | None:
         described.stable_position is not None and _argument(call, described.stable_position, "stable") is True,
         described,
     )
-
-
-def tested_indices(tested: Sequence[Output], described: IndexOutput) -> Array | None:
-    """The index output among `tested`; None when there is none of integers."""
-    indices = _output_at(tested, described.position)
-    return indices if indices is not None and indices.dtype.kind in "iu" else None
 
 
 def _argument(call: Call, position: int, *names: str) -> Argument:
@@ -151,27 +190,43 @@ def _flattened(array: Any, axes: int) -> Array:
     return cast("Array", array.reshape(*kept, math.prod(flat)))  # not -1, which an empty array does not know
 
 
+#: One per argument that is differentiated, in the order of `Case.wanted`, or per output that they come in by.
+Gradients = tuple["Array | None", ...]
 _SOURCE_PATHS = (("input", 0), ("kwargs", "input"))
 
 
-def follow_tested_indices(
+def paired_gradients(
     case: Case,
-    reference: tuple[Array | None, ...],
-    incoming: Sequence[Array | None],
+    tested: Gradients,
+    reference: Gradients,
+    incoming: Gradients,
     outputs: Callable[[], Sequence[Output] | None],
-) -> tuple[Array | None, ...]:
-    """The benchmark's gradients, that of the source replaced by `incoming` scattered to the tested indices.
+    *,
+    are_recorded: bool,
+) -> tuple[Gradients, Gradients]:
+    """(tested, reference) gradients, each at the place where it is compared.
 
-    The forward judges the indices; if they are right, so is this gradient, also where the benchmark chose another of
-    equal values. As it is where the call selects nothing, or its tested `outputs`, which are only asked for here, are
-    not known.
+    The benchmark's gradient of a tensor that the call selects from is `incoming` scattered to the tested indices: the
+    forward judges these, and if they are right, so is this gradient, also where the benchmark chose another of equal
+    values. Tested gradients that `are_recorded` and that nothing but values tells apart stand where they fit best.
+
+    `outputs` gives the tested ones, where they are known, and is asked only for a call that selects.
     """
+    reference = _following_tested_indices(case, reference, incoming, outputs)
+    if are_recorded:
+        tested = _in_best_order(case, tested, reference)
+    return tested, reference
+
+
+def _following_tested_indices(
+    case: Case, reference: Gradients, incoming: Gradients, outputs: Callable[[], Sequence[Output] | None]
+) -> Gradients:
     described = index_output(case.api)
     if described is None or described.values_position is None or not incoming or incoming[0] is None:
         return reference
     tested = outputs() or ()
-    chosen, indices = selection(case.call, tested), tested_indices(tested, described)
-    if chosen is None or indices is None:
+    chosen, indices = _selection(case.call, described, tested), _output_at(tested, described.position)
+    if chosen is None or indices is None or indices.dtype.kind not in "iu":
         return reference
     scattered = scatter_by_index(chosen.flattened(incoming[0]), chosen.source, chosen.flattened(indices), chosen.axis)
     if scattered is None:
@@ -184,10 +239,7 @@ def follow_tested_indices(
     )
 
 
-def in_best_order(
-    case: Case, tested: tuple[Array | None, ...], reference: tuple[Array | None, ...]
-) -> tuple[Array | None, ...]:
-    """`tested` with the gradients that nothing but their values tells apart put where they fit best."""
+def _in_best_order(case: Case, tested: Gradients, reference: Gradients) -> Gradients:
     ordered = list(tested)
     for group in case.pairing.interchangeable:
         places = [index for index, path in enumerate(case.wanted) if path in group and tested[index] is not None]

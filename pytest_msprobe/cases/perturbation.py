@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, array_dtype
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, leaves, map_leaves
 from pytest_msprobe.numerics import kind_of, unit_roundoff
 
 #: Number of an incoming gradient among the tensors of a call: behind all its arguments.
@@ -72,13 +72,9 @@ class Perturbation:
             return value if number in self.held else self._moved(value, number, first_shape)
 
         arguments, keywords = map_leaves(call, change)
-        saved_roundoff = max(roundoffs, default=0.0)
+        saved = max(roundoffs, default=0.0)
         return replace(
-            call,
-            arguments=tuple(arguments),
-            keywords=keywords,
-            saved_roundoff=saved_roundoff,
-            saved_seed=self.number,
+            call, arguments=tuple(arguments), keywords=keywords, saved_roundoff=saved, saved_seed=self.number
         )
 
     def inside(self, call: Call, *, saves_exactly: bool = False) -> Call:
@@ -105,8 +101,9 @@ class Perturbation:
     def _moved(self, array: Any, number: int, first_shape: tuple[int, ...]) -> Array:
         wide = array.astype(np.complex128 if kind_of(array.dtype) == "complex" else np.float64)
         distance = np.asarray(self.size(array.dtype))
-        if self.number <= 2:
-            distance = distance * _MAGNITUDES[_random_bytes(number, wide.shape)]
+        if self.number <= 2:  # the same magnitudes in both
+            drawn = np.frombuffer(np.random.default_rng((0, number)).bytes(wide.size), np.uint8)
+            distance = distance * _MAGNITUDES[drawn.reshape(wide.shape)]
         is_down = self._is_down(number, wide.shape, first_shape)
         moved: Array = wide * np.where(is_down, 1 - distance, 1 + distance)
         if self.is_clipped and wide.size and kind_of(array.dtype) == "float":
@@ -193,27 +190,13 @@ def _first_shape(call: Call) -> tuple[int, ...]:
 
 
 def _inexact(call: Call) -> list[Array]:
-    found: list[Array] = []
-
-    def note(path: LeafPath, value: Any) -> None:
-        if _is_inexact(value):
-            found.append(value)
-
-    map_leaves(call, note)
-    return found
+    return [value for _, value in leaves(call) if _is_inexact(value)]
 
 
 def _asked_dtypes(call: Call) -> list[np.dtype[Any]]:
     """The float dtypes among the arguments, as of `linspace(-2, 1, 50, dtype=float32)`."""
-    found: list[np.dtype[Any]] = []
-
-    def note(path: LeafPath, value: Any) -> None:
-        dtype = array_dtype(value) if isinstance(value, Dtype) else None
-        if dtype is not None and kind_of(dtype) in ("float", "complex"):
-            found.append(dtype)
-
-    map_leaves(call, note)
-    return found
+    dtypes = [array_dtype(value) for _, value in leaves(call) if isinstance(value, Dtype)]
+    return [dtype for dtype in dtypes if dtype is not None and kind_of(dtype) in ("float", "complex")]
 
 
 def _random_bits(run: int, number: int, shape: tuple[int, ...]) -> Array:
@@ -221,12 +204,6 @@ def _random_bits(run: int, number: int, shape: tuple[int, ...]) -> Array:
     packed = np.frombuffer(np.random.default_rng((run, number)).bytes((size + 7) // 8), np.uint8)
     bits: Array = np.unpackbits(packed, count=size).reshape(shape).view(np.bool_)
     return bits
-
-
-def _random_bytes(number: int, shape: tuple[int, ...]) -> Array:
-    """The same in both runs."""
-    found: Array = np.frombuffer(np.random.default_rng((0, number)).bytes(math.prod(shape)), np.uint8)
-    return found.reshape(shape)
 
 
 def _is_inexact(value: Any) -> bool:

@@ -77,15 +77,11 @@ def draw(moments: Moments, count: int, generator: np.random.Generator, out: npt.
     if variance <= 1e-12 * max(most, 1e-300) or most <= 0:
         out[:] = moments.mean
     elif variance >= _TWO_POINTS * most:
-        _draw_ends(moments, place, generator, out)
+        out[:] = moments.low
+        chosen = generator.choice(out.size, size=min(out.size, round(place * out.size)), replace=False, shuffle=False)
+        out[chosen] = moments.high
     else:
         _draw_between(moments, most / variance - 1, generator, out)
-
-
-def _draw_ends(moments: Moments, place: float, generator: np.random.Generator, out: npt.NDArray[np.generic]) -> None:
-    out[:] = moments.low
-    chosen = generator.choice(out.size, size=min(out.size, round(place * out.size)), replace=False, shuffle=False)
-    out[chosen] = moments.high
 
 
 def _draw_between(
@@ -245,9 +241,13 @@ def _integers(
 ) -> np.ndarray[Any, Any]:
     drawn_as = np.dtype(np.int8) if dtype.name == "Int4" else target
     least, most = (-8, 7) if dtype.name == "Int4" else (int(np.iinfo(drawn_as).min), int(np.iinfo(drawn_as).max))
-    ends = [_whole(end, least, most) for end in _ends(value, "int")]
+    ends = [
+        0 if isinstance(end, float) and not math.isfinite(end) else min(max(round(end), least), most)
+        for end in _ends(value, "int")
+    ]
     low, high = min(ends), max(ends)
-    moments = Moments.without((high, low), value.size, (low, high), *_mean_and_norm(value))
+    mean, norm = (math.nan if figure is None else float(figure) for figure in (value.mean, value.norm))
+    moments = Moments.without((high, low), value.size, (low, high), mean, norm)
     if moments is None or high - low > _EXACT_IN_FLOAT64:
         flat = generator.integers(low, high, size=value.size, endpoint=True, dtype=drawn_as)
     else:
@@ -255,11 +255,6 @@ def _integers(
         draw(moments, value.size, generator, wide)
         flat = np.rint(wide).astype(drawn_as)
     return _pin(flat, (high, low), generator)
-
-
-def _mean_and_norm(value: TensorValue) -> tuple[float, float]:
-    """NaN for what the dump does not hold."""
-    return tuple(math.nan if figure is None else float(figure) for figure in (value.mean, value.norm))  # type: ignore[return-value]
 
 
 def _floats(value: TensorValue, dtype: Dtype, generator: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -297,12 +292,6 @@ def _ends(value: TensorValue, kind: str) -> tuple[float, float]:
     if value.minimum is None or value.maximum is None:
         return DEFAULT_RANGE[kind]
     return value.minimum, value.maximum
-
-
-def _whole(end: float, least: int, most: int) -> int:
-    if isinstance(end, float) and not math.isfinite(end):
-        return 0
-    return min(max(round(end), least), most)
 
 
 def _pin(flat: np.ndarray[Any, Any], values: tuple[float, ...], generator: np.random.Generator) -> np.ndarray[Any, Any]:

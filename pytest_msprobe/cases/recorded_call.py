@@ -5,27 +5,27 @@ A recorded dropout as the linear operation that it was: what it drew shows in wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from operator import methodcaller
+from typing import Any, TypeVar
 
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
 from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.cases.call_run import Executions, benchmark_result
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
-from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
-from pytest_msprobe.cases.outputs import follow_tested_indices, in_best_order, in_one_order, selection
-from pytest_msprobe.cases.second_runs import Bench, Opinions, gradient_values, output_values
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, map_leaves
-from pytest_msprobe.engines.recorded import RecordedEngine
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
+from pytest_msprobe.cases.case import NotJudged, output_label
+from pytest_msprobe.cases.inputs import drawn_arguments
+from pytest_msprobe.cases.outputs import in_one_order, index_metrics, paired_gradients, paired_outputs
+from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, leaves, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import BackwardError, Judgement, Metrics, OutputPair, check_indices, judge_output, measure
+from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure
 
 _STANDARD = BackwardError()
-
-Incoming = tuple["Array | None", ...]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RecordedOutput:
     reference: Array
 
 
-class RecordedCall:
+class RecordedCall(CallRun):
     """An API call of a tensor dump. Holds its inputs and the benchmark's forwards until `close`."""
 
     def __init__(
@@ -63,29 +63,20 @@ class RecordedCall:
         Raises:
             NotJudged: it cannot be run, its inputs are not in the dump, or it is random by nature.
         """
-        api = parse_api_name(name)
-        if not is_random and (random := random_api(api, dump.framework)) is not None:
+        random = random_api(parse_api_name(name), dump.framework)
+        if random is not None and not is_random:
             raise NotJudged("skip", random.reason or "random by nature")
-        self._dump = dump
-        self._engines = engines
-        self._source = InputSource(str(dump.path), dump.tensors, 0)
-        self.case: Case = read_case(
-            dump, name, self._source, with_backward=with_backward, max_memory_bytes=max_memory_bytes
-        )
+        super().__init__(dump, name, with_backward=with_backward, max_memory_bytes=max_memory_bytes)
         if drawn := drawn_arguments(self.case.forward):
             raise NotJudged("skip", f"the dump does not hold all inputs: {drawn}")
-        self._executions = Executions()
+        self._engines = engines
         self._bench: Engine | None = None
-        self._opinions: dict[Direction, Opinions] = {}
+        self._extra_runs: dict[Direction, ExtraRuns] = {}
 
     def close(self) -> None:
         """Release all arrays and graphs."""
-        self._executions.clear()
-        self._opinions.clear()
-
-    def incoming(self, direction: Direction) -> Incoming:
-        """Incoming gradients; () for a forward. Raises NotJudged when the dump lacks them."""
-        return read_incoming(self.case, self._source) if direction == "backward" else ()
+        super().close()
+        self._extra_runs.clear()
 
     def outputs(self, direction: Direction) -> tuple[RecordedOutput, ...]:
         """Every tensor output (or gradient) that both the dump and the benchmark have.
@@ -99,66 +90,70 @@ class RecordedCall:
         """What the benchmark gets for other inputs, by path. Raises NotJudged."""
         if direction == "forward":
             paths = [output.path for output in self.outputs("forward")]
-            outputs = self._ask(lambda execution: execution.outputs, call, variant)
-            values: Sequence[Any] = [output.value for output in self._present(outputs)]
+            (outputs,) = in_one_order(self.case.call, self._benchmark(OUTPUTS, call, variant))
+            values: Sequence[Any] = [output.value for output in outputs]
         else:
             paths = self.gradient_paths()
-            values = self._ask(lambda execution: execution.gradients(incoming), call, variant)
+            values = self._benchmark(methodcaller("gradients", incoming), call, variant)
         return {path: value for path, value in zip(paths, values) if path and hasattr(value, "dtype")}
 
     def judge(self, direction: Direction, output: RecordedOutput) -> Judgement:
         """Whether rounding explains what the recorded output is off by; indices by the values that they select."""
-        if direction == "forward" and (found := self._judged_indices(output)) is not None:
-            return found
-        metrics = measure(output.recorded, output.reference, off_bound=_STANDARD.off_bound)
+        call, compared = self.case.call, (output.recorded, output.reference)
+        if direction == "forward":
+            indices = index_metrics(
+                call, output.path, *compared, lambda: in_one_order(call, self.recorded_outputs())[0]
+            )
+            if indices is not None:
+                return _STANDARD.judge(indices)
+        metrics = measure(*compared, off_bound=_STANDARD.off_bound)
 
         def pair() -> OutputPair:
-            return self._opinions_of(direction).pair(output.position, output.recorded, output.reference, metrics)
+            return self._extra(direction).pair(output.position, *compared, metrics)
 
         return judge_output(_STANDARD, metrics, pair)
 
-    def _opinions_of(self, direction: Direction) -> Opinions:
-        """One for all outputs: the gradients of a perturbed run can be asked for once."""
-        if direction not in self._opinions:
-            results = output_values(self.case) if direction == "forward" else gradient_values
-            assert self._bench is not None  # there is no output before a benchmark was found
-            bench, incoming = Bench(self._bench, None), self.incoming(direction)
-            self._opinions[direction] = Opinions(self.case, self._executions, bench, results, incoming=incoming)
-        return self._opinions[direction]
-
     def tensor_arguments(self) -> dict[LeafPath, Array]:
         """Tensors among the arguments, by their place."""
-        found: dict[LeafPath, Array] = {}
-
-        def note(path: LeafPath, value: Any) -> None:
-            if hasattr(value, "__array_interface__"):
-                found[path] = value
-
-        map_leaves(self.case.call, note)
-        return found
+        return {path: value for path, value in leaves(self.case.call) if hasattr(value, "__array_interface__")}
 
     def with_tensors(self, tensors: Mapping[LeafPath, Array]) -> Call:
         """The call with other tensors at these places."""
         arguments, keywords = map_leaves(self.case.call, tensors.get)
         return replace(self.case.call, arguments=tuple(arguments), keywords=keywords)
 
-    def _ask(self, result: Any, call: Call | None = None, variant: str = "") -> Any:
-        benches = self._engines.benchmarks if self._bench is None else (self._bench,)
-        self._bench, found = benchmark_result(
-            benches, self.case, self._executions, result, choice=self._engines.choice, call=call, variant=variant
-        )
+    def gradient_paths(self) -> list[str]:
+        """Places of the recorded gradients, by argument that is differentiated; "" for one without."""
+        entries = self.case.pairing.entries
+        return [f"output.{entries[path]}" if path in entries else "" for path in self.case.wanted]
+
+    def recorded_gradients(self, incoming: Incoming) -> Incoming:
+        """Recorded gradients by argument that is differentiated."""
+        return self._recorded.gradients(incoming)
+
+    def recorded_outputs(self) -> tuple[Output, ...]:
+        """What the dump holds of the forward."""
+        return self._recorded.outputs
+
+    @cached_property
+    def _recorded(self) -> Execution:
+        return self.recorded.forward(self.case.call, differentiate=self.case.wanted)
+
+    def _benchmark(
+        self, result: Callable[[Execution], _Result], call: Call | None = None, variant: str = ""
+    ) -> _Result:
+        """The `result` of the benchmark: the first that can, and that one from then on."""
+        benches = None if self._bench is None else (self._bench,)
+        self._bench, found = self.benchmark(self._engines, result, benches=benches, call=call, variant=variant)
         return found
 
     def _outputs(self) -> tuple[RecordedOutput, ...]:
-        reference: tuple[Output, ...] = self._ask(lambda execution: execution.outputs)
-        left_open = {output.path for output in reference if output.value is None}
-        recorded = [output for output in self.recorded_outputs() if output.value is not None]
-        left = self._present([output for output in recorded if output.path not in left_open])
-        right = self._present(reference)
+        reference = self._benchmark(OUTPUTS)
+        left, right = paired_outputs(self.case.call, self.recorded_outputs(), reference)
         if len(left) != len(right):
             raise NotJudged("skip", f"{len(left)} outputs recorded, but the benchmark has {len(right)}")
         return tuple(
-            RecordedOutput(_path(mine), position, mine.value, theirs.value)  # type: ignore[arg-type]  # both are arrays
+            RecordedOutput(output_label(mine.path), position, mine.value, theirs.value)  # type: ignore[arg-type]  # both are arrays
             for position, (mine, theirs) in enumerate(zip(left, right))
             if hasattr(mine.value, "__array_interface__") and hasattr(theirs.value, "__array_interface__")
         )
@@ -166,56 +161,22 @@ class RecordedCall:
     def _gradients(self) -> tuple[RecordedOutput, ...]:
         incoming = self.incoming("backward")
         recorded = self.recorded_gradients(incoming)
-        reference = self._ask(lambda execution: execution.gradients(incoming))
-        reference = follow_tested_indices(self.case, reference, incoming, self.recorded_outputs)
-        recorded = in_best_order(self.case, recorded, reference)
+        reference = self._benchmark(methodcaller("gradients", incoming))
+        recorded, reference = paired_gradients(
+            self.case, recorded, reference, incoming, self.recorded_outputs, are_recorded=True
+        )
         return tuple(
             RecordedOutput(path, position, mine, theirs)
             for position, (path, mine, theirs) in enumerate(zip(self.gradient_paths(), recorded, reference))
             if path and mine is not None and theirs is not None
         )
 
-    def gradient_paths(self) -> list[str]:
-        """Places of the recorded gradients, by argument that is differentiated; "" for one without."""
-        entries = self.case.pairing.entries
-        return [f"output.{entries[path]}" if path in entries else "" for path in self.case.wanted]
-
-    def _judged_indices(self, output: RecordedOutput) -> Judgement | None:
-        outputs = self.recorded_outputs()
-        chosen = selection(self.case.call, outputs)
-        if chosen is None or output.recorded.dtype.kind not in "iu" or output.reference.dtype.kind not in "iu":
-            return None
-        metrics: Metrics = check_indices(
-            chosen.source,
-            chosen.flattened(output.recorded),
-            chosen.flattened(output.reference),
-            chosen.axis,
-            unique_along_axis=chosen.described.is_selection,
-            values=chosen.values,
-            is_stable=chosen.is_stable,
-        )
-        return _STANDARD.judge(metrics)
-
-    @property
-    def _recorded(self) -> RecordedEngine:
-        case = self.case
-        return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
-
-    def recorded_gradients(self, incoming: Incoming) -> Incoming:
-        """Recorded gradients by argument that is differentiated."""
-        return self._recorded.forward(self.case.call, differentiate=self.case.wanted).gradients(incoming)
-
-    def recorded_outputs(self) -> tuple[Output, ...]:
-        """What the dump holds of the forward."""
-        execution: Execution = self._recorded.forward(self.case.call, differentiate=())
-        return execution.outputs
-
-    def _present(self, outputs: Sequence[Output]) -> list[Output]:
-        return in_one_order(self.case.call, [output for output in outputs if output.value is not None])
-
-
-def _path(output: Output) -> str:
-    return ".".join(("output", *map(str, output.path)))
+    def _extra(self, direction: Direction) -> ExtraRuns:
+        """One for all outputs: the gradients of a perturbed run can be asked for once."""
+        if direction not in self._extra_runs:
+            assert self._bench is not None  # there is no output before a benchmark was found
+            self._extra_runs[direction] = ExtraRuns(self, Bench(self._bench, None), self.incoming(direction))
+        return self._extra_runs[direction]
 
 
 def is_dropout(api: ApiName, framework: str) -> bool:

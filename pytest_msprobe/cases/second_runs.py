@@ -5,7 +5,7 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, cast
@@ -14,8 +14,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import CapturedError, Executions
-from pytest_msprobe.cases.case import Case
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
 from pytest_msprobe.cases.outputs import in_one_order
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
@@ -25,7 +24,16 @@ from pytest_msprobe.cases.perturbation import (
     has_jumped,
     label_tensors,
 )
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    Engine,
+    Execution,
+    Output,
+    Unsupported,
+    leaves,
+    map_leaves,
+)
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
 
 #: Explicit bits of a significand, by the name of the mode of the device.
@@ -53,27 +61,23 @@ def operand_roundoff(format_name: str) -> float:
 
 def with_rounded_operands(call: Call, format_name: str) -> Call:
     """`call` with its float32 tensors rounded to the bits of that format."""
-
-    def rounded(path: LeafPath, value: Any) -> Any:
-        return _rounded(value, format_name) if getattr(value, "dtype", None) == np.float32 else value
-
-    arguments, keywords = map_leaves(call, rounded)
+    arguments, keywords = map_leaves(call, lambda path, value: _rounded(value, format_name))
     return replace(call, arguments=tuple(arguments), keywords=keywords)
 
 
 def rounded_incoming(incoming: Sequence[Array | None], format_name: str) -> tuple[Array | None, ...]:
     """The same for incoming gradients, which are operands of the products that make gradients."""
-    return tuple(
-        _rounded(array, format_name) if array is not None and array.dtype == np.float32 else array for array in incoming
-    )
+    return tuple(_rounded(array, format_name) for array in incoming)
 
 
-def _rounded(array: Array, format_name: str) -> Array:
+def _rounded(value: Any, format_name: str) -> Any:
+    """`value`, a float32 array as float64 with the bits of that format."""
+    if getattr(value, "dtype", None) != np.float32:
+        return value
     with np.errstate(all="ignore"):
-        significand, exponent = np.frexp(array.astype(np.float64))
+        significand, exponent = np.frexp(value.astype(np.float64))
         bits = FORMATS[format_name] + 1
-        found: Array = np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
-    return found
+        return np.ldexp(np.rint(np.ldexp(significand, bits)), exponent - bits)
 
 
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
@@ -86,11 +90,10 @@ _MOST_PROBED = 1 << 20
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
 
-Incoming = tuple["Array | None", ...]
-#: What of an execution is compared, for these incoming gradients.
-Results = Callable[[Execution, Incoming], Sequence[Any]]
-#: Results for perturbations.
-Runs = list[tuple[Perturbation, Sequence[Any]]]
+#: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
+_Kind = Literal["inputs", "inside", "arithmetic"]
+#: A perturbation and the results under it.
+_Moved = tuple[Perturbation, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +112,25 @@ class Bench:
     operand_roundoff: float | None = None
 
 
-class Opinions:
-    """Results for perturbed inputs and of a second engine."""
+class ExtraRuns:
+    """Results for one direction of a call: of perturbed inputs, of moved arithmetic, and of a second engine."""
 
-    def __init__(
-        self, case: Case, executions: Executions, bench: Bench, results: Results, *, incoming: Incoming = ()
-    ) -> None:
-        """Further results of one direction, as `results` takes them from an execution.
+    def __init__(self, run: CallRun, bench: Bench, incoming: Incoming = ()) -> None:
+        """Further results of `bench`: outputs, or, given `incoming` gradients, the gradients of a backward.
 
-        `incoming` are its gradients when it is a backward, each in the shape of its output; None where there is none.
+        `incoming` have the shapes of their outputs, and None where there is no gradient.
         """
-        self._case = case
-        self._executions = executions
+        self._run = run
+        self._call = run.case.call
         self._bench = bench
-        self._results = results
         self._incoming = incoming
-        self._probes: list[Runs] = []
-        self._arithmetic_probes: list[Runs] = []
-        self._inside_probes: list[Runs] = []
+        self._made: dict[tuple[_Kind, int], _Moved | None] = {}
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """Everything that a standard gets for the output at `position`.
 
         Args:
-            position: among the `results`.
+            position: among the outputs that are compared, or among the gradients.
             tested: output of the device, in its own shape and dtype.
             reference: raw result of the benchmark, of the same shape, float64 or complex128 for floats.
             metrics: of the two.
@@ -142,59 +140,59 @@ class Opinions:
             value = found[position] if found is not None and position < len(found) else None
             return value if getattr(value, "shape", None) == reference.shape else None
 
-        def moved(runs: Runs) -> tuple[Perturbed, ...]:
-            arrays = ((perturbation, fitting(run)) for perturbation, run in runs)
+        def moved(kind: _Kind) -> tuple[Perturbed, ...]:
+            arrays = ((moving, fitting(results)) for moving, results in self._moved(kind, _PERTURBATIONS))
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
 
-        def results(runs: Runs) -> tuple[Array, ...]:
-            return tuple(run.result for run in moved(runs))
+        def probed(kind: _Kind, count: int) -> tuple[Array, ...]:
+            arrays = (fitting(results) for _, results in self._moved(kind, self._probes[:count]))
+            return tuple(array for array in arrays if array is not None)
 
         return OutputPair(
             tested,
             reference,
             metrics,
             accumulated_terms(
-                self._case.call,
+                self._call,
                 self._incoming,
                 [reference.size, *self._recorded_sizes],
                 is_elementwise=self._is_known_as("elementwise"),
             ),
             FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
-            lambda: moved(self._perturbed),
-            lambda: moved(self._inside),
+            partial(moved, "inputs"),
+            partial(moved, "inside"),
             lambda: fitting(self._second),
             self._bench.operand_roundoff,
-            lambda count: results(self._probed(count)),
-            lambda count: results(self._probed_arithmetic(count)),
-            lambda count: results(self._probed_inside(count)),
+            partial(probed, "inputs"),
+            # Of a forward nothing that is saved matters.
+            partial(probed, "arithmetic" if self._incoming else "inside"),
+            partial(probed, "inside"),
         )
 
     def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
-        return facts(topic).of(self._case.api, self._case.call.framework) is not None
+        return facts(topic).of(self._call.api, self._call.framework) is not None
 
-    def confusable(self, position: int) -> dict[str, Array]:
+    def lookalikes(self, position: int) -> dict[str, Array]:
         """Arrays that the output at `position` may be by mistake, by the phrase that says so; float64, of any shape.
 
         An argument, an incoming gradient, or the result for operands that were rounded before they were multiplied.
         """
-        found: dict[str, Array] = {}
+        found = {"equals input " + ".".join(map(str, path[1:])): value for path, value in leaves(self._call)}
+        found |= {f"equals incoming gradient {place}": array for place, array in enumerate(self._incoming)}
+        found |= self._rounded_operands(position)
+        return {
+            name: array.astype(np.float64)
+            for name, array in found.items()
+            if hasattr(array, "__array_interface__") and kind_of(array.dtype) in ("float", "int", "bool")
+        }
 
-        def note(path: LeafPath, value: Any) -> None:
-            if hasattr(value, "__array_interface__"):
-                found["equals input " + ".".join(map(str, path[1:]))] = value
-
-        map_leaves(self._case.call, note)
-        given = {f"equals incoming gradient {i}": array for i, array in enumerate(self._incoming) if array is not None}
-        found |= given | self._rounded_operands(position)
-        return {name: array.astype(np.float64) for name, array in found.items() if _is_real(array)}
-
-    def _rounded_operands(self, position: int) -> dict[str, Array]:
-        if not has_rounded_operands(self._case.api.short, "all"):
+    def _rounded_operands(self, position: int) -> dict[str, Any]:
+        if not has_rounded_operands(self._call.api.short, "all"):
             return {}
         found = {}
         for name, bits in FORMATS.items():
-            call = with_rounded_operands(self._case.call, name)
-            results = self._ask(self._bench.engine, call, rounded_incoming(self._incoming, name), name)
+            call, incoming = with_rounded_operands(self._call, name), rounded_incoming(self._incoming, name)
+            results = self._results(self._bench.engine, call, incoming, name)
             if results is not None and position < len(results) and hasattr(results[position], "dtype"):
                 found[f"matches operands rounded to {bits} bits ({name})"] = results[position]
         return found
@@ -202,124 +200,73 @@ class Opinions:
     @cached_property
     def _recorded_sizes(self) -> list[int]:
         """Sizes of the forward's outputs, which gradients use again."""
-        return [tensor.size for tensor in tensors_in(self._case.forward.outputs or ()) if tensor.size]
+        return [tensor.size for tensor in tensors_in(self._run.case.forward.outputs or ()) if tensor.size]
 
     @cached_property
-    def _perturbed(self) -> Runs:
-        return self._with_moved_inputs(_PERTURBATIONS)
+    def _probes(self) -> Sequence[int]:
+        """Numbers of the perturbations that probe, none for a large call."""
+        return _PROBES if max(float_elements(self._call), *self._recorded_sizes, 0) <= _MOST_PROBED else ()
 
-    def _probed(self, count: int) -> Runs:
-        """The first `count` probes; those that were made are kept."""
-        return self._more(self._probes, count, self._with_moved_inputs)
-
-    def _probed_arithmetic(self, count: int) -> Runs:
-        """The same with inputs, and what is saved for gradients, as they are, and moved arithmetic."""
-        if not self._incoming:
-            return self._probed_inside(count)  # of a forward nothing that is saved matters
-        return self._more(self._arithmetic_probes, count, partial(self._with_moved_arithmetic, saves_exactly=True))
-
-    def _probed_inside(self, count: int) -> Runs:
-        """The same with inputs as they are, and moved arithmetic."""
-        return self._more(self._inside_probes, count, self._with_moved_arithmetic)
-
-    def _more(self, made: list[Runs], count: int, make: Callable[[Sequence[int]], Runs]) -> Runs:
-        """The first `count` of the probes that `make` makes, of which some are `made`."""
-        numbers = _PROBES[len(made) : count] if self._is_probed else ()
-        made.extend(make((number,)) for number in numbers)
-        return [run for runs in made[:count] for run in runs]
-
-    @property
-    def _is_probed(self) -> bool:
-        return max(float_elements(self._case.call), *self._recorded_sizes, 0) <= _MOST_PROBED
-
-    def _with_moved_inputs(self, numbers: Sequence[int]) -> Runs:
-        found = []
-        held, operands = self._held, self._bench.operand_roundoff
+    def _moved(self, kind: _Kind, numbers: Sequence[int]) -> list[_Moved]:
+        """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""
         for number in numbers:
-            # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
-            for perturbation in (
-                Perturbation(number, held=held, operands=operands),
-                Perturbation(number, is_clipped=True, held=held, operands=operands),
-            ):
-                result = self._perturbed_result(perturbation)
-                if result is not None:
-                    found.append((perturbation, result))
-                    break
-        return found
+            if (kind, number) not in self._made:
+                self._made[kind, number] = (
+                    self._with_moved_inputs(number) if kind == "inputs" else self._with_moved_arithmetic(kind, number)
+                )
+        return [run for number in numbers if (run := self._made[kind, number]) is not None]
+
+    def _with_moved_inputs(self, number: int) -> _Moved | None:
+        # Some APIs refuse what lies beyond their inputs' range, such as a probability above 1.
+        for is_clipped in (False, True):
+            operands = self._bench.operand_roundoff
+            moving = Perturbation(number, is_clipped=is_clipped, held=self._held, operands=operands)
+            call, incoming = moving.call(self._call), moving.incoming(self._call, self._incoming)
+            results = self._results(self._bench.engine, call, incoming, str(moving))
+            if results is not None:
+                return moving, results
+        return None
+
+    def _with_moved_arithmetic(self, kind: _Kind, number: int) -> _Moved | None:
+        moving = Perturbation(number)
+        call = moving.inside(self._call, saves_exactly=kind == "arithmetic")
+        results = self._results(self._bench.engine, call, self._incoming, f"{kind} {number}")
+        return None if results is None else (moving, results)
 
     @cached_property
     def _held(self) -> frozenset[int]:
         """Labels in floats, such as the 1 and -1 of cosine_embedding_loss: the least move of one changes everything."""
-        candidates = label_tensors(self._case.call)
-        return frozenset(number for number in candidates if self._jumps_with(number))
+        return frozenset(number for number in label_tensors(self._call) if self._jumps_with(number))
 
     def _jumps_with(self, number: int) -> bool:
-        others = frozenset(range(float_tensors(self._case.call))) - {number}
-        calls = self._case.call, Perturbation(2, held=others).call(self._case.call)
-        sides = [
-            self._executions.ask(
-                self._bench.engine, call, self._case.wanted, lambda execution: execution.outputs, variant=variant
-            )
-            for call, variant in zip(calls, ("", f"label {number}"))
-        ]
+        others = frozenset(range(float_tensors(self._call))) - {number}
+        calls = {"": self._call, f"label {number}": Perturbation(2, held=others).call(self._call)}
         exact, moved = (
-            [] if isinstance(side, (Unsupported, CapturedError)) else _float_outputs(side) for side in sides
+            _float_outputs(self._run.ask(self._bench.engine, OUTPUTS, call=call, variant=variant))
+            for variant, call in calls.items()
         )
         return len(exact) == len(moved) and any(has_jumped(*pair) for pair in zip(exact, moved))
 
-    def _perturbed_result(self, perturbation: Perturbation) -> Sequence[Any] | None:
-        call = perturbation.call(self._case.call)
-        incoming = perturbation.incoming(self._case.call, self._incoming)
-        return self._ask(self._bench.engine, call, incoming, str(perturbation))
-
-    @cached_property
-    def _inside(self) -> Runs:
-        """Runs with the inputs as they are and arithmetic moved inside, for what inputs do not explain."""
-        return self._with_moved_arithmetic(_PERTURBATIONS)
-
-    def _with_moved_arithmetic(self, numbers: Sequence[int], *, saves_exactly: bool = False) -> Runs:
-        found = []
-        for number in numbers:
-            perturbation = Perturbation(number)
-            call = perturbation.inside(self._case.call, saves_exactly=saves_exactly)
-            variant = f"{'arithmetic' if saves_exactly else 'inside'} {number}"
-            result = self._ask(self._bench.engine, call, self._incoming, variant)
-            if result is not None:
-                found.append((perturbation, result))
-        return found
-
     @cached_property
     def _second(self) -> Sequence[Any] | None:
-        if self._bench.second is None:
-            return None
-        return self._ask(self._bench.second, self._case.call, self._incoming, "second")
+        second = self._bench.second
+        return None if second is None else self._results(second, self._call, self._incoming, "second")
 
-    def _ask(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
-        found = self._executions.ask(
-            engine, call, self._case.wanted, lambda execution: self._results(execution, incoming), variant=variant
-        )
+    def _results(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
+        """The forward outputs that are compared, in the order in which they are, or all gradients; None if it fails."""
+
+        def compared(execution: Execution) -> Sequence[Any]:
+            if incoming:
+                return execution.gradients(incoming)
+            (outputs,) = in_one_order(self._call, execution.outputs)
+            return [output.value for output in outputs]
+
+        found = self._run.ask(engine, compared, call=call, variant=variant)
         return None if isinstance(found, (Unsupported, CapturedError)) else found
 
 
-def _is_real(array: Array) -> bool:
-    return kind_of(array.dtype) in ("float", "int", "bool")
-
-
-def _float_outputs(outputs: Sequence[Output]) -> list[Array]:
+def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:
+    if isinstance(outputs, (Unsupported, CapturedError)):
+        return []
     arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
     return [array for array in arrays if array.dtype.kind == "f"]
-
-
-def output_values(case: Case) -> Results:
-    """What gives the forward outputs that are compared, in the order in which they are."""
-
-    def results(execution: Execution, incoming: Incoming) -> Sequence[Any]:
-        outputs = [output for output in execution.outputs if output.value is not None]
-        return [output.value for output in in_one_order(case.call, outputs)]
-
-    return results
-
-
-def gradient_values(execution: Execution, incoming: Incoming) -> Sequence[Any]:
-    """Gradients, one per argument that was differentiated, in its shape; None where there is none."""
-    return execution.gradients(incoming)

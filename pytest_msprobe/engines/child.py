@@ -11,7 +11,10 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -58,8 +61,8 @@ def pack(value: Any) -> Any:
         return {"~array": [value.dtype.name, list(value.shape), native.tobytes()]}
     if isinstance(value, Dtype):
         return {"~dtype": value.name}
-    if isinstance(value, NumpyArgument):
-        return {"~numpy": pack(value.array)}
+    if isinstance(value, _SENT_BY_FIELDS):
+        return {f"~{type(value).__name__}": {field.name: pack(getattr(value, field.name)) for field in fields(value)}}
     if isinstance(value, slice):
         return {"~slice": pack([value.start, value.stop, value.step])}
     if value is Ellipsis:
@@ -68,7 +71,7 @@ def pack(value: Any) -> Any:
         return {"~int": str(value)}
     if isinstance(value, (tuple, list)):
         return [pack(item) for item in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         packed = {key: pack(item) for key, item in value.items()}
         # One that looks like our own words is wrapped, so that a user's {"~int": "x"} comes back as it was.
         return {"~dict": packed} if len(packed) == 1 and next(iter(packed)) in _TAGS else packed
@@ -92,6 +95,10 @@ def _unpack_items(content: dict[str, Any]) -> dict[str, Any]:
     return {key: unpack(item) for key, item in content.items()}
 
 
+def _of_fields(kind: Callable[..., Any], content: dict[str, Any]) -> Any:
+    return kind(**_unpack_items(content))
+
+
 def _array(content: list[Any]) -> Array:
     name, shape, values = content
     dtype = find_dtype(name)
@@ -101,10 +108,12 @@ def _array(content: list[Any]) -> Array:
     return np.ndarray(tuple(shape), dtype=target, buffer=bytearray(values))
 
 
-_TAGS: dict[str, Any] = {
+#: Classes whose instances are sent as all their fields, by name: a new field needs no line here.
+_SENT_BY_FIELDS = (ApiName, Call, NumpyArgument, Output)
+_TAGS: dict[str, Callable[[Any], Any]] = {
+    **{f"~{kind.__name__}": partial(_of_fields, kind) for kind in _SENT_BY_FIELDS},
     "~array": _array,
     "~dtype": find_dtype,
-    "~numpy": lambda content: NumpyArgument(unpack(content)),
     "~slice": lambda content: slice(*unpack(content)),
     "~ellipsis": lambda content: Ellipsis,
     "~int": int,
@@ -157,28 +166,8 @@ class ChildEngine:
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> ChildExecution:
         """See `Engine.forward`. A child that dies is an error of this call; the next call starts a new one."""
         self._last_execution += 1
-        reply = self._ask(
-            {
-                "do": "forward",
-                "execution": self._last_execution,
-                "api": [call.api.type, call.api.api, call.api.number],
-                "framework": call.framework,
-                "arguments": call.arguments,
-                "keywords": call.keywords,
-                "attributes": call.attributes,
-                "saved_roundoff": call.saved_roundoff,
-                "saved_seed": call.saved_seed,
-                "arithmetic_roundoff": call.arithmetic_roundoff,
-                "differentiate": differentiate,
-            }
-        )
-        outputs = tuple(Output(path, value) for path, value in reply["outputs"])
-        return ChildExecution(self, self._last_execution, outputs)
-
-    def gradients(self, execution: int, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """Gradients of an execution; the child keeps those of the last API call."""
-        reply = self._ask({"do": "gradients", "execution": execution, "incoming": incoming})
-        return tuple(reply["gradients"])
+        request = {"do": "forward", "execution": self._last_execution, "call": call, "differentiate": differentiate}
+        return ChildExecution(self._ask, self._last_execution, self._ask(request)["outputs"])
 
     def close(self) -> None:
         """End the child."""
@@ -239,13 +228,13 @@ def _exchange(process: subprocess.Popen[bytes], request: dict[str, Any]) -> dict
 
 
 class ChildExecution:
-    """A forward that the child has run and keeps."""
+    """A forward that the child has run and keeps until another API call."""
 
-    def __init__(self, engine: ChildEngine, execution: int, outputs: tuple[Output, ...]) -> None:
-        self._engine = engine
-        self._execution = execution
+    def __init__(self, ask: Callable[[dict[str, Any]], Any], number: int, outputs: tuple[Output, ...]) -> None:
+        self._ask = ask
+        self._number = number
         self.outputs = outputs
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`."""
-        return self._engine.gradients(self._execution, incoming)
+        return tuple(self._ask({"do": "gradients", "execution": self._number, "incoming": incoming})["gradients"])

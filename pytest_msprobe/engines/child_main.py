@@ -14,6 +14,8 @@ from pytest_msprobe.engines.protocol import Call, Engine, Execution, Unsupported
 
 #: A forward, and the same for perturbed inputs, some of which may have to be made anew within the inputs' range.
 _MOST_EXECUTIONS = 5
+#: Forwards of the API call that is being checked, by number: its own and those for perturbed inputs.
+_Kept = dict[int, tuple[ApiName, Execution]]
 
 
 def make_engine(name: str) -> Engine:
@@ -29,7 +31,7 @@ def make_engine(name: str) -> Engine:
 
 def serve(engine: Engine, requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until the other side closes; the last executions of one API call are kept."""
-    kept = _Kept()
+    kept: _Kept = {}
     while True:
         try:
             request = receive(requests)
@@ -44,49 +46,27 @@ def serve(engine: Engine, requests: BinaryIO, replies: BinaryIO) -> None:
         send(replies, reply)
 
 
-class _Kept:
-    """Forwards of the API call that is being checked: its own and those for perturbed inputs."""
-
-    def __init__(self) -> None:
-        self._api: ApiName | None = None
-        self._executions: dict[int, Execution] = {}
-
-    def make_room(self, api: ApiName) -> None:
-        """Let go of another call's executions, and of the oldest."""
-        if api != self._api:
-            self._executions.clear()
-        self._api = api
-        while len(self._executions) >= _MOST_EXECUTIONS:
-            del self._executions[next(iter(self._executions))]
-
-    def add(self, number: int, execution: Execution) -> None:
-        self._executions[number] = execution
-
-    def __getitem__(self, number: int) -> Execution:
-        return self._executions[number]
-
-
 def _answer(engine: Engine, request: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     if request["do"] == "start":
         with suppress(ImportError):  # the first forward says so
             load_framework(engine.name)
         return {}
     if request["do"] == "forward":
-        call = Call(
-            ApiName(*request["api"]),
-            request["framework"],
-            request["arguments"],
-            request["keywords"],
-            request["saved_roundoff"],
-            request["saved_seed"],
-            request["arithmetic_roundoff"],
-            request["attributes"],
-        )
-        kept.make_room(call.api)
+        call: Call = request["call"]
+        _make_room(kept, call.api)
         execution = engine.forward(call, differentiate=request["differentiate"])
-        kept.add(request["execution"], execution)
-        return {"outputs": [[output.path, output.value] for output in execution.outputs]}
-    return {"gradients": kept[request["execution"]].gradients(request["incoming"])}
+        kept[request["execution"]] = (call.api, execution)
+        return {"outputs": execution.outputs}
+    _, execution = kept[request["execution"]]
+    return {"gradients": execution.gradients(request["incoming"])}
+
+
+def _make_room(kept: _Kept, api: ApiName) -> None:
+    """Let go of another call's executions, and of the oldest."""
+    for number in [number for number, (of, _) in kept.items() if of != api]:
+        del kept[number]
+    while len(kept) >= _MOST_EXECUTIONS:
+        del kept[next(iter(kept))]
 
 
 def main(name: str) -> None:

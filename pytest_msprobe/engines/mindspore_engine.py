@@ -226,7 +226,7 @@ class MindSporeExecution:
 
     def _take(self, returned: Any) -> None:
         tensor_type = self._mindspore.Tensor
-        flat = list(flatten_outputs(returned, lambda item: isinstance(item, tensor_type)))
+        flat = list(flatten_outputs(returned))
         self._tensors = [value for path, value in flat if len(path) == 1 and isinstance(value, tensor_type)]
         self.outputs = tuple(Output(path, _output(tensor_type, value)) for path, value in flat)
 
@@ -305,7 +305,7 @@ def _graph_tools(mindspore: Any) -> tuple[Any, Any]:
 
         def construct(self, *leaves: Any) -> Any:
             self.returned = self.run(*leaves)
-            flat = flatten_outputs(self.returned, lambda item: isinstance(item, mindspore.Tensor))
+            flat = flatten_outputs(self.returned)
             carrying = tuple(value for path, value in flat if len(path) == 1 and _is_float(mindspore, value))
             return carrying[0] if len(carrying) == 1 else carrying
 

@@ -178,6 +178,13 @@ def map_leaves(call: Call, convert: Callable[[LeafPath, Any], Any]) -> tuple[lis
     return arguments, {key: _mapped(("kwargs", key), value, convert) for key, value in call.keywords.items()}
 
 
+def leaves(call: Call) -> list[tuple[LeafPath, Any]]:
+    """Every argument of `call` with its place; those in sequences and dicts one by one."""
+    found: list[tuple[LeafPath, Any]] = []
+    map_leaves(call, lambda path, value: found.append((path, value)))
+    return found
+
+
 def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[str, Any] | None:
     """Attributes of `call` as `map_leaves` converts arguments; None where the dump does not say."""
     if call.attributes is None:
@@ -185,10 +192,15 @@ def map_attributes(call: Call, convert: Callable[[LeafPath, Any], Any]) -> dict[
     return {key: _mapped(("attributes", key), value, convert) for key, value in call.attributes.items()}
 
 
-def flatten_outputs(returned: object, is_leaf: Callable[[object], bool]) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples and dicts add steps."""
-    is_sequence = not is_leaf(returned) and isinstance(returned, (tuple, list))
-    return _flattened(() if is_sequence else (0,), returned, is_leaf)
+def flatten_outputs(
+    returned: object, leaf: type | tuple[type, ...] = ()
+) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """(path, leaf) of everything an API returned; a bare value is output 0, nested tuples and dicts add steps.
+
+    A tuple of the type `leaf` is one leaf.
+    """
+    is_sequence = isinstance(returned, (tuple, list)) and not isinstance(returned, leaf)
+    return _flattened(() if is_sequence else (0,), returned, leaf)
 
 
 # Functions of the module, not closures that call themselves: such a closure is a cycle, and keeps the tensors that it
@@ -204,14 +216,14 @@ def _mapped(path: LeafPath, value: Argument, convert: Callable[[LeafPath, Any], 
 
 
 def _flattened(
-    path: tuple[int | str, ...], value: object, is_leaf: Callable[[object], bool]
+    path: tuple[int | str, ...], value: object, leaf: type | tuple[type, ...]
 ) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    if not is_leaf(value) and isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)) and not isinstance(value, leaf):
         for index, item in enumerate(value):
-            yield from _flattened((*path, index), item, is_leaf)
+            yield from _flattened((*path, index), item, leaf)
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _flattened((*path, str(key)), item, is_leaf)
+            yield from _flattened((*path, str(key)), item, leaf)
     else:
         yield path, value
 
@@ -291,6 +303,12 @@ _TARGETS = {
 }
 #: How a worker process learns which physical device it has; inside its process that device is number 0.
 DEVICE_VARIABLE = "PYTEST_MSPROBE_DEVICE"
+#: Variables that say which devices a process may use, by target; containers and schedulers set them.
+VISIBLE = {
+    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+}
 DEVICE_FORMS = "auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]"
 BENCH_FORMS = "auto, torch or mindspore"
 

@@ -24,7 +24,7 @@ from msprobe_collector.dump_format import (
     tensor_positions,
 )
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, OutputValue, Unsupported, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Output, Unsupported, leaves
 
 #: Up to this many interchangeable gradients every order is tried; 5! = 120 comparisons of equal-shaped arrays.
 _MOST_INTERCHANGEABLE = 5
@@ -198,14 +198,11 @@ class RecordedEngine:
             return [leaf for i, item in enumerate(value) for leaf in self._leaves((*path, i), item, place / i)]
         if isinstance(value, dict):
             return [leaf for key, item in value.items() for leaf in self._leaves((*path, key), item, place / key)]
-        return [Output(path, self._leaf(value, place))]
-
-    def _leaf(self, value: Value, place: FieldPath) -> OutputValue:
         if isinstance(value, TensorValue):
-            return self._load(value, place)
+            return [Output(path, self._load(value, place))]
         if isinstance(value, PlainValue):
-            return value.value
-        return None if value is None else str(value)
+            return [Output(path, value.value)]
+        return [Output(path, None if value is None else str(value))]
 
     def _load(self, value: TensorValue, place: FieldPath) -> Array:
         if value.data_name is None:
@@ -218,20 +215,19 @@ class RecordedExecution:
 
     def __init__(self, engine: RecordedEngine, call: Call, differentiate: tuple[LeafPath, ...]) -> None:
         self._engine = engine
-        self._name = str(call.api)
+        self._call = call
         self._differentiate = differentiate
-        self._dtypes: dict[LeafPath, Any] = {}
-        map_leaves(call, lambda path, value: self._dtypes.setdefault(path, getattr(value, "dtype", None)))
 
     @property
     def outputs(self) -> tuple[Output, ...]:
         """Every recorded output leaf."""
-        return self._engine.load_outputs(self._name)
+        return self._engine.load_outputs(str(self._call.api))
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """The recorded gradients, in the dtypes of the arguments; `incoming` is what they were computed from."""
+        dtypes = {path: getattr(value, "dtype", None) for path, value in leaves(self._call)}
         return tuple(
-            _as_computed(self._engine.load_gradient(self._name, path), self._dtypes.get(path))
+            _as_computed(self._engine.load_gradient(str(self._call.api), path), dtypes.get(path))
             for path in self._differentiate
         )
 

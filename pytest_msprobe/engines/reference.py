@@ -79,9 +79,7 @@ class ReferenceExecution:
         self._differentiate = differentiate
         arguments, keywords = map_leaves(call, _raised(call))
         returned = reference.forward(*arguments, **keywords)
-        self.outputs = tuple(
-            Output(path, _output_value(path, value)) for path, value in flatten_outputs(returned, lambda _: False)
-        )
+        self.outputs = tuple(Output(path, _output_value(path, value)) for path, value in flatten_outputs(returned))
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
         """See `Execution.gradients`.

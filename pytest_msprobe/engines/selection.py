@@ -9,14 +9,12 @@ from glob import glob
 from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
-from pytest_msprobe.engines.protocol import DeviceSpecification, own_device
+from pytest_msprobe.engines.protocol import VISIBLE, DeviceSpecification, own_device
 from pytest_msprobe.support import how_to_install, is_installed, version_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceEngine, Engine
 
-#: Set where somebody has said which NPUs this process may use, as containers and schedulers do.
-VISIBLE_ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
 NO_TORCH = f"{how_to_install('torch')}; it covers nearly all of mint"
 
 
@@ -89,7 +87,7 @@ class Engines:
         if self.choice.bench == "mindspore" or (self.choice.bench == "auto" and is_installed("mindspore")):
             mindspore = MindSporeEngine(is_raised=True)
             # MindSpore has one device target per process: beside an Ascend device its CPU needs a process of its own.
-            is_foreign = (python and self.choice.bench == "mindspore") or self._tests_ascend
+            is_foreign = (python and self.choice.bench == "mindspore") or self.choice.device_target() == "ascend"
             found.append(
                 ChildEngine(mindspore, python=python if self.choice.bench == "mindspore" else None)
                 if is_foreign
@@ -116,7 +114,7 @@ class Engines:
         engine, target = self.choice.device.engine, self.choice.device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
             return f"--msprobe-device={engine}: {how_to_install(engine)}"
-        if target in ("ascend", "npu") and not has_ascend() and VISIBLE_ASCEND not in os.environ:
+        if target in ("ascend", "npu") and not has_ascend() and VISIBLE[target] not in os.environ:
             return (
                 f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
             )
@@ -144,10 +142,6 @@ class Engines:
             return None
         target = "cuda" if has_cuda() and self.choice.device_target() != "cuda" else "cpu"
         return _make_device(DeviceSpecification("torch", target))
-
-    @property
-    def _tests_ascend(self) -> bool:
-        return self.choice.device_target() == "ascend"
 
 
 @cache

@@ -310,7 +310,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if kind in _FACTORISATIONS:
             args = tuple(self._changed(operand) for operand in args)
         returned = func(*args, **kwargs)
-        if kind in _ELEMENTARY and not (kind == "pow" and _is_whole(args[1])):
+        # PyTorch's square is a power with a whole exponent, which is a product.
+        is_product = kind == "pow" and isinstance(args[1], (int, float)) and float(args[1]).is_integer()
+        if kind in _ELEMENTARY and not is_product:
             return self._moved(returned, _ELEMENTARY_FACTOR * self._roundoff)
         is_moved = kind in _ARITHMETIC | _ELEMENTARY | _FACTORISATIONS
         return self._moved(returned, self._roundoff) if is_moved else returned
@@ -350,13 +352,9 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if isinstance(returned, (tuple, list)):
             return type(returned)(self._moved(item, spread) for item in returned)
         if _is_float64(returned) and returned.numel():
-            _multiply(returned, 1 + spread * _WIDTH * self._pool(returned.numel()))
+            drawn = torch.rand(min(returned.numel(), _POOL), generator=self._generator, dtype=torch.float64)
+            _multiply(returned, 1 + spread * _WIDTH * drawn.mul_(2).sub_(1))
         return returned
-
-    def _pool(self, count: int) -> Tensor:
-        """Numbers between -1 and 1: at most `_POOL` different ones, never the same in two operations."""
-        drawn = torch.rand(min(count, _POOL), generator=self._generator, dtype=torch.float64)
-        return drawn.mul_(2).sub_(1)
 
 
 def _multiply(tensor: Tensor, factors: Tensor) -> None:
@@ -390,11 +388,6 @@ def _terms(func: Any, args: Any, operand: Tensor) -> int:
     if kind == "cumsum":
         return operand.shape[args[1]] if operand.dim() else 1
     return operand.shape[-1] if operand.dim() else 1
-
-
-def _is_whole(exponent: Any) -> bool:
-    """Whether a power is a product: PyTorch's square is one of exponent 2."""
-    return isinstance(exponent, (int, float)) and float(exponent).is_integer()
 
 
 def _is_float64(value: Any) -> bool:

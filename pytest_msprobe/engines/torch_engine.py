@@ -84,7 +84,7 @@ class TorchExecution:
         self._seeds = call.seeds
         self._tensors: list[Tensor | None] = []
         outputs = []
-        for path, value in flatten_outputs(returned, lambda item: isinstance(item, torch.Size)):
+        for path, value in flatten_outputs(returned, torch.Size):
             if isinstance(value, torch.Tensor):
                 # "top-level" as the collectors count: bare, or directly in the returned tuple.
                 if len(path) == 1:
@@ -270,10 +270,23 @@ class TorchEngine:
         leaves: dict[LeafPath, Tensor] = {}
         tensors: list[Tensor] = []
 
+        # By position any True may be `inplace`.
+        may_write = (
+            writes_in_place(call.api)
+            or call.keywords.get("inplace") is True
+            or any(value is True for value in call.arguments)
+        )
+        is_raised = self._is_raised and not describes_dtype(call.api.short)
+
         def convert(path: LeafPath, value: Any) -> Any:
-            converted = self._convert(call, path, value, differentiate, leaves)
-            if isinstance(converted, self._torch.Tensor):
-                tensors.append(converted)
+            converted = self._convert(call, path, value, is_raised=is_raised)
+            if not isinstance(converted, self._torch.Tensor):
+                return converted
+            if path in differentiate:
+                leaves[path] = converted.requires_grad_()
+                # An in-place API may not write to a leaf that needs a gradient; its clone is not a leaf.
+                converted = converted.clone() if may_write else converted
+            tensors.append(converted)
             return converted
 
         arguments, keywords = map_leaves(call, convert)
@@ -313,7 +326,9 @@ class TorchEngine:
                 use_npu(torch, self._device)
             return torch
         except ImportError as error:
-            raise Unsupported(_unusable(error)) from None
+            raise Unsupported(
+                f"PyTorch cannot be imported: {error}" if is_installed("torch") else how_to_install("torch")
+            ) from None
 
     @cached_property
     def _roots(self) -> dict[str, object]:
@@ -321,29 +336,17 @@ class TorchEngine:
 
         return {"torch": self._torch, "adapters": adapters}
 
-    def _convert(
-        self,
-        call: Call,
-        path: LeafPath,
-        value: Any,
-        differentiate: tuple[LeafPath, ...],
-        leaves: dict[LeafPath, Tensor],
-    ) -> Any:
+    def _convert(self, call: Call, path: LeafPath, value: Any, *, is_raised: bool) -> Any:
         if isinstance(value, Dtype):
             return self._dtype(argument_dtype(value, call.api.short, is_raised=self._is_raised))
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
             return plain_argument(call.api, path, value)
-        is_raised = self._is_raised and not describes_dtype(call.api.short)
         tensor = to_tensor(self._torch, copy_of(value, is_raised=is_raised)).to(self._device)
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.mT.contiguous().mT
-        if path not in differentiate:
-            return tensor
-        leaves[path] = tensor.requires_grad_()
-        # An in-place API may not write to a leaf that needs a gradient; its clone is not a leaf.
-        return tensor.clone() if writes_in_place(call.api) or _may_be_asked_to_write(call) else tensor
+        return tensor
 
     def _dtype(self, dtype: Dtype) -> Any:
         found = getattr(self._torch, dtype.array_name or dtype.name, None)
@@ -381,11 +384,3 @@ def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:
     from pytest_msprobe.engines.torch_arithmetic import RoundedArithmetic
 
     return RoundedArithmetic(call.arithmetic_roundoff, call.saved_seed)
-
-
-def _may_be_asked_to_write(call: Call) -> bool:  # by position any True may be `inplace`
-    return call.keywords.get("inplace") is True or any(value is True for value in call.arguments)
-
-
-def _unusable(error: ImportError) -> str:
-    return how_to_install("torch") if not is_installed("torch") else f"PyTorch cannot be imported: {error}"

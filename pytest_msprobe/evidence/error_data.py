@@ -1,8 +1,6 @@
-"""Error data: the values of every failing API call, in a folder that is itself a dump.
+"""Error data: the values of every failing API call, in a folder that is itself a dump, by the collector's writer.
 
 File names are those of the existing tool's `-save_error_data`; the benchmark's stand beside them as `bench_output`.
-
-Values of failing calls as dump records: a client of the collector's writer of dumps.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from msprobe_collector.dump_format.writing.encoding import (
     stored_form,
 )
 from msprobe_collector.dump_format.writing.files import GrowingFile, quoted, write_npy
-from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.evidence.evidence import Evidence, Gradients, Leaves, NumpyValue, dump_folder, file_stem
+from pytest_msprobe.engines.protocol import Array, NumpyArgument, Output
+from pytest_msprobe.evidence.evidence import Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
 
 
@@ -51,9 +49,9 @@ class Recording:
         self.files.update(text.arrays)
         return encoded
 
-    def encode_leaves(self, leaves: Leaves, stem: str) -> str:
+    def encode_leaves(self, outputs: Iterable[Output], stem: str) -> str:
         """The JSON text of outputs that are given leaf by leaf."""
-        encoded = _nested(leaves)
+        encoded = _nested(outputs)
         # A number at the top is a position; there is nothing else at the top.
         return listed(self.encode(encoded[index], f"{stem}.{index}") for index in sorted(encoded))
 
@@ -81,9 +79,9 @@ class _Text(RecordText):
 
 
 class _Arrays:
-    """The values of an `Evidence`; see `FrameworkValues`. Nothing changes them, so that frozen is read."""
+    """The values of a call; see `FrameworkValues`. Nothing changes them, so that frozen is read."""
 
-    tensor_types: tuple[type, ...] = (np.ndarray, NumpyValue)
+    tensor_types: tuple[type, ...] = (np.ndarray, NumpyArgument)
     dtype_type: type = Dtype
     file_suffix = ".npy"
     hidden_lines: tuple[str, ...] = ()
@@ -93,9 +91,9 @@ class _Arrays:
         self.dtype_type_name = f"{self._namespace}.dtype"
 
     def read(self, tensor: Any) -> TensorValues:
-        array = tensor.array if isinstance(tensor, NumpyValue) else tensor
+        array = tensor.array if isinstance(tensor, NumpyArgument) else tensor
         dtype = dtype_of_array(array.dtype)
-        if dtype is None or isinstance(tensor, NumpyValue):
+        if dtype is None or isinstance(tensor, NumpyArgument):
             return TensorValues(array, array.dtype.name, "numpy.ndarray")
         return TensorValues(array, self.dtype_text(dtype), f"{self._namespace}.Tensor")
 
@@ -108,14 +106,14 @@ class _Arrays:
         return None
 
 
-def _nested(leaves: Leaves) -> dict[Any, Any]:
+def _nested(outputs: Iterable[Output]) -> dict[Any, Any]:
     """Leaves put back in their tuples and dicts."""
     root: dict[Any, Any] = {}
-    for path, value in leaves:
+    for output in outputs:
         place = root
-        for step in path[:-1]:
+        for step in output.path[:-1]:
             place = place.setdefault(step, {})
-        place[path[-1]] = value
+        place[output.path[-1]] = output.value
     return {key: _closed(value) for key, value in root.items()}
 
 
@@ -137,11 +135,11 @@ class ErrorData:
 
     def save(self, evidence: Evidence) -> str:
         """See `EvidenceWriter.save`. A call that fails in both directions is kept direction by direction."""
-        place = self._folder.root / dump_folder(Path(evidence.dump), self._dumps, evidence.edge_case)
+        place = self._folder.root / dump_folder(evidence.dump.path, self._dumps, evidence.case.constructed)
         make_folder(place / TENSOR_FOLDER)
         records, recording = _records(evidence)
         with self._folder.locked() as state:
-            with _grown(_dump_json(place, evidence.framework)) as (_, entries):
+            with _grown(_dump_json(place, evidence.dump.framework)) as (_, entries):
                 known = entries & records.keys()
             for name in known:
                 del records[name]
@@ -159,7 +157,7 @@ class ErrorData:
         return f"error data: {place / 'dump.json'}"
 
     def _enter(self, place: Path, evidence: Evidence, records: dict[str, str]) -> None:
-        with self._folder.locked() as state, _grown(_dump_json(place, evidence.framework)) as (dump_json, known):
+        with self._folder.locked() as state, _grown(_dump_json(place, evidence.dump.framework)) as (dump_json, known):
             for name, record in records.items():
                 if name in known:
                     continue
@@ -167,7 +165,7 @@ class ErrorData:
                 if name.endswith(".forward"):
                     state.saved += 1
                     with _grown(GrowingFile(place / "stack.json")) as (stacks, groups):
-                        frames = [frame_text(frame) for frame in evidence.frames]
+                        frames = [frame_text(frame) for frame in evidence.dump.stacks.frames(name)]
                         stacks.add(f'"{len(groups)}": {json.dumps([[name], frames])}')
 
 
@@ -188,39 +186,41 @@ def _dump_json(place: Path, framework: str) -> GrowingFile:
 
 def _records(evidence: Evidence) -> tuple[dict[str, str], Recording]:
     """The records as JSON text, by name, and the recording that holds their files."""
-    recording = Recording(evidence.framework)
-    forward = f"{evidence.api}.forward"
+    call, results = evidence.case.call, evidence.results
+    recording = Recording(evidence.dump.framework)
+    forward = f"{evidence.case.api}.forward"
     fields = {
-        "input_args": recording.encode(evidence.arguments, f"{forward}.input"),
-        "input_kwargs": recording.encode(evidence.keywords, f"{forward}.kwargs"),
+        "input_args": recording.encode(call.arguments, f"{forward}.input"),
+        "input_kwargs": recording.encode(call.keywords, f"{forward}.kwargs"),
     }
-    if evidence.attributes is not None:
-        fields["attributes"] = recording.encode(dict(evidence.attributes), f"{forward}.attributes")
-    if evidence.tested is not None:
-        fields["output"] = recording.encode_leaves(evidence.tested, f"{forward}.output")
-    for path, value in evidence.bench or ():
-        recording.keep(value, ".".join((f"{forward}.bench_output", *map(str, path))))
+    if call.attributes is not None:
+        fields["attributes"] = recording.encode(dict(call.attributes), f"{forward}.attributes")
+    if results.tested is not None:
+        fields["output"] = recording.encode_leaves(results.tested, f"{forward}.output")
+    for output in results.bench or ():
+        recording.keep(output.value, ".".join((f"{forward}.bench_output", *map(str, output.path))))
     records = {forward: _object(fields)}
-    if evidence.gradients is not None:
-        records[f"{evidence.api}.backward"] = _backward(evidence.gradients, f"{evidence.api}.backward", recording)
+    if results.incoming is not None:
+        backward = f"{evidence.case.api}.backward"
+        records[backward] = _backward(evidence, results.incoming, backward, recording)
     return records, recording
 
 
-def _backward(gradients: Gradients, name: str, recording: Recording) -> str:
-    incoming = (recording.encode(value, f"{name}.input.{index}") for index, value in enumerate(gradients.incoming))
-    places = [entry for entry in gradients.entries if isinstance(entry, int)]
-    outgoing = ["null"] * (max(places, default=-1) + 1)
+def _backward(evidence: Evidence, incoming: Sequence[Array | None], name: str, recording: Recording) -> str:
+    tested, bench = evidence.results.tested_gradients, evidence.results.bench_gradients
+    entries = evidence.entries
+    got = [recording.encode(value, f"{name}.input.{index}") for index, value in enumerate(incoming)]
+    outgoing = ["null"] * (max((entry for entry in entries if isinstance(entry, int)), default=-1) + 1)
     others = {}
-    for position, entry in enumerate(gradients.entries):
-        label = gradients.label(position)
-        if gradients.tested is not None:
+    for position, entry in enumerate(entries):
+        if tested is not None:
             if isinstance(entry, int):
-                outgoing[entry] = recording.encode(gradients.tested[position], f"{name}.{OUTPUT}.{label}")
-            elif gradients.tested[position] is not None:
-                others[entry] = recording.encode(gradients.tested[position], f"{name}.{OTHER_GRADIENTS}.{label}")
-        if gradients.bench is not None:
-            recording.keep(gradients.bench[position], f"{name}.bench_output.{label}")
-    fields = {INCOMING: listed(incoming), OUTPUT: listed(outgoing)}
+                outgoing[entry] = recording.encode(tested[position], f"{name}.{OUTPUT}.{entry}")
+            elif tested[position] is not None:
+                others[entry] = recording.encode(tested[position], f"{name}.{OTHER_GRADIENTS}.{entry}")
+        if bench is not None:
+            recording.keep(bench[position], f"{name}.bench_output.{entry}")
+    fields = {INCOMING: listed(got), OUTPUT: listed(outgoing)}
     return _object({**fields, OTHER_GRADIENTS: _object(others)} if others else fields)
 
 

@@ -110,7 +110,7 @@ def make_folder(folder: Path) -> None:
             os.mkdir(folder, 0o750)
 
 
-def write_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Let `write` fill the file at `path`, which is there only when it is whole. Raises OSError."""
     part = path.with_name(f".{os.getpid()}.part")
     part.unlink(missing_ok=True)

@@ -1,12 +1,11 @@
-"""Reproducers: a script and its values for every failing API call, in a folder that the processes of a run share.
+"""Reproducers: a script of MindSpore and NumPy for every failing API call, that goes into a bug report with its values.
 
-The text of a reproducer: a script of MindSpore and NumPy that goes into a bug report with its values.
-
-A recorded API call as Python: `mint.matmul(x0, x1)`. Only names and literals, never text of the dump.
+The call in it is made of names and literals, `mint.matmul(x0, x1)`, never of text of the dump.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import keyword
 import math
@@ -14,19 +13,23 @@ import platform
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array
+from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.writing.encoding import stored_form
+from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, refused_argument, unknown_operator
-from pytest_msprobe.engines.protocol import Array
-from pytest_msprobe.evidence.evidence import Evidence, Gradients, NumpyValue, ValuePath, dump_folder, file_stem
+from pytest_msprobe.cases.edge_cases import EDGE_CASES
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NumpyArgument, map_leaves
+from pytest_msprobe.engines.torch_map import Refusal, lookup
+from pytest_msprobe.evidence.evidence import BothResults, Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
+from pytest_msprobe.numerics import round_once
+from pytest_msprobe.verdicts import Verdict
 
 _TYPES = ("Mint", "MintFunctional", "Functional", "Tensor", "Primitive")
 #: Attributes of a MindSpore tensor that dumps record as if they were methods.
@@ -61,7 +64,7 @@ class ScriptCall:
     imports: str = ""
     arrays: dict[str, Array] = field(default_factory=dict)
     numpy_names: set[str] = field(default_factory=set)
-    paths: dict[ValuePath, str] = field(default_factory=dict)
+    paths: dict[LeafPath, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     keywords: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, str] = field(default_factory=dict)
@@ -85,32 +88,32 @@ class ScriptCall:
         return f"{arguments[0]}.{name}({joined(arguments[1:], self.keywords)})"
 
 
-def script_call(evidence: Evidence) -> ScriptCall:
-    """The call of `evidence` in parts of source text.
+def script_call(call: Call) -> ScriptCall:
+    """`call` in parts of source text.
 
     Raises:
         NoScript: its API or an argument cannot be written down.
     """
-    api = evidence.api
-    if evidence.framework != "mindspore":
-        raise NoScript(f"the dump is one of {evidence.framework}, and reproducers run on MindSpore")
+    api = call.api
+    if call.framework != "mindspore":
+        raise NoScript(f"the dump is one of {call.framework}, and reproducers run on MindSpore")
     if api.type not in _TYPES:
         raise NoScript(f"calls of type {api.type!r} cannot be made by a script")
     path = find_operator("mindspore", api.type, api.table_name)
     if path is None:
         raise NoScript(f"{api.type}.{api.table_name} is {unknown_operator('mindspore', api.type)}")
     found = _begin(api, path)
-    for index, value in enumerate(evidence.arguments):
+    for index, value in enumerate(call.arguments):
         found.arguments.append(_text(found, api.short, ("input", index), value))
-    for key, value in evidence.keywords.items():
-        if not is_name(key):
-            raise NoScript(f"the keyword {key!r} is not a name in Python")
-        found.keywords[key] = _text(found, api.short, ("kwargs", key), value)
-    for key, value in (evidence.attributes or {}).items():
-        if not is_name(key):
-            raise NoScript(f"the attribute {key!r} is not a name in Python")
-        found.attributes[key] = _text(found, api.short, ("attributes", key), value)
-    if api.type == "Tensor" and (not evidence.arguments or found.arguments[0] not in found.arrays):
+    for kind, field_, named, texts in (
+        ("keyword", "kwargs", call.keywords, found.keywords),
+        ("attribute", "attributes", call.attributes or {}, found.attributes),
+    ):
+        for key, value in named.items():
+            if not is_name(key):
+                raise NoScript(f"the {kind} {key!r} is not a name in Python")
+            texts[key] = _text(found, api.short, (field_, key), value)
+    if api.type == "Tensor" and (not call.arguments or found.arguments[0] not in found.arrays):
         raise NoScript("the tensor whose method it is was not recorded")
     return found
 
@@ -133,11 +136,11 @@ def _begin(api: ApiName, path: str) -> ScriptCall:
     return ScriptCall(inside, roots=() if api.type == "Tensor" else (inside.partition(".")[0],))
 
 
-def _text(found: ScriptCall, operator: str, path: ValuePath, value: Any) -> str:
-    if isinstance(value, (np.ndarray, NumpyValue)):
+def _text(found: ScriptCall, operator: str, path: LeafPath, value: Any) -> str:
+    if isinstance(value, (np.ndarray, NumpyArgument)):
         name = f"x{len(found.arrays)}"
-        found.arrays[name] = value.array if isinstance(value, NumpyValue) else value
-        if isinstance(value, NumpyValue):
+        found.arrays[name] = value.array if isinstance(value, NumpyArgument) else value
+        if isinstance(value, NumpyArgument):
             found.numpy_names.add(name)
         found.paths[path] = name
         return name
@@ -214,12 +217,12 @@ def write_reproducer(evidence: Evidence, stem: str) -> Reproducer:
     Raises:
         NoScript: the call cannot be written as a script.
     """
-    call = script_call(evidence)
+    call = script_call(evidence.case.call)
     arrays: dict[str, Any] = {name: stored_form(array) for name, array in call.arrays.items()}
     recorded = [*_recorded(evidence, arrays)]
     run = [*recorded, *_forward(evidence, call)]
-    if evidence.gradients is not None:
-        run += _backward(evidence, evidence.gradients, call, arrays)
+    if evidence.results.incoming is not None:
+        run += _backward(evidence, evidence.results.incoming, call, arrays)
     run += _torch(evidence, call)
     is_complex = any(getattr(array, "dtype", np.dtype(bool)).kind == "c" for array in arrays.values())
     show = _SHOW.replace("WIDE", "np.complex128" if is_complex else "np.float64")
@@ -236,16 +239,17 @@ def in_docstring(text: str) -> str:
 
 
 def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
-    frame = evidence.called_from
-    what = "gradients" if evidence.gradients is not None else "results"
-    where = f"in the edge case {evidence.edge_case}" if evidence.edge_case else "in a training step"
+    case, last = evidence.case, list(evidence.verdicts.values())[-1]
+    frame = evidence.dump.stacks.user_frame(f"{case.api}.forward")
+    what = "gradients" if evidence.results.incoming is not None else "results"
+    where = f"in the edge case {case.constructed}" if case.constructed else "in a training step"
     shapes = [f"{name} {_described(array)}" for name, array in call.arrays.items()]
     facts = [
-        ("API", f"mindspore.{call.api}, {evidence.api} in the dump"),
+        ("API", f"mindspore.{call.api}, {case.api} in the dump"),
         ("arguments", ", ".join(shapes) or "no tensors"),
-        ("values", evidence.inputs),
-        *((direction, text) for direction, text in evidence.verdicts.items()),
-        ("tested", f"{evidence.device}; benchmark: {evidence.bench_name}, rounded once to the tested dtype"),
+        ("values", _origin(evidence)),
+        *((direction, _verdict(finding)) for direction, finding in evidence.verdicts.items()),
+        ("tested", f"{last.device}; benchmark: {last.bench}, rounded once to the tested dtype"),
         ("called from", f"{frame.file}:{frame.line}, in {frame.function}: {frame.source}" if frame else "unknown"),
         ("versions", _versions()),
     ]
@@ -257,6 +261,24 @@ def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
         'Needs MindSpore and NumPy. Where PyTorch is installed it computes the benchmark again.\n"""',
     ]
     return "\n".join(lines)
+
+
+def _origin(evidence: Evidence) -> str:
+    """Where the input values come from."""
+    case = evidence.case
+    tensors = [*tensors_in(case.forward.arguments), *tensors_in(case.forward.keywords)]
+    is_recorded = all(tensor.data_name is not None for tensor in tensors)
+    recorded = "recorded in the training run" if is_recorded else f"random in the recorded range, seed {evidence.seed}"
+    if not case.constructed:
+        return recorded
+    return f"edge case {case.constructed} of {recorded}: {EDGE_CASES[case.constructed]}"
+
+
+def _verdict(finding: Verdict) -> str:
+    if finding.status == "pass":
+        return "pass"
+    outputs = [f"{output.label}: {output.message}" for output in finding.outputs if output.message]
+    return "; ".join(filter(None, [finding.message, *outputs]))
 
 
 def _imports(call: ScriptCall) -> list[str]:
@@ -279,77 +301,86 @@ def _setup(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         yield (
             f'{name} = ms.Tensor(stored["{name}"], {dtype_text(dtype)})' if is_tensor else f'{name} = stored["{name}"]'
         )
-        if evidence.is_strided and is_tensor and array.ndim > 1:
+        if evidence.case.call.is_strided and is_tensor and array.ndim > 1:
             yield f"{name} = {name}.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)  # not contiguous"
     yield ""
 
 
 def _call(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
+    api = evidence.case.api
     yield f"\ndef call({', '.join(_parameters(evidence, call))}):"
-    if evidence.is_in_place:
+    if writes_in_place(api):
         yield "    # Writes to its first argument: it gets a copy."
-    yield f"    return {call.expression(evidence.api, copies_first=evidence.is_in_place)}"
+    yield f"    return {call.expression(api, copies_first=writes_in_place(api))}"
     yield "\n"
 
 
 def _parameters(evidence: Evidence, call: ScriptCall) -> list[str]:
-    if evidence.gradients is not None:
-        return [call.paths[path] for path in evidence.gradients.wanted]
+    if evidence.results.incoming is not None:
+        return [call.paths[path] for path in evidence.case.wanted]
     return call.tensors
 
 
 def _recorded(evidence: Evidence, arrays: dict[str, Any]) -> Iterator[str]:
     """What was judged, against the benchmark; puts both into `arrays`."""
+    results = evidence.results
+    found = [
+        (f"output.{'.'.join(map(str, path))}", f"recorded{number}", f"benchmark{number}", tested, bench)
+        for number, (path, tested, bench) in enumerate(_paired(results))
+    ]
+    gradients = results.bench_gradients if results.incoming is not None else None
+    found += [
+        (
+            f"gradient {position}",
+            f"gradient{position}",
+            f"gradient_benchmark{position}",
+            results.tested_gradients[position] if results.tested_gradients is not None else None,
+            bench,
+        )
+        for position, bench in enumerate(gradients or ())
+        if bench is not None
+    ]
+    is_recorded = list(evidence.verdicts.values())[-1].device == "recorded values"
+    origin = "recorded in the training run" if is_recorded else "as tested"
     yield "\n"
-    for number, (path, tested, bench) in enumerate(_paired(evidence)):
-        arrays[f"benchmark{number}"] = _storable(evidence.rounded(bench, tested))
+    for title, name, bench_name, tested, bench in found:
+        arrays[bench_name] = _storable(_rounded(bench, tested))
         if tested is not None:
-            arrays[f"recorded{number}"] = _storable(tested)
-            title = _seen(evidence, f"output.{'.'.join(map(str, path))}")
-            yield f'show({title}, stored["recorded{number}"], stored["benchmark{number}"])'
-    gradients = evidence.gradients
-    if gradients is None or gradients.bench is None:
-        return
-    for position, bench in enumerate(gradients.bench):
-        tested = gradients.tested[position] if gradients.tested is not None else None
-        if bench is None:
-            continue
-        arrays[f"gradient_benchmark{position}"] = _storable(evidence.rounded(bench, tested))
-        if tested is not None:
-            arrays[f"gradient{position}"] = _storable(tested)
-            title = _seen(evidence, f"gradient {position}")
-            yield f'show({title}, stored["gradient{position}"], stored["gradient_benchmark{position}"])'
+            arrays[name] = _storable(tested)
+            yield f'show({_quoted(f"{title}, {origin}")}, stored["{name}"], stored["{bench_name}"])'
 
 
 def _forward(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
     yield """\nprint(f"\\nNow on MindSpore {ms.__version__}, {ms.get_context('device_target')}")"""
     yield f"outputs = call({', '.join(_parameters(evidence, call))})"
-    if evidence.bench is None:
+    if evidence.results.bench is None:
         yield "print(outputs)"
         return
     yield "outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)"
-    for number, (path, _, _) in enumerate(_paired(evidence)):
+    for number, (path, _, _) in enumerate(_paired(evidence.results)):
         steps = "".join(f"[{step!a}]" for step in path)
         title = _quoted(f"output.{'.'.join(map(str, path))}, now")
         yield f'show({title}, outputs{steps}, stored["benchmark{number}"])'
 
 
-def _paired(evidence: Evidence) -> list[tuple[tuple[str | int, ...], Any, Any]]:
+def _paired(results: BothResults) -> list[tuple[tuple[int | str, ...], Any, Any]]:
     """(path, tested, benchmark) of the outputs that there are, in order; tested is None when that side raised."""
-    bench = [(path, value) for path, value in evidence.bench or () if value is not None]
-    if evidence.tested is None:
-        return [(path, None, value) for path, value in bench]
-    tested = [value for _, value in evidence.tested if value is not None]
-    return [(path, actual, expected) for actual, (path, expected) in zip(tested, bench)]
+    bench = [output for output in results.bench or () if output.value is not None]
+    if results.tested is None:
+        return [(expected.path, None, expected.value) for expected in bench]
+    tested = [output.value for output in results.tested if output.value is not None]
+    return [(expected.path, actual, expected.value) for actual, expected in zip(tested, bench)]
 
 
-def _backward(evidence: Evidence, gradients: Gradients, call: ScriptCall, arrays: dict[str, Any]) -> Iterator[str]:
-    carrying, seeds = _seeds(evidence, gradients, arrays)
-    parameters = _parameters(evidence, call)
+def _backward(
+    evidence: Evidence, incoming: Sequence[Array | None], call: ScriptCall, arrays: dict[str, Any]
+) -> Iterator[str]:
+    results, parameters = evidence.results, _parameters(evidence, call)
+    carrying, seeds = _seeds(results, incoming, arrays)
     names = ", ".join(parameters)
     function = "call"
     yield ""
-    if len(carrying) != 1 or len(evidence.tested or evidence.bench or ()) != 1:
+    if len(carrying) != 1 or len(results.tested or results.bench or ()) != 1:
         yield f"\ndef differentiable({names}):"
         yield f"    outputs = call({names})"
         yield f"    return {', '.join(f'outputs[{index}]' for index in carrying)}\n\n"
@@ -357,31 +388,33 @@ def _backward(evidence: Evidence, gradients: Gradients, call: ScriptCall, arrays
     yield f"incoming = {seeds[0] if len(seeds) == 1 else '(' + ', '.join(seeds) + ')'}"
     yield f"gradients = ops.GradOperation(get_all=True, sens_param=True)({function})({names}, incoming)"
     for position, name in enumerate(parameters):
-        if gradients.bench is None or gradients.bench[position] is None:
+        if results.bench_gradients is None or results.bench_gradients[position] is None:
             yield f'print("gradient {position}, of {name}:", gradients[{position}])'
         else:
             title = f"gradient {position}, of {name}, now"
             yield f'show("{title}", gradients[{position}], stored["gradient_benchmark{position}"])'
 
 
-def _seeds(evidence: Evidence, gradients: Gradients, arrays: dict[str, Any]) -> tuple[list[int], list[str]]:
+def _seeds(
+    results: BothResults, incoming: Sequence[Array | None], arrays: dict[str, Any]
+) -> tuple[list[int], list[str]]:
     """(positions of the outputs that carry a gradient, text of the incoming gradient of each)."""
     carrying, seeds = [], []
     tensors = [
-        (path[0], value)
-        for path, value in evidence.tested or evidence.bench or ()
-        if len(path) == 1 and isinstance(value, np.ndarray)
+        (output.path[0], output.value)
+        for output in results.tested or results.bench or ()
+        if len(output.path) == 1 and isinstance(output.value, np.ndarray)
     ]
     for number, (position, value) in enumerate(tensors):
         dtype = dtype_of_array(value.dtype)
         if dtype is None or dtype.kind not in ("float", "complex"):
             continue
-        incoming = gradients.incoming[number] if number < len(gradients.incoming) else None
+        seed = incoming[number] if number < len(incoming) else None
         carrying.append(int(position))
-        if incoming is None:
+        if seed is None:
             seeds.append(f"ops.zeros_like(outputs[{position}])")
         else:
-            arrays[f"incoming{number}"] = stored_form(incoming)
+            arrays[f"incoming{number}"] = stored_form(seed)
             seeds.append(f'ms.Tensor(stored["incoming{number}"], {dtype_text(dtype)})')
     if not carrying:
         raise NoScript("no output of the call can carry a gradient")
@@ -390,8 +423,11 @@ def _seeds(evidence: Evidence, gradients: Gradients, arrays: dict[str, Any]) -> 
 
 def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
     """PyTorch as a second opinion on the benchmark, for calls that it takes under its own name with one output."""
-    text = None if evidence.is_in_place else evidence.torch_text(call.arguments, {**call.attributes, **call.keywords})
-    if text is None or call.numpy_names or len(_paired(evidence)) != 1:
+    case, results = evidence.case, evidence.results
+    if writes_in_place(case.api) or call.numpy_names or len(_paired(results)) != 1:
+        return
+    text = torch_text(case.call, call.arguments, {**call.attributes, **call.keywords})
+    if text is None:
         return
     yield "\ntry:\n    import torch\nexcept ImportError:\n    torch = None"
     yield "if torch:"
@@ -399,7 +435,9 @@ def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         dtype = dtype_of_array(array.dtype)
         widened = '.astype("float64")' if dtype is not None and dtype.kind == "float" else ""
         yield f'    {name} = torch.from_numpy(stored["{name}"]{widened})'
-    wanted = _parameters(evidence, call) if _has_torch_gradients(evidence) else []
+    has_gradients = results.incoming and results.incoming[0] is not None and results.bench_gradients is not None
+    is_whole = has_gradients and all(gradient is not None for gradient in results.bench_gradients or ())
+    wanted = _parameters(evidence, call) if is_whole else []
     yield from (f"    {name}.requires_grad_()" for name in wanted)
     yield f"    output = {text}"
     shown = "output.detach()" if wanted else "output"
@@ -411,11 +449,46 @@ def _torch(evidence: Evidence, call: ScriptCall) -> Iterator[str]:
         yield f'    show("gradient {position}, PyTorch", gradients[{position}], stored["gradient_benchmark{position}"])'
 
 
-def _has_torch_gradients(evidence: Evidence) -> bool:
-    gradients = evidence.gradients
-    if gradients is None or gradients.bench is None or not gradients.incoming or gradients.incoming[0] is None:
-        return False
-    return all(gradient is not None for gradient in gradients.bench)
+def torch_text(call: Call, texts: Sequence[str], named: Mapping[str, str]) -> str | None:
+    """The PyTorch call of `call` over texts of its arguments, or None when it takes more than one plain expression."""
+    binding = lookup(call.api.type, call.api.table_name, call.framework)
+    has_dtypes: list[bool] = []
+    map_leaves(call, lambda _, value: has_dtypes.append(isinstance(value, (Dtype, NumpyArgument))))
+    if isinstance(binding, Refusal) or any(has_dtypes):
+        return None
+    if binding.target.startswith("references."):
+        return None
+    if not binding.forms:
+        return f"{binding.target}({', '.join([*texts, *(f'{key}={text}' for key, text in named.items())])})"
+    for form in binding.forms:
+        try:
+            form.bind(call.arguments, call.keywords, {}, call.attributes)
+            known = {name: text for name, text in named.items() if name in form.signature.parameters}
+            bound = form.signature.bind(*texts, **known)
+        except (TypeError, KeyError):
+            continue
+        expressions = {name: text for name, text in bound.arguments.items() if isinstance(text, str)}
+        if len(expressions) < len(bound.arguments) or any(name.startswith("adapters") for name in form.targets()):
+            return None
+        return ast.unparse(
+            _Filled(expressions, form.signature.parameters).visit(ast.parse(ast.unparse(form.expression)))
+        )
+    return None
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts the texts of arguments, or defaults, where a table's expression names parameters."""
+
+    def __init__(self, texts: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+        self._texts = texts
+        self._parameters = parameters
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # the name that ast asks for
+        if node.id in self._texts:
+            return ast.parse(self._texts[node.id], mode="eval").body
+        parameter = self._parameters.get(node.id)
+        default: ast.expr = node if parameter is None else parameter.default
+        return default
 
 
 def _wrapped(name: str, text: str) -> str:
@@ -430,9 +503,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text) if text.isascii() else ascii(text)
 
 
-def _seen(evidence: Evidence, title: str) -> str:
-    origin = "recorded in the training run" if evidence.device == "recorded values" else "as tested"
-    return _quoted(f"{title}, {origin}")
+def _rounded(bench: Any, tested: Any) -> Any:
+    """The benchmark's value as a perfect device would return it."""
+    if hasattr(bench, "__array_interface__") and hasattr(tested, "__array_interface__"):
+        return round_once(bench, tested.dtype)
+    return bench
 
 
 def _storable(value: Any) -> Any:
@@ -464,26 +539,22 @@ class Reproducers:
 
     def save(self, evidence: Evidence) -> str:
         """See `EvidenceWriter.save`."""
-        stem = file_stem("-".join(filter(None, (str(evidence.api), evidence.edge_case))))
+        stem = file_stem("-".join(filter(None, (str(evidence.case.api), evidence.case.constructed))))
         try:
             made = write_reproducer(evidence, stem)
         except NoScript as reason:
             return f"reproducer: none, {reason}"
-        place = self._folder.root / dump_folder(Path(evidence.dump), self._dumps)
+        place = self._folder.root / dump_folder(evidence.dump.path, self._dumps)
         script = place / f"{stem}.py"
         text = made.text.encode()
         with self._folder.locked() as state:
             is_new = not script.exists()
-            if not is_new and evidence.gradients is None:
+            if not is_new and evidence.results.incoming is None:
                 return f"reproducer: {script}"  # that of the backward, which holds the forward
             if not self._folder.take(state, sum(array.nbytes for array in made.arrays.values()) + len(text)):
                 return "reproducer: not written, --msprobe-error-data-limit is used up"
             state.saved += is_new
         make_folder(place)
         write_file(place / f"{stem}.npz", lambda file: np.savez(file, **made.arrays))
-        write_file(script, partial(_write_text, text))
+        write_file(script, lambda file: file.write(text))
         return f"reproducer: {script}"
-
-
-def _write_text(text: bytes, file: BinaryIO) -> None:
-    file.write(text)

@@ -6,7 +6,7 @@ both into words. `compare_scalars` and `check_indices` are the measures for Pyth
 
 from __future__ import annotations
 
-from pytest_msprobe.numerics.diagnosis import NOTHING_MORE, Diagnosis, diagnose, explain, summarise
+from pytest_msprobe.numerics.diagnosis import NOTHING_MORE, RoundingDiagnosis, diagnose, explain, summarise
 from pytest_msprobe.numerics.dtypes import Kind, kind_of, round_once, unit_roundoff
 from pytest_msprobe.numerics.indices import check_indices, select
 from pytest_msprobe.numerics.judgement import (
@@ -27,13 +27,13 @@ from pytest_msprobe.numerics.measurement import Element, Metrics, Scalar, measur
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
 from pytest_msprobe.numerics.standards.elementwise import (
-    LEVELS,
+    ERROR_MULTIPLES,
     AbsoluteBounds,
     AbsoluteThreshold,
     AccumulativeBounds,
     AccumulativeError,
     Binary,
-    Levels,
+    ErrorMultiples,
     Thousandth,
     Ulp,
     UlpBounds,
@@ -41,7 +41,7 @@ from pytest_msprobe.numerics.standards.elementwise import (
 from pytest_msprobe.numerics.standards.second_opinion import AgainstSecondOpinion
 
 __all__ = [
-    "LEVELS",
+    "ERROR_MULTIPLES",
     "NOTHING_MORE",
     "AbsoluteBounds",
     "AbsoluteThreshold",
@@ -52,16 +52,16 @@ __all__ = [
     "Binary",
     "Check",
     "CosineMaxAbs",
-    "Diagnosis",
     "Element",
+    "ErrorMultiples",
     "Fused",
     "Judgement",
     "Kind",
-    "Levels",
     "Metrics",
     "OutputPair",
     "PairStandard",
     "Perturbed",
+    "RoundingDiagnosis",
     "Scalar",
     "Standard",
     "Status",

@@ -1,6 +1,6 @@
 """Verdicts in words, for a pytest failure and for the Message column; they hold for any standard.
 
-A failing output judged a second time: does rounding explain it, and what have its wrong elements in common?
+A failing output is judged a second time: does rounding explain it, and what have its wrong elements in common?
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, number, position, share, values
-from pytest_msprobe.numerics.measurement import Element, Metrics
+from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, number, place_and_values, share
+from pytest_msprobe.numerics.measurement import Metrics, widened
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
-from pytest_msprobe.numerics.standards.sensitivity import widened
+from pytest_msprobe.verdicts import EXPLAINED
 
 _SECOND = BackwardError()
-_EXPLAINED = "explained by rounding"
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class RoundingDiagnosis:
     """What more is known of a failing output.
 
     Attributes:
@@ -41,11 +40,11 @@ class Diagnosis:
     @property
     def is_explained(self) -> bool:
         """Whether rounding explains the failure."""
-        return self.rounding == _EXPLAINED
+        return self.rounding == EXPLAINED
 
 
 #: Of what passed, or has no elements to look at.
-NOTHING_MORE = Diagnosis()
+NOTHING_MORE = RoundingDiagnosis()
 
 
 def diagnose(
@@ -53,7 +52,7 @@ def diagnose(
     judgement: Judgement,
     pair: Callable[[], OutputPair],
     others: Callable[[], Mapping[str, npt.NDArray[Any]]] = dict,
-) -> Diagnosis:
+) -> RoundingDiagnosis:
     """The diagnosis of one output; nothing is made, computed or measured for one that is not an error.
 
     `standard` and `judgement` are the first verdict; `others` what the output may have been taken for.
@@ -64,18 +63,15 @@ def diagnose(
     if output.metrics.structural is not None or output.metrics.is_empty:
         return NOTHING_MORE
     if output.metrics.is_exact:
-        return Diagnosis(pattern=name_pattern(output.tested, output.reference, others=others()))
+        return RoundingDiagnosis(pattern=name_pattern(output.tested, output.reference, others=others()))
     second = judgement if standard == _SECOND else _SECOND.judge_pair(output)
     if second.is_pass:
-        return Diagnosis(_EXPLAINED)
+        return RoundingDiagnosis(EXPLAINED)
     tolerance = _SECOND.tolerances(output)
     pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
-    return Diagnosis(_not_explained(second.ratio), pattern, _median(output, tolerance))
-
-
-def _not_explained(ratio: float | None) -> str:
-    times = "" if ratio is None or not math.isfinite(ratio) else f" ({number(ratio)} times its tolerance)"
-    return f"not explained by rounding{times}"
+    ratio = second.ratio
+    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and math.isfinite(ratio) else ""
+    return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance))
 
 
 def _median(output: OutputPair, tolerance: npt.NDArray[np.float64]) -> float:
@@ -97,7 +93,7 @@ def explain(
     label: str,
     dtype: str,
     shape: tuple[int, ...],
-    diagnosis: Diagnosis = NOTHING_MORE,
+    diagnosis: RoundingDiagnosis = NOTHING_MORE,
 ) -> str:
     """The comparison of one output in several lines: what it is, what failed, how large each error is and where.
 
@@ -109,7 +105,7 @@ def explain(
     return "\n  ".join(lines)
 
 
-def summarise(metrics: Metrics, judgement: Judgement, diagnosis: Diagnosis = NOTHING_MORE) -> str:
+def summarise(metrics: Metrics, judgement: Judgement, diagnosis: RoundingDiagnosis = NOTHING_MORE) -> str:
     """What failed, where it is worst and how many elements are off, on one line; "" for a pass."""
     if judgement.is_pass:
         return ""
@@ -117,7 +113,7 @@ def summarise(metrics: Metrics, judgement: Judgement, diagnosis: Diagnosis = NOT
     if judgement.status == "skip":
         return " ".join(sentences)
     if not metrics.is_exact and metrics.worst and not metrics.nonfinite_mismatches:
-        sentences.append(f"Worst{_place(metrics.worst)}.")
+        sentences.append(f"Worst{place_and_values(metrics.worst)}.")
     if not metrics.is_exact and metrics.off_count:
         sentences.append(f"{_off(metrics)}.")
     if diagnosis.rounding:
@@ -127,7 +123,7 @@ def summarise(metrics: Metrics, judgement: Judgement, diagnosis: Diagnosis = NOT
     return " ".join(sentences)
 
 
-def _diagnosed(diagnosis: Diagnosis) -> Iterator[str]:
+def _diagnosed(diagnosis: RoundingDiagnosis) -> Iterator[str]:
     if diagnosis.pattern:
         yield f"pattern             {diagnosis.pattern}"
     if diagnosis.rounding:
@@ -136,16 +132,16 @@ def _diagnosed(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"median error        {number(diagnosis.median)} of its tolerance"
 
 
-def _figures(metrics: Metrics, diagnosis: Diagnosis) -> Iterator[str]:
+def _figures(metrics: Metrics, diagnosis: RoundingDiagnosis) -> Iterator[str]:
     if metrics.is_empty:
         yield "no element to compare"
     if metrics.cosine is not None:
         yield f"cosine              {number(metrics.cosine)}"
     if metrics.max_abs is not None:
-        yield f"max absolute error  {number(metrics.max_abs)}{_place(metrics.worst)}"
+        yield f"max absolute error  {number(metrics.max_abs)}{place_and_values(metrics.worst)}"
     is_near_zero = metrics.max_ulp is not None and metrics.max_ulp > _MISLEADING_ULP
     if metrics.max_rel is not None and not (is_near_zero and diagnosis.rounding):
-        yield f"max relative error  {number(metrics.max_rel)}{_place(metrics.worst_relative)}"
+        yield f"max relative error  {number(metrics.max_rel)}{place_and_values(metrics.worst_relative)}"
     if metrics.max_ulp is not None and not (is_near_zero and diagnosis.rounding):
         yield f"max ULP error       {number(metrics.max_ulp)}"
     if metrics.off_count:
@@ -156,7 +152,3 @@ def _off(metrics: Metrics) -> str:
     """Integers and the like have no bound: they are off when they differ at all."""
     bound = "" if metrics.is_exact or metrics.off_bound is None else f" by {number(metrics.off_bound)} or more"
     return f"{share(metrics.off_count, metrics.size)} off{bound}"
-
-
-def _place(element: Element | None) -> str:
-    return f"{position(element)} ({values(element)})" if element else ""

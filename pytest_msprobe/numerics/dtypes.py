@@ -1,8 +1,6 @@
-"""Which arithmetic an element type belongs to: two outputs can only be compared within one kind.
+"""Element types: kinds within which outputs can be compared, units of the last place, and rounding once.
 
-Errors in units of the last place of the tested dtype.
-
-What a perfect device would return: the float64 result, rounded once to the dtype under test.
+What a perfect device would return is the float64 result, rounded once to the dtype under test.
 """
 
 from __future__ import annotations

@@ -155,7 +155,8 @@ class _Layout:
         axis %= source.ndim
         if indices.ndim == source.ndim - 1:
             indices = np.expand_dims(indices, axis)
-        if not _fits(source.shape, indices.shape, axis):
+        others, found = (array.shape[:axis] + array.shape[axis + 1 :] for array in (source, indices))
+        if indices.ndim != source.ndim or others != found:
             raise ValueError(f"Indices of shape {shape} do not fit axis {axis} of a source of shape {source.shape}.")
         return cls(source, indices, axis, shape)
 
@@ -190,7 +191,3 @@ class _Layout:
     def selected(self) -> npt.NDArray[Any]:
         """The values at the indices, in the shape that the indices had."""
         return np.asarray(np.take_along_axis(self.source, self.indices, axis=self.axis)).reshape(self.shape)
-
-
-def _fits(source: tuple[int, ...], indices: tuple[int, ...], axis: int) -> bool:
-    return source[:axis] + source[axis + 1 :] == indices[:axis] + indices[axis + 1 :] and len(source) == len(indices)

@@ -1,10 +1,6 @@
-"""Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) measured like arrays.
+"""From metrics to a verdict: what a standard is and may ask for, what none may forgive, and how messages write numbers.
 
-From metrics to a verdict: the standards, and what no standard may forgive.
-
-How numbers, places and values are written in messages.
-
-One output of both sides with what a standard may ask for beyond the metrics; nothing is computed before it asks.
+Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) are measured like arrays by `compare_scalars`.
 """
 
 from __future__ import annotations
@@ -16,10 +12,9 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import Kind
-from pytest_msprobe.numerics.measurement import Element, Metrics, Scalar, measure
+from pytest_msprobe.numerics.measurement import Array, Element, Metrics, Scalar, measure
 
 _DIGITS = 6
 _ROUNDED_UP = Context(prec=3, rounding=ROUND_CEILING)
@@ -44,14 +39,15 @@ def limit_below(value: float) -> str:
     return f"{max(1 - distance, Decimal(-1)).normalize():f}"
 
 
-def position(element: Element) -> str:
-    """` at [1, 2]`; nothing for the only element of a 0-d array or a lone Python value."""
-    return f" at {list(element.index)}" if element.index else ""
+def place_and_values(element: Element | None) -> str:
+    """` at [1, 2] (tested 1.0, benchmark 2.0)`, values so exact that they can be typed in again; "" for None.
 
-
-def values(element: Element) -> str:
-    """Both values, so exact that they can be typed in again."""
-    return f"tested {_value(element.tested)}, benchmark {_value(element.reference)}"
+    No place is said for the only element of a 0-d array or a lone Python value.
+    """
+    if element is None:
+        return ""
+    place = f" at {list(element.index)}" if element.index else ""
+    return f"{place} (tested {_value(element.tested)}, benchmark {_value(element.reference)})"
 
 
 def share(count: int, size: int) -> str:
@@ -172,11 +168,12 @@ def unforgivable_reasons(metrics: Metrics) -> tuple[str, ...]:
         reasons.append(metrics.structural)
     if metrics.nonfinite_mismatches:
         count = _count(metrics.nonfinite_mismatches, metrics.size, "has", "have")
-        reasons.append(f"{count} a NaN or Inf that the other side lacks, first{_place(metrics.first_nonfinite)}.")
+        first = place_and_values(metrics.first_nonfinite)
+        reasons.append(f"{count} a NaN or Inf that the other side lacks, first{first}.")
     if metrics.unequal_count:
         count = _count(metrics.unequal_count, metrics.size, "differs", "differ")
         note = f" ({metrics.unequal_note})" if metrics.unequal_note else ""
-        reasons.append(f"{count}, first{_place(metrics.first_unequal)}{note}.")
+        reasons.append(f"{count}, first{place_and_values(metrics.first_unequal)}{note}.")
     return tuple(reasons)
 
 
@@ -201,10 +198,6 @@ def _failure(check: Check) -> str:
 
 def _count(count: int, size: int, singular: str, plural: str) -> str:
     return f"{count_of(count, size)} {singular if count == 1 else plural}"
-
-
-def _place(element: Element | None) -> str:
-    return f"{position(element)} ({values(element)})" if element else ""
 
 
 _Path = tuple[int, ...]
@@ -295,7 +288,7 @@ def _measure_inexact(elements: list[Element], off_bound: float, dtype: np.dtype[
     )
 
 
-def _vector(values: list[Scalar]) -> npt.NDArray[Any]:
+def _vector(values: list[Scalar]) -> Array:
     """Always float64 or complex128, however the values are mixed: leaf by leaf the types agree already."""
     return np.array(values, dtype=np.complex128 if any(isinstance(value, complex) for value in values) else np.float64)
 
@@ -305,9 +298,6 @@ def _exact_kind(elements: list[Element]) -> Kind:
     if types == {bool}:
         return "bool"
     return "int" if types == {int} else "other"
-
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,16 +313,8 @@ class Perturbed:
     size: float
 
 
-def _none() -> tuple[Perturbed, ...]:
-    return ()
-
-
 def _no_probes(count: int) -> tuple[Array, ...]:
     return ()
-
-
-def _no_opinion() -> Array | None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +345,9 @@ class OutputPair:
     metrics: Metrics
     accumulated: int = 1
     kernel_error: float = 0.0
-    perturbed: Callable[[], tuple[Perturbed, ...]] = _none
-    rounded_inside: Callable[[], tuple[Perturbed, ...]] = _none
-    second_opinion: Callable[[], Array | None] = _no_opinion
+    perturbed: Callable[[], tuple[Perturbed, ...]] = tuple
+    rounded_inside: Callable[[], tuple[Perturbed, ...]] = tuple
+    second_opinion: Callable[[], Array | None] = lambda: None
     operand_roundoff: float | None = None
     probes: Callable[[int], tuple[Array, ...]] = _no_probes
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes

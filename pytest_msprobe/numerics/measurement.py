@@ -1,17 +1,14 @@
 """How far a tested output is from its benchmark: one pass in chunks, without a temporary as large as the output.
 
-The running figures of a comparison, fed chunk by chunk; positions are flat, values stay in the arrays.
-
-The exact cosine: no epsilon that would call tiny opposite vectors alike, no overflow or underflow of squares.
-
-The figures that one comparison yields; plain values, so that old results can be judged again without any array.
+The cosine is exact: no epsilon that would call tiny opposite vectors alike, no overflow or underflow of squares.
+`Metrics`, which is what one comparison yields, holds plain values: old results can be judged again without any array.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +16,30 @@ import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, Kind, float_format, kind_of, largest_ulp_error, round_unguarded
 
-WidePair = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+#: A quarter of a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
+CHUNK_ELEMENTS = 1 << 15
+
+
+def chunks(*arrays: Array, elements: int = CHUNK_ELEMENTS) -> Iterator[tuple[int, list[Array]]]:
+    """(flat position of the first element, those elements of each array) of arrays of one size, as flat views."""
+    flat = [np.asarray(array).reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, elements):
+        yield start, [array[start : start + elements] for array in flat]
+
+
+def widened(array: Array) -> Array:
+    """The values in float64 or complex128, in the shape of `array`, which it may be itself."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
+
+
+def is_same(left: Array, right: Array) -> npt.NDArray[np.bool_]:
+    """Where two arrays of floats or complex numbers are equal, in their shape; NaN equals NaN."""
+    same: npt.NDArray[np.bool_] = (left == right) | (np.isnan(left) & np.isnan(right))
+    return same
+
 
 # From here up to inf, sums of squares have lost nothing to underflow that a float64 cosine could show.
 _SMALLEST_RELIABLE = 1e-250
@@ -27,6 +47,7 @@ _SMALLEST_RELIABLE = 1e-250
 _LONGEST_SERIAL_DOT = 4096
 
 
+@dataclass(slots=True)
 class CosineSums:
     """The three sums of a cosine, collected chunk by chunk.
 
@@ -34,21 +55,18 @@ class CosineSums:
     sum(b * conj(t)): a device that rotates the phase loses cosine, as one that turns a real vector does.
     """
 
-    __slots__ = ("reference", "shared", "tested")
+    tested: float = 0.0
+    reference: float = 0.0
+    shared: float = 0.0
 
-    def __init__(self) -> None:
-        self.tested = 0.0
-        self.reference = 0.0
-        self.shared = 0.0
-
-    def add(self, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+    def add(self, tested: Array, reference: Array) -> None:
         """Adds a chunk of float64 or complex128 values."""
         tested, reference = _real_parts(tested), _real_parts(reference)
         self.tested += _inner(tested, tested)
         self.reference += _inner(reference, reference)
         self.shared += _inner(tested, reference)
 
-    def add_equal(self, both: npt.NDArray[Any]) -> None:
+    def add_equal(self, both: Array) -> None:
         """Adds a chunk that is the same on both sides."""
         both = _real_parts(both)
         square = _inner(both, both)
@@ -58,7 +76,7 @@ class CosineSums:
 
     @property
     def is_reliable(self) -> bool:
-        """False when squares overflowed, vanished or met a NaN or Inf, or a side is zero: take `scaled_cosine`."""
+        """False when squares overflowed, vanished or met a NaN or Inf, or a side is zero."""
         return all(_SMALLEST_RELIABLE < square < math.inf for square in (self.tested, self.reference))
 
     def cosine(self) -> float:
@@ -67,36 +85,12 @@ class CosineSums:
         return max(-1.0, min(1.0, value))
 
 
-def largest_magnitudes(pairs: Iterable[WidePair]) -> tuple[float, float]:
-    """The largest |part| on each side: of the tested values, of the reference."""
-    tested_largest = reference_largest = 0.0
-    for tested, reference in pairs:
-        tested_largest = max(tested_largest, float(np.abs(_real_parts(tested)).max()))
-        reference_largest = max(reference_largest, float(np.abs(_real_parts(reference)).max()))
-    return tested_largest, reference_largest
-
-
-def scaled_cosine(pairs: Iterable[WidePair], largest: tuple[float, float]) -> float:
-    """The cosine of finite values of any magnitude: each side is first divided by its own `largest_magnitudes`.
-
-    Both sides all zero: 1. Exactly one side all zero: 0, because the angle is undefined and an output that was lost, or
-    made up, must not pass for similar.
-    """
-    tested_largest, reference_largest = largest
-    if tested_largest == 0 or reference_largest == 0:
-        return 1.0 if tested_largest == reference_largest else 0.0
-    sums = CosineSums()
-    for tested, reference in pairs:
-        sums.add(_real_parts(tested) / tested_largest, _real_parts(reference) / reference_largest)
-    return sums.cosine()
-
-
-def _real_parts(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    real: npt.NDArray[np.float64] = values if values.dtype == np.float64 else values.view(np.float64)
+def _real_parts(values: Array) -> Floats:
+    real: Floats = values if values.dtype == np.float64 else values.view(np.float64)
     return real
 
 
-def _inner(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> float:
+def _inner(left: Floats, right: Floats) -> float:
     # np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
     # engines, and the last digits would depend on how many there are.
     if left.size <= _LONGEST_SERIAL_DOT:
@@ -104,74 +98,82 @@ def _inner(left: npt.NDArray[np.float64], right: npt.NDArray[np.float64]) -> flo
     return float(np.einsum("i,i->", left, right))
 
 
-# Stands for |b| in the relative error where b is 0 (msProbe's formula, kept).
-_ZERO_REFERENCE = 1e-8
-
-
+@dataclass(slots=True)
 class RunningMetrics:
     """Maxima with their flat positions (None while nothing differs), counts, and the sums of the cosine.
 
     Chunks that are the same on both sides are only noted, in `equal_at`: most cosines are 1 without their sums.
     """
 
-    __slots__ = (
-        "equal_at",
-        "format",
-        "integer_tolerance",
-        "max_abs",
-        "max_rel",
-        "max_ulp",
-        "nonfinite_at",
-        "nonfinite_mismatches",
-        "off_bound",
-        "off_count",
-        "sums",
-        "unequal_at",
-        "unequal_count",
-        "worst_at",
-        "worst_relative_at",
-    )
+    off_bound: float
+    format: FloatFormat | None
+    integer_tolerance: int = 0
+    #: Stands for |b| in the relative error where b is 0 (msProbe's formula, kept).
+    zero_reference: float = 1e-8
+    #: The error where a NaN or Inf stands on one side only.
+    mismatch_error: float = math.inf
+    sums: CosineSums = field(default_factory=CosineSums)
+    equal_at: list[int] = field(default_factory=list)
+    #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
+    max_abs: int | float = 0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    worst_at: int | None = None
+    worst_relative_at: int | None = None
+    off_count: int = 0
+    nonfinite_mismatches: int = 0
+    nonfinite_at: int | None = None
+    unequal_count: int = 0
+    unequal_at: int | None = None
 
-    def __init__(self, off_bound: float, format_: FloatFormat | None, integer_tolerance: int = 0) -> None:
-        self.off_bound = off_bound
-        self.integer_tolerance = integer_tolerance
-        self.format = format_
-        self.sums = CosineSums()
-        self.equal_at: list[int] = []
-        #: A Python int for integers: the difference of two int64 may exceed both int64 and what float64 tells apart.
-        self.max_abs: int | float = 0
-        self.max_rel = 0.0
-        self.max_ulp = 0.0
-        self.worst_at: int | None = None
-        self.worst_relative_at: int | None = None
-        self.off_count = 0
-        self.nonfinite_mismatches = 0
-        self.nonfinite_at: int | None = None
-        self.unequal_count = 0
-        self.unequal_at: int | None = None
+    def add(self, pair: ArrayPair) -> None:
+        """Adds two arrays, chunk by chunk."""
+        for start, tested, reference in pair.chunks():
+            if _is_same_bits(tested, reference):
+                self.add_equal(start, tested)
+            elif pair.kind in ("float", "complex"):
+                self.add_inexact(start, widened(tested), widened(reference))
+            else:
+                self.add_exact(start, tested, reference)
 
-    def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
-        """Adds a chunk of float64 or complex128 values, the reference already rounded."""
-        difference = np.abs(tested - reference)
-        at = int(difference.argmax())
-        if not difference.item(at) < math.inf:
-            tested, reference, mismatches = settle_nonfinite(tested, reference)
-            difference = np.abs(tested - reference)
-            self._add_nonfinite(start, difference, mismatches)
-            at = int(difference.argmax())
+    def add_equal(self, start: int, both: Array) -> None:
+        """Notes a chunk that is the same on both sides, shape (n,), in the dtype of both."""
+        self.equal_at.append(start)
+
+    def add_inexact(self, start: int, tested: Array, reference: Array) -> None:
+        """Adds a chunk of float64 or complex128 values, both shape (n,), the reference already rounded."""
+        tested, reference, error, at = self.settled(start, tested, reference)
         self.sums.add(tested, reference)
-        largest: float = difference.item(at)
+        largest: float = error.item(at)
         if largest == 0:
             return
-        self._raise_max_abs(largest, start + at)
+        self.raise_max_abs(largest, start + at)
         if largest >= self.off_bound:
-            self.off_count += int(np.count_nonzero(difference >= self.off_bound))
+            self.off_count += int(np.count_nonzero(error >= self.off_bound))
         magnitude = np.abs(reference)
         if self.format is not None:
-            self.max_ulp = max(self.max_ulp, largest_ulp_error(difference, magnitude, self.format))
-        self._add_relative(start, difference, magnitude)
+            self.max_ulp = max(self.max_ulp, largest_ulp_error(error, magnitude, self.format))
+        self.add_relative(start, error, magnitude)
 
-    def add_exact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+    def settled(self, start: int, tested: Array, reference: Array) -> tuple[Array, Array, Floats, int]:
+        """(tested, reference, |t-b|, index of the largest) of a chunk, both sides 0 where one of them is not finite.
+
+        Counts where NaN or Inf stand on one side only; the error there is `mismatch_error`.
+        """
+        error = np.abs(tested - reference)
+        at = int(error.argmax())
+        if error.item(at) < math.inf:
+            return tested, reference, error, at
+        tested, reference, mismatches = settle_nonfinite(tested, reference)
+        count = int(np.count_nonzero(mismatches))
+        if count and self.nonfinite_at is None:
+            self.nonfinite_at = start + int(mismatches.argmax())
+        self.nonfinite_mismatches += count
+        error = np.abs(tested - reference)
+        error[mismatches] = self.mismatch_error
+        return tested, reference, error, int(error.argmax())
+
+    def add_exact(self, start: int, tested: Array, reference: Array) -> None:
         """Adds a chunk of integers or bools, each side in a dtype of its own."""
         wide_tested, wide_reference = tested.astype(np.float64), reference.astype(np.float64)
         self.sums.add(wide_tested, wide_reference)
@@ -185,47 +187,58 @@ class RunningMetrics:
         self.unequal_count += count
         self.off_count += count
         at = int(difference.argmax())
-        self._raise_max_abs(int(difference.item(at)), start + at)
-        self._add_relative(start, difference.astype(np.float64), np.abs(wide_reference))
+        self.raise_max_abs(int(difference.item(at)), start + at)
+        self.add_relative(start, difference.astype(np.float64), np.abs(wide_reference))
 
-    def _raise_max_abs(self, largest: float, at: int) -> None:
+    def raise_max_abs(self, largest: float, at: int) -> None:
+        """Takes the largest error of a chunk into account, which stands at the flat position `at`."""
         if largest > self.max_abs:
             self.max_abs, self.worst_at = largest, at
 
-    def _add_nonfinite(
-        self, start: int, difference: npt.NDArray[np.float64], mismatches: npt.NDArray[np.bool_]
-    ) -> None:
-        count = int(np.count_nonzero(mismatches))
-        if count and self.nonfinite_at is None:
-            self.nonfinite_at = start + int(mismatches.argmax())
-        self.nonfinite_mismatches += count
-        difference[mismatches] = math.inf
-
-    def _add_relative(
-        self, start: int, difference: npt.NDArray[np.float64], magnitude: npt.NDArray[np.float64]
-    ) -> None:
+    def add_relative(self, start: int, error: Floats, magnitude: Floats) -> Floats:
+        """The relative errors of a chunk from |t-b| and |b|, both shape (n,), float64, in the memory of `magnitude`."""
         if magnitude.item(int(magnitude.argmin())) == 0:
-            magnitude[magnitude == 0] = _ZERO_REFERENCE
-        relative = np.divide(difference, magnitude, out=magnitude)
+            magnitude[magnitude == 0] = self.zero_reference
+        relative = np.divide(error, magnitude, out=magnitude)
         at = int(relative.argmax())
         largest: float = relative.item(at)
         if largest > self.max_rel:
             self.max_rel, self.worst_relative_at = largest, start + at
+        return relative
+
+    def metrics(self, pair: ArrayPair, cosine: float | None) -> Metrics:
+        """The figures, once all of `pair` is in."""
+        worst = pair.element(self.worst_at)
+        is_same_place = self.worst_at == self.worst_relative_at
+        return Metrics(
+            kind=pair.kind,
+            size=pair.tested.size,
+            cosine=cosine,
+            max_abs=float(self.max_abs),
+            max_rel=self.max_rel,
+            max_ulp=self.max_ulp if self.format is not None else None,
+            worst=worst,
+            worst_relative=worst if is_same_place else pair.element(self.worst_relative_at),
+            off_count=self.off_count,
+            off_bound=self.off_bound,
+            nonfinite_mismatches=self.nonfinite_mismatches,
+            first_nonfinite=pair.element(self.nonfinite_at),
+            unequal_count=self.unequal_count,
+            first_unequal=pair.element(self.unequal_at),
+        )
 
 
-def settle_nonfinite(
-    tested: npt.NDArray[Any], reference: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+def settle_nonfinite(tested: Array, reference: Array) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """Copies with 0 on both sides wherever one side is not finite, and the mask of those places that disagree.
 
     NaN agrees with NaN, inf with inf of the same sign. A complex number is NaN when either part is.
     """
     nonfinite = ~(np.isfinite(tested) & np.isfinite(reference))
-    agree = (tested == reference) | (np.isnan(tested) & np.isnan(reference))
-    return np.where(nonfinite, 0, tested), np.where(nonfinite, 0, reference), nonfinite & ~agree
+    mismatches = nonfinite & ~is_same(tested, reference)
+    return np.where(nonfinite, 0, tested), np.where(nonfinite, 0, reference), mismatches
 
 
-def integer_difference(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def integer_difference(tested: Array, reference: Array) -> Array:
     """Exact |t-b| of integers or bools, as uint64; as Python ints where uint64 meets a signed dtype."""
     common = _common_integer(tested.dtype, reference.dtype)
     tested, reference = tested.astype(common), reference.astype(common)
@@ -315,15 +328,12 @@ class Metrics:
         return self.size == 0 and self.structural is None
 
 
-#: A quarter of a megabyte in float64: the few arrays of a chunk stay in the cache of one core.
-CHUNK_ELEMENTS = 1 << 15
-
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 def measure(
-    tested: npt.NDArray[Any],
-    reference: npt.NDArray[Any],
+    tested: Array,
+    reference: Array,
     *,
     off_bound: float,
     integer_tolerance: int = 0,
@@ -356,13 +366,14 @@ def measure(
     structural = structural_mismatch(tested, reference)
     if structural or tested.size == 0:
         return Metrics(kind, tested.size, off_bound=off_bound, structural=structural)
-    pair = _Pair(np.asarray(tested), np.asarray(reference), kind, chunk_elements)
+    pair = ArrayPair(np.asarray(tested), np.asarray(reference), kind, chunk_elements)
+    running = RunningMetrics(off_bound, float_format(tested.dtype) if kind == "float" else None, integer_tolerance)
     with np.errstate(all="ignore"):
-        tally = _tally(pair, off_bound, integer_tolerance)
-        return _metrics(pair, tally, _cosine(pair, tally))
+        running.add(pair)
+        return running.metrics(pair, _cosine(pair, running))
 
 
-def structural_mismatch(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> str | None:
+def structural_mismatch(tested: Array, reference: Array) -> str | None:
     """Why two arrays cannot be compared element by element, or None when they can."""
     if tested.shape != reference.shape:
         return f"Shapes differ: tested {tested.shape}, benchmark {reference.shape}."
@@ -373,89 +384,74 @@ def structural_mismatch(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two non-empty arrays of one shape and kind."""
+class ArrayPair:
+    """Two non-empty arrays of one shape and kind.
 
-    tested: npt.NDArray[Any]
-    reference: npt.NDArray[Any]
+    Attributes:
+        tested, reference: values of both sides, in their own dtypes.
+        is_rounded: whether the reference counts as rounded once to the tested dtype, or as it is.
+    """
+
+    tested: Array
+    reference: Array
     kind: Kind
-    chunk_elements: int
+    chunk_elements: int = CHUNK_ELEMENTS
+    is_rounded: bool = True
 
-    def chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Flat start, tested values, and reference values rounded to the tested dtype."""
-        tested, reference = self.tested.reshape(-1), self.reference.reshape(-1)
-        for start in range(0, tested.size, self.chunk_elements):
-            stop = start + self.chunk_elements
-            yield start, tested[start:stop], round_unguarded(reference[start:stop], tested.dtype)
+    def chunks(self) -> Iterator[tuple[int, Array, Array]]:
+        """Flat start, tested values and reference values of each chunk."""
+        for start, (tested, reference) in chunks(self.tested, self.reference, elements=self.chunk_elements):
+            yield start, tested, self._rounded(reference)
 
-    def finite_chunks(self) -> Iterator[WidePair]:
+    def finite_chunks(self) -> Iterator[tuple[Array, Array]]:
         """Wide values of both sides, 0 wherever one of them is not finite."""
         for _, tested, reference in self.chunks():
-            wide_tested, wide_reference, _ = settle_nonfinite(self.widened(tested), self.widened(reference))
+            wide_tested, wide_reference, _ = settle_nonfinite(widened(tested), widened(reference))
             yield wide_tested, wide_reference
-
-    def widened(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The values as complex128 or float64; a view where they are that already."""
-        return values.astype(np.complex128 if self.kind == "complex" else np.float64, copy=False)
 
     def element(self, at: int | None) -> Element | None:
         """The element at a flat position."""
         if at is None:
             return None
-        rounded = round_unguarded(self.reference.flat[at : at + 1], self.tested.dtype)
-        return Element(unravelled(at, self.tested.shape), self.tested.item(at), rounded.item())
+        reference = self._rounded(self.reference.flat[at : at + 1])
+        return Element(unravelled(at, self.tested.shape), self.tested.item(at), reference.item())
+
+    def _rounded(self, reference: Array) -> Array:
+        return round_unguarded(reference, self.tested.dtype) if self.is_rounded else reference
 
 
-def _tally(pair: _Pair, off_bound: float, integer_tolerance: int) -> RunningMetrics:
-    tally = RunningMetrics(
-        off_bound, float_format(pair.tested.dtype) if pair.kind == "float" else None, integer_tolerance
-    )
-    for start, tested, reference in pair.chunks():
-        if _is_same_bits(tested, reference):
-            tally.equal_at.append(start)
-        elif pair.kind in ("float", "complex"):
-            tally.add_inexact(start, pair.widened(tested), pair.widened(reference))
-        else:
-            tally.add_exact(start, tested, reference)
-    return tally
-
-
-def _is_same_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> bool:
+def _is_same_bits(tested: Array, reference: Array) -> bool:
     if tested.dtype != reference.dtype:
         return False
     bits = _BITS.get(tested.dtype.itemsize, np.uint64)
     return not np.count_nonzero(tested.view(bits) != reference.view(bits))
 
 
-def _cosine(pair: _Pair, tally: RunningMetrics) -> float:
-    if tally.nonfinite_mismatches:
+def _cosine(pair: ArrayPair, running: RunningMetrics) -> float:
+    if running.nonfinite_mismatches:
         return math.nan
-    if tally.max_abs == 0:
+    if running.max_abs == 0:
         return 1.0
     tested = pair.tested.reshape(-1)
-    for start in tally.equal_at:
-        tally.sums.add_equal(pair.widened(tested[start : start + pair.chunk_elements]))
-    if tally.sums.is_reliable:
-        return tally.sums.cosine()
-    return scaled_cosine(pair.finite_chunks(), largest_magnitudes(pair.finite_chunks()))
+    for start in running.equal_at:
+        running.sums.add_equal(widened(tested[start : start + pair.chunk_elements]))
+    if running.sums.is_reliable:
+        return running.sums.cosine()
+    return _scaled_cosine(pair)
 
 
-def _metrics(pair: _Pair, tally: RunningMetrics, cosine: float) -> Metrics:
-    worst = pair.element(tally.worst_at)
-    is_same_place = tally.worst_at == tally.worst_relative_at
-    return Metrics(
-        kind=pair.kind,
-        size=pair.tested.size,
-        cosine=cosine,
-        max_abs=float(tally.max_abs),
-        max_rel=tally.max_rel,
-        max_ulp=tally.max_ulp if pair.kind == "float" else None,
-        worst=worst,
-        worst_relative=worst if is_same_place else pair.element(tally.worst_relative_at),
-        off_count=tally.off_count,
-        off_bound=tally.off_bound,
-        nonfinite_mismatches=tally.nonfinite_mismatches,
-        first_nonfinite=pair.element(tally.nonfinite_at),
-        unequal_count=tally.unequal_count,
-        first_unequal=pair.element(tally.unequal_at),
-    )
+def _scaled_cosine(pair: ArrayPair) -> float:
+    """The cosine of finite values of any magnitude: each side is first divided by its own largest |part|.
+
+    Both sides all zero: 1. Exactly one side all zero: 0, because the angle is undefined and an output that was lost, or
+    made up, must not pass for similar.
+    """
+    largest = [0.0, 0.0]
+    for sides in pair.finite_chunks():
+        largest = [max(known, float(np.abs(_real_parts(side)).max())) for known, side in zip(largest, sides)]
+    if 0 in largest:
+        return 1.0 if largest[0] == largest[1] else 0.0
+    sums = CosineSums()
+    for tested, reference in pair.finite_chunks():
+        sums.add(_real_parts(tested) / largest[0], _real_parts(reference) / largest[1])
+    return sums.cosine()

@@ -1,16 +1,13 @@
-"""What the wrong elements of an output have in common: a factor, zero, a shift, a repeated block, a narrower dtype.
+"""What the wrong elements of an output have in common, where they stand, and whether it was rounded to one side.
 
-Each rule is a hypothesis on what the device returned instead; the first that explains nearly all wrong elements is
-named, the most special first. Where none does, only the place is said.
+Each rule is a hypothesis on what the device returned instead: a factor, zero, a shift, a repeated block, a narrower
+dtype. The first that explains nearly all wrong elements is named, the most special first. Where none does, only the
+place is said: one box, a tile, columns, a stride, the last block.
 
-Where the elements of an output stand that are off: one box, a tile, columns, a stride, the last block.
-
-Whether an output was rounded to one side, as by truncation, where a device rounds to nearest.
-
-A truncated element is within one ULP of the exact result, so that no bound on single elements can see it. All of them
-together can: of the elements that rounding to nearest moves up, truncation moves every one down. Both rounding to
-nearest with an error below half an ULP before it and unbiased stochastic rounding move at most half of these elements
-the other way, each independently of the others.
+A device rounds to nearest; truncation goes to one side. A truncated element is within one ULP of the exact result, so
+that no bound on single elements can see it. All of them together can: of the elements that rounding to nearest moves
+up, truncation moves every one down. Both rounding to nearest with an error below half an ULP before it and unbiased
+stochastic rounding move at most half of these elements the other way, each independently of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, part_dtype, round_once, unit_roundoff
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, unravelled
 
 Mask = npt.NDArray[np.bool_]
 
@@ -125,7 +122,7 @@ def _stride(places: npt.NDArray[np.int64]) -> str:
     return f"every {_ordinal(step)} element, from {places[0]}" if places.size >= _FILLED * expected else ""
 
 
-def _step(places: npt.NDArray[Any]) -> int:
+def _step(places: Array) -> int:
     return int(np.gcd.reduce(np.diff(places))) if places.size > 1 else 0
 
 
@@ -133,10 +130,10 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-Side = Literal["towards zero", "away from zero", "down", "up"]
+ErrorDirection = Literal["towards zero", "away from zero", "down", "up"]
 
 #: The order in which they are reported: a truncated output of positive numbers is also rounded down.
-_SIDES: tuple[Side, ...] = ("towards zero", "down", "away from zero", "up")
+_DIRECTIONS: tuple[ErrorDirection, ...] = ("towards zero", "down", "away from zero", "up")
 #: How many of the elements that should have gone the other way have to be on the suspected side.
 NEARLY_ALL = 0.9
 #: Chance of that many under fair rounding, by Hoeffding's inequality: exp(-2 n (share - 1/2)**2).
@@ -149,20 +146,20 @@ _FLUSHED_BELOW = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
-class OneSided:
-    """What was found.
+class RoundingBias:
+    """An output that was rounded to one side.
 
     Attributes:
-        side: where the elements went.
+        direction: where the elements went.
         count, total: how many of the elements that rounding to nearest moves to the other side.
     """
 
-    side: Side
+    direction: ErrorDirection
     count: int
     total: int
 
 
-def find_one_sided(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> OneSided | None:
+def find_rounding_bias(tested: Array, reference: Array) -> RoundingBias | None:
     """The side to which `tested` was rounded, or None where its rounding may be fair.
 
     Args:
@@ -175,23 +172,22 @@ def find_one_sided(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> One
     """
     if tested.dtype.kind not in "fV" or tested.dtype.itemsize >= 4:
         return None
-    counts = _Counts()
-    flat, exact = tested.reshape(-1), reference.reshape(-1)
-    for start in range(0, flat.size, CHUNK_ELEMENTS):
-        counts.add(flat[start : start + CHUNK_ELEMENTS], exact[start : start + CHUNK_ELEMENTS])
-    return next((found for side in _SIDES if (found := counts.found(side)) is not None), None)
+    counts = _DirectionCounts()
+    for _, (values, exact) in chunks(tested, reference):
+        counts.add(values, exact)
+    return next((found for direction in _DIRECTIONS if (found := counts.found(direction)) is not None), None)
 
 
-class _Counts:
-    """Per side: elements that nearest rounding moves to the other one, and how many of them went to this one."""
+class _DirectionCounts:
+    """Per direction: elements that nearest rounding moves to the other one, and how many of them went to this one."""
 
     def __init__(self) -> None:
-        self._total = dict.fromkeys(_SIDES, 0)
-        self._count = dict.fromkeys(_SIDES, 0)
-        self._agreeing = dict.fromkeys(_SIDES, 0)
-        self._significands: dict[Side, npt.NDArray[Any]] = dict.fromkeys(_SIDES, np.empty(0))
+        self._total = dict.fromkeys(_DIRECTIONS, 0)
+        self._count = dict.fromkeys(_DIRECTIONS, 0)
+        self._agreeing = dict.fromkeys(_DIRECTIONS, 0)
+        self._significands: dict[ErrorDirection, Array] = dict.fromkeys(_DIRECTIONS, np.empty(0))
 
-    def add(self, tested: npt.NDArray[Any], exact: npt.NDArray[Any]) -> None:
+    def add(self, tested: Array, exact: Array) -> None:
         """Take a chunk into account."""
         exact = exact.astype(np.float64, copy=False)  # the benchmark of a cast has the dtype of the cast
         wide, nearest = tested.astype(np.float64), round_once(exact, tested.dtype).astype(np.float64)
@@ -199,30 +195,28 @@ class _Counts:
         wide, nearest, exact = wide[moved], nearest[moved], exact[moved]
         upwards, is_up, is_negative = nearest > exact, wide > exact, exact < 0
         wanted_up = (is_negative, np.zeros_like(is_up), ~is_negative, np.ones_like(is_up))
-        for side, wanted in zip(_SIDES, wanted_up):
-            self._add_side(side, exact, upwards != wanted, is_up == wanted)
+        for direction, wanted in zip(_DIRECTIONS, wanted_up):
+            self._add_direction(direction, exact, upwards != wanted, is_up == wanted)
 
-    def _add_side(
-        self, side: Side, exact: npt.NDArray[Any], is_other: npt.NDArray[Any], is_here: npt.NDArray[Any]
-    ) -> None:
-        self._total[side] += int(np.count_nonzero(is_other))
-        self._count[side] += int(np.count_nonzero(is_other & is_here))
-        self._agreeing[side] += int(np.count_nonzero(~is_other & ~is_here))
-        if self._significands[side].size < _ENOUGH:
+    def _add_direction(self, direction: ErrorDirection, exact: Array, is_other: Array, is_here: Array) -> None:
+        self._total[direction] += int(np.count_nonzero(is_other))
+        self._count[direction] += int(np.count_nonzero(is_other & is_here))
+        self._agreeing[direction] += int(np.count_nonzero(~is_other & ~is_here))
+        if self._significands[direction].size < _ENOUGH:
             seen = np.abs(np.frexp(exact[is_other][:_LOOKED_AT])[0])
-            self._significands[side] = np.unique(np.concatenate([self._significands[side], seen]))
+            self._significands[direction] = np.unique(np.concatenate([self._significands[direction], seen]))
 
-    def found(self, side: Side) -> OneSided | None:
-        """The finding for one side."""
-        count, total = self._count[side], self._total[side]
-        if count <= NEARLY_ALL * total or self._agreeing[side] > (1 - NEARLY_ALL) * total:
+    def found(self, direction: ErrorDirection) -> RoundingBias | None:
+        """The finding for one direction."""
+        count, total = self._count[direction], self._total[direction]
+        if count <= NEARLY_ALL * total or self._agreeing[direction] > (1 - NEARLY_ALL) * total:
             return None
-        independent = min(total, self._significands[side].size)
+        independent = min(total, self._significands[direction].size)
         surprise = 2 * independent * (count / total - 0.5) ** 2
-        return OneSided(side, count, total) if surprise > -math.log(_CHANCE) else None
+        return RoundingBias(direction, count, total) if surprise > -math.log(_CHANCE) else None
 
 
-def _comparable(wide: npt.NDArray[Any], exact: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+def _comparable(wide: Array, exact: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
     """Elements that are finite, within one ULP, and so large that no device flushes them to zero."""
     format_ = float_format(dtype)
     least = 4 * format_.smallest_normal
@@ -237,8 +231,6 @@ def _comparable(wide: npt.NDArray[Any], exact: npt.NDArray[Any], dtype: np.dtype
     return found
 
 
-Floats = npt.NDArray[np.float64]
-
 #: Larger outputs would take too much memory for copies of each hypothesis.
 _MOST_ELEMENTS = 1 << 24
 #: A hypothesis must explain this share of the wrong elements.
@@ -248,11 +240,11 @@ _NARROWER = {11: "float16 or HF32/TF32", 8: "bfloat16", 4: "float8"}
 
 
 def name_pattern(
-    tested: npt.NDArray[Any],
-    reference: npt.NDArray[Any],
-    tolerance: npt.NDArray[Any] | float = 0.0,
+    tested: Array,
+    reference: Array,
+    tolerance: Array | float = 0.0,
     *,
-    others: Mapping[str, npt.NDArray[Any]] | None = None,
+    others: Mapping[str, Array] | None = None,
 ) -> str:
     """A short phrase for what is wrong: ``256 x too large, columns 992 to 1023``; "" where nothing is, or all is noise.
 
@@ -271,9 +263,9 @@ def name_pattern(
         wrong = _Wrong.of(tested, reference, tolerance, others or {})
         if not wrong.is_off.any():
             # Each element is within its tolerance, but not all of them together.
-            found = find_one_sided(tested, reference) if kind_of(tested.dtype) == "float" else None
-            if found:
-                return f"rounded {found.side}"
+            bias = find_rounding_bias(tested, reference) if kind_of(tested.dtype) == "float" else None
+            if bias:
+                return f"rounded {bias.direction}"
             wrong = replace(wrong, is_off=wrong.tested != wrong.right)
         if not wrong.is_off.any():
             return ""
@@ -300,15 +292,15 @@ class _Wrong:
     tolerance: Floats
     is_off: Mask
     dtype: np.dtype[Any]
-    others: Mapping[str, npt.NDArray[Any]]
+    others: Mapping[str, Array]
 
     @classmethod
     def of(
         cls,
-        tested: npt.NDArray[Any],
-        reference: npt.NDArray[Any],
-        tolerance: npt.NDArray[Any] | float,
-        others: Mapping[str, npt.NDArray[Any]],
+        tested: Array,
+        reference: Array,
+        tolerance: Array | float,
+        others: Mapping[str, Array],
     ) -> _Wrong:
         wide, right = tested.astype(np.float64), round_once(reference, tested.dtype).astype(np.float64)
         is_float = kind_of(tested.dtype) == "float"
@@ -317,11 +309,10 @@ class _Wrong:
             spacing = 2 * unit_roundoff(tested.dtype) * np.abs(np.where(np.isfinite(right), right, 0))
             tiny = float_format(part_dtype(tested.dtype)).smallest_normal * unit_roundoff(tested.dtype)
             allowed = np.maximum(np.nan_to_num(allowed), spacing + tiny)
-        same = (wide == right) | (np.isnan(wide) & np.isnan(right))
-        is_off = ~(same | (np.abs(wide - right) <= allowed))
+        is_off = ~(is_same(wide, right) | (np.abs(wide - right) <= allowed))
         return cls(wide, right, allowed, is_off, tested.dtype, others)
 
-    def is_explained_by(self, instead: npt.NDArray[Any], *, spread: float = 0.0) -> bool:
+    def is_explained_by(self, instead: Array, *, spread: float = 0.0) -> bool:
         """Whether `instead` is what stands at nearly all wrong places."""
         tested, instead = self.tested[self.is_off], np.broadcast_to(instead, self.tested.shape)[self.is_off]
         unit = unit_roundoff(self.dtype) if kind_of(self.dtype) == "float" else 0.0
@@ -384,19 +375,15 @@ def _factor(wrong: _Wrong) -> str:
     usable = np.isfinite(tested) & np.isfinite(right) & (right != 0)
     if usable.sum() < max(1, _EXPLAINED * tested.size):
         return ""
-    factor = _least_squares(tested[usable], right[usable])
+    scale = float(np.abs(right[usable]).max())
+    tested, right = tested[usable] / scale, right[usable] / scale
+    factor = float(np.dot(tested, right) / np.dot(right, right))
     if not wrong.is_explained_by(factor * wrong.right) or factor == 1:
         return ""
     if math.isclose(factor, -1, rel_tol=1e-3):
         return "other sign"
     shown = f"{factor:.4g}"
     return "" if shown in ("0", "1") else f"{shown} x too {'large' if abs(factor) > 1 else 'small'}"
-
-
-def _least_squares(tested: Floats, right: Floats) -> float:
-    scale = float(np.abs(right).max())
-    tested, right = tested / scale, right / scale
-    return float(np.dot(tested, right) / np.dot(right, right))
 
 
 def _offset(wrong: _Wrong) -> str:

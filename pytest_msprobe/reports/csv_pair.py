@@ -2,10 +2,6 @@
 
 Names, columns, order, encoding and vocabulary are those of the existing tool, so that scripts that read its files read
 ours: UTF-8 with a byte order mark, CRLF, times in the local zone.
-
-Rows of a CSV text whose fields may be of any length.
-
-A new CSV file for the results of a run, named after the time.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msprobe_collector.dump_format.values import printable_lines
 from pytest_msprobe.verdicts import OutputRow, Status, VerdictRow
@@ -80,20 +76,10 @@ class CsvPair:
     def _open(self) -> None:
         if self._continued is not None:
             self.details, self.result = self._continued
-            self._files = [_reopen(path) for path in self._continued]
+            self._files = [_opened(path, "a", "utf-8") for path in self._continued]
             return
-        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        moment = datetime.now()
-        while not self._files:
-            stamp = f"{moment:%Y%m%d%H%M%S}"
-            details = self._folder / f"accuracy_checking_details_{stamp}.csv"
-            result = self._folder / f"accuracy_checking_result_{stamp}.csv"
-            try:
-                self._files = _create_both(details, result)
-            except FileExistsError:
-                # Another run of the same second: never write into its files.
-                moment += _SECOND
-        self.details, self.result = details, result
+        self._files = new_files(self._folder, "accuracy_checking_details", "accuracy_checking_result")
+        self.details, self.result = (Path(file.name) for file in self._files)
         for file, columns in zip(self._files, (DETAILS_COLUMNS, RESULT_COLUMNS)):
             csv.writer(file).writerow(columns)
             file.flush()
@@ -114,27 +100,6 @@ def neutral(cell: Any) -> Any:
 def original(cell: str) -> str:
     """The name that `neutral` wrote as `cell`."""
     return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA_STARTS) else cell
-
-
-def _create_both(first: Path, second: Path) -> list[TextIOWrapper]:
-    """Both files, or, after an error, neither."""
-    opened = _create(first)
-    try:
-        return [opened, _create(second)]
-    except OSError:
-        opened.close()
-        first.unlink()
-        raise
-
-
-def _create(path: Path) -> TextIOWrapper:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-    # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
-    return open(descriptor, "w", encoding="utf-8-sig", errors="backslashreplace", newline="")
-
-
-def _reopen(path: Path) -> TextIOWrapper:
-    return path.open("a", encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def _result(name: str, rows: Sequence[VerdictRow]) -> list[str]:
@@ -199,17 +164,28 @@ def csv_rows(text: str) -> list[list[str]]:
         csv.field_size_limit(limit)
 
 
-def new_result_file(folder: Path, stem: str) -> TextIOWrapper:
-    """`{stem}_{time}.csv` in `folder`, which is created when absent. Raises OSError."""
+def new_files(folder: Path, *stems: str) -> list[TextIOWrapper]:
+    """New files `{stem}_{time}.csv` of one time in `folder`, which is created when absent: all, or after an error none.
+
+    Raises OSError.
+    """
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     moment = datetime.now()
     while True:
-        path = folder / f"{stem}_{moment:%Y%m%d%H%M%S}.csv"
+        created: list[Path] = []
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
-        except FileExistsError:
-            moment += timedelta(seconds=1)  # another run of the same second
-            continue
-        os.close(descriptor)
-        # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
-        return path.open("w", encoding="utf-8-sig", errors="backslashreplace", newline="")
+            for path in (folder / f"{stem}_{moment:%Y%m%d%H%M%S}.csv" for stem in stems):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+                created.append(path)
+            return [_opened(path, "w", "utf-8-sig") for path in created]
+        except OSError as error:
+            for path in created:
+                path.unlink()
+            if not isinstance(error, FileExistsError):
+                raise
+            moment += _SECOND  # another run of the same second: never write into its files
+
+
+def _opened(path: Path, mode: Literal["a", "w"], encoding: str) -> TextIOWrapper:
+    # backslashreplace: a path in a message may hold bytes that are not text; they must not cost the row.
+    return open(path, mode, encoding=encoding, errors="backslashreplace", newline="")

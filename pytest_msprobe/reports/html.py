@@ -1,8 +1,6 @@
 """Our part of the page that pytest-html writes. Registered on the writing process, and only for `--html`.
 
-What the HTML page shows for one item, as markup. Every text that comes from a dump passes `text` on its way.
-
-The top of the HTML page: what was tested against what, verdict totals, and one line per API.
+Every text that comes from a dump passes `text` on its way.
 """
 
 from __future__ import annotations
@@ -11,22 +9,24 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 import pytest
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.counts import RowCounts
 from pytest_msprobe.reports.jsonl import CallNames
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import Figure, OutputRow, VerdictRow
 
 #: Figures that have a column; the others stand with the outputs that a row unfolds to.
 _FIGURES = 3
 _LONGEST = 300
-_FRAMES = 50
 _OUTPUTS = 50
 
 
@@ -79,21 +79,49 @@ def sort_key(value: float | None, *, nan: str = "g", missing: str = "") -> str:
     return f"{bits ^ 0xFFFFFFFFFFFFFFFF if bits >> 63 else bits | 1 << 63:016x}"
 
 
-def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, extra: dict[str, Any]) -> str:
-    """What an item unfolds to: explanation (already escaped), plot, outputs and call stack."""
+def details(row: VerdictRow, figures: Sequence[Figure], explanation: str, frames: Sequence[tuple[str, str]]) -> str:
+    """What an item unfolds to: explanation (already escaped), picture, outputs and call stack.
+
+    `frames` are (place, source line), innermost first.
+    """
     if row.status == "pass":
         lines = [text(row.message), *(_output_line(output, figures) for output in row.outputs[:_OUTPUTS])]
         return "\n".join(filter(None, lines)) or "passed"
     parts = [f"<pre>{explanation.strip()}</pre>"]
-    if extra.get("plot"):
-        parts.append(f'<img alt="plot of the error" src="data:image/png;base64,{text(extra["plot"], 10**6)}">')
+    drawn = max((output for output in row.outputs if output.picture), key=lambda output: output.badness, default=None)
+    if drawn is not None and drawn.picture is not None:
+        parts += _picture(drawn.label, drawn.picture)
     parts.append("".join(_outputs(row.outputs, figures)))
-    frames = extra.get("stack", ())
     if frames:
-        listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames[:_FRAMES])
+        listed = "".join(f"<li>{text(place)}<code>{text(source)}</code></li>" for place, source in frames)
         parts.append(f"<h4>Call stack, innermost first</h4><ol>{listed}</ol>")
     # One line: the page's script treats lines that begin with E as those of a traceback.
     return f'<div class="msprobe">{"".join(parts)}</div>'
+
+
+def _picture(label: str, picture: Mapping[str, Any]) -> Iterator[str]:
+    """Where and how much an output is off; see `evidence.pictures.error_picture`."""
+    rows, columns = picture["rows"], picture["columns"]
+    size = max(3, min(22, 560 // columns, 300 // rows))
+    paths: dict[str, str] = {}
+    for place in range(rows):
+        line, column = picture["cells"][place * columns : (place + 1) * columns], 0
+        for mark, run in ((mark, len(list(group))) for mark, group in groupby(line)):
+            paths[mark] = f"{paths.get(mark, '')}M{column} {place}h{run}"
+            column += run
+    nonfinite = "; black: NaN or Inf on one side" if "N" in paths else ""
+    of = " x ".join(f"{length:,}" for length in picture["of"])
+    legend = f"the darker the more; grey is equal{nonfinite}"
+    yield f"<figure><figcaption>Where {text(label)} is off: {of} elements, {legend}</figcaption>"
+    yield f'<svg role="img" width="{columns * size}" height="{rows * size}" viewBox="0 -.5 {columns} {rows}">'
+    yield from (f'<path class="mark-{mark}" d="{path}"/>' for mark, path in sorted(paths.items()))
+    yield "</svg><figcaption>Elements by the size of their error</figcaption><table>"
+    counts = [("equal", picture["exact"]), *((f"from 1e{decade}", count) for decade, count in picture["decades"])]
+    most = math.log1p(max(1, *(count for _, count in counts)))
+    for title, count in counts:
+        width = max(1 if count else 0, round(220 * math.log1p(count) / most))
+        yield f'<tr><td>{title}<td><i style="width:{width}px"></i>{count:,}'
+    yield "</table></figure>"
 
 
 def _outputs(outputs: Sequence[OutputRow], figures: Sequence[Figure]) -> Iterator[str]:
@@ -150,54 +178,29 @@ _BOXES = (
 
 
 @dataclass(slots=True)
-class ApiCounts:
-    """Counts of one API over all its calls and both directions.
+class Summary(RowCounts):
+    """The block at the top of the page.
 
     Attributes:
-        outcomes: rows by what pytest made of them.
-        worst: the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
+        worst: by API the worst figure of all outputs by its name, inf or -inf for NaN; of those that were measured.
     """
 
-    outcomes: Counter[str] = field(default_factory=Counter)
-    worst: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def add(self, row: VerdictRow, figures: Sequence[Figure]) -> None:
-        """Count one row."""
-        self.outcomes[row.outcome] += 1
-        for output in row.outputs:
-            for figure in figures:
-                value = output.figures.get(figure.name)
-                if value is not None:
-                    self.worst[figure.name] = figure.worse_of(value, self.worst.get(figure.name))
-
-
-@dataclass(slots=True)
-class Summary:
-    """Running counts over verdict rows; grows with the number of APIs, not of rows.
-
-    Attributes:
-        item_noun: what a row is about.
-        group_noun: what the rows are counted by, in the plural.
-        figures: numbers of an output.
-        apis: counts by API, or by the suite's own kind.
-        outcomes: rows by what pytest made of them.
-        reasons: skipped rows by reason.
-    """
-
-    item_noun: str = "API calls by direction"
-    group_noun: str = "APIs"
-    figures: Sequence[Figure] = ()
-    apis: dict[str, ApiCounts] = field(default_factory=dict)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    @property
+    def figures(self) -> Sequence[Figure]:
+        """Numbers that have a column in the table of APIs."""
+        return self.suite.figures[:_SUMMARY_FIGURES]
 
     def add(self, row: VerdictRow) -> None:
         """Count one row."""
-        self.outcomes[row.outcome] += 1
-        name = row.call.rpartition(".")[0] or row.call
-        self.apis.setdefault(name, ApiCounts()).add(row, self.figures[:_SUMMARY_FIGURES])
-        if row.status == "skip":
-            self.reasons[row.message] += 1
+        self.count(row)
+        worst = self.worst.setdefault(row.api, {})
+        for output in row.outputs:
+            for figure in self.figures:
+                value = output.figures.get(figure.name)
+                if value is not None:
+                    worst[figure.name] = figure.worse_of(value, worst.get(figure.name))
 
     def markup(self, header: Sequence[str], passes: str) -> str:
         """The summary as one block; `header` says what was tested against what, `passes` what became of passes."""
@@ -209,7 +212,7 @@ class Summary:
         for outcome, style, word in _BOXES:
             if counts[outcome] or outcome in ("passed", "failed", "skipped"):
                 yield f'<span class="{style}"><b>{counts[outcome]:,}</b> {word}</span>'
-        yield f"</div><p>{self.item_noun}. "
+        yield f"</div><p>{self.suite.item_noun}. "
         if counts["passed"] and passes != "show":
             yield {
                 "fold": "Passes are folded: tick <i>Passed</i> below to see them.",
@@ -223,20 +226,23 @@ class Summary:
 
     def _api_table(self) -> Iterator[str]:
         # Failing APIs first, the worst of them on top; then those nearest to the limit.
-        printable = self.figures[:_SUMMARY_FIGURES]
-        ranked = sorted(self.apis.items(), key=lambda entry: _rank(entry[1], printable), reverse=True)
-        yield f"<details open><summary>{len(ranked)} {self.group_noun}</summary><div><table><tr>"
-        yield f"<th>{self.group_noun}<th>Failed<th>Passed<th>Skipped"
-        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in printable)
-        for name, tally in ranked[:_APIS]:
-            counts = tally.outcomes
+        ranked = sorted(self.by_api.items(), key=self._rank, reverse=True)
+        yield f"<details open><summary>{len(ranked)} {self.suite.group_noun}</summary><div><table><tr>"
+        yield f"<th>{self.suite.group_noun}<th>Failed<th>Passed<th>Skipped"
+        yield "".join(f"<th>Worst {figure.title.lower()}" for figure in self.figures)
+        for name, counts in ranked[:_APIS]:
             state = "error" if counts["failed"] else "pass" if counts["passed"] else "skip"
             numbers = [counts[outcome] or "" for outcome in ("failed", "passed", "skipped")]
-            worst = [_worst_text(tally.worst.get(figure.name), figure) for figure in printable]
+            worst = [_worst_text(self.worst[name].get(figure.name), figure) for figure in self.figures]
             yield f'<tr class="{state}"><td>{text(name)}{"".join(f"<td>{cell}" for cell in (*numbers, *worst))}'
         if len(ranked) > _APIS:
-            yield f"<tr><td colspan={4 + len(printable)}>and {len(ranked) - _APIS} more"
+            yield f"<tr><td colspan={4 + len(self.figures)}>and {len(ranked) - _APIS} more"
         yield "</table></div></details>"
+
+    def _rank(self, entry: tuple[str, Counter[str]]) -> tuple[bool, float]:
+        name, counts = entry
+        known = (figure.name for figure in self.figures if figure.name in self.worst[name] and not figure.is_low_bad)
+        return bool(counts["failed"]), next((self.worst[name][figure] for figure in known), -1.0)
 
     def _skip_reasons(self) -> Iterator[str]:
         if not self.reasons:
@@ -247,11 +253,6 @@ class Summary:
         if len(self.reasons) > _REASONS:
             yield f"<tr><td><td>and {len(self.reasons) - _REASONS} more reasons"
         yield "</table></div></details>"
-
-
-def _rank(tally: ApiCounts, figures: Sequence[Figure]) -> tuple[bool, float]:
-    highest = (tally.worst[figure.name] for figure in figures if figure.name in tally.worst and not figure.is_low_bad)
-    return bool(tally.outcomes["failed"]), next(highest, -1.0)
 
 
 def _worst_text(value: float | None, figure: Figure) -> str:
@@ -266,31 +267,21 @@ class HtmlPage:
     """Adds columns, details and a summary; keeps the facts of an item from its verdict to its teardown."""
 
     def __init__(
-        self,
-        passes: str,
-        header: Callable[[], list[str]],
-        markup: Callable[[], str],
-        names: CallNames,
-        *,
-        title: str,
-        item_noun: str,
-        group_noun: str,
-        figures: Sequence[Figure],
+        self, suite: Suite, passes: str, header: Callable[[], list[str]], markup: Callable[[], str], names: CallNames
     ) -> None:
-        """A page that shows, folds or omits `passes`.
+        """A page that shows, folds or omits `passes` of `suite`, whose groups are called by `names`.
 
-        `header` gives the lines and `markup` the pictures above its table, when it is written; `item_noun` says what
-        a row is about, `group_noun` what rows are counted by, `figures` are the numbers of an output.
+        `header` gives the lines and `markup` the pictures above its table, when it is written.
         """
-        self._title = title
+        self._title = suite.title
         self._names = names
         self._passes = passes
         self._header = header
         self._markup = markup
-        self._figures = tuple(figures)
-        self._summary = Summary(item_noun, group_noun, self._figures)
+        self._figures = suite.figures
+        self._summary = Summary(suite)
         self._rows: dict[str, VerdictRow] = {}
-        self._details: dict[str, dict[str, Any]] = {}
+        self._stacks: dict[str, Sequence[tuple[str, str]]] = {}
         self._page: Any = None
 
     @pytest.hookimpl(wrapper=True)
@@ -299,7 +290,7 @@ class HtmlPage:
         self._take(report)
         result = yield
         if report.when == "teardown" and self._rows.pop(report.nodeid, None) is not None:
-            self._details.pop(report.nodeid, None)
+            self._stacks.pop(report.nodeid, None)
             self._lighten(report.nodeid)
         return result
 
@@ -337,7 +328,7 @@ class HtmlPage:
         explanation = data.pop(0) if report.longreprtext or data == [_NO_LOG] else ""
         if explanation == _NO_LOG:
             explanation = ""
-        data.insert(0, details(row, self._figures, explanation, self._details.get(report.nodeid, {})))
+        data.insert(0, details(row, self._figures, explanation, self._stacks.get(report.nodeid, ())))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
@@ -357,9 +348,9 @@ class HtmlPage:
             row = VerdictRow.from_wire(wire)
             self._summary.add(row)
             self._rows[report.nodeid] = row
-        found = report.__dict__.pop("msprobe_details", None)
-        if found is not None:
-            self._details[report.nodeid] = found
+        stack = report.__dict__.pop("msprobe_stack", None)
+        if stack is not None:
+            self._stacks[report.nodeid] = stack
 
     def _lighten(self, node_id: str) -> None:
         """Take what need not be on the page off it, after it was counted: omitted passes, and cells one by one."""

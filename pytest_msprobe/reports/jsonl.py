@@ -3,10 +3,6 @@
 An object holds the fields of `VerdictRow`, the name of the group as the other reports have it (`name`), and
 `direction`; each of its `outputs` holds its figures beside its other fields. A figure that is NaN or infinite stands as
 the string "nan", "inf" or "-inf", since JSON has no word for it. `attachment` is the suite's own.
-
-Results of several runs, workers or hosts as one.
-
-How reports call a group of records: its own name, after what tells its file from the others of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +22,7 @@ import msgspec
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -98,7 +95,9 @@ def check_replaceable(path: Path) -> None:
 def encode_row(name: str, row: VerdictRow) -> bytes:
     """The line for one row."""
     encoded = {"name": name, **row.to_wire(), "direction": row.direction}
-    encoded["outputs"] = [_flat(output) for output in encoded["outputs"]]
+    for output in encoded["outputs"]:
+        figures = output.pop("figures").items()
+        output.update((name, value if value is None or math.isfinite(value) else str(value)) for name, value in figures)
     try:
         line = msgspec.json.encode(encoded)
     except UnicodeEncodeError:
@@ -167,15 +166,11 @@ def _decoded(line: bytes, where: str) -> tuple[str, VerdictRow]:
         raise ValueError(f"{where} is not a verdict row: {error}") from None
 
 
-def _flat(output: Mapping[str, Any]) -> dict[str, Any]:
-    own = {key: value for key, value in output.items() if key != "figures"}
-    return {**own, **{key: _in_words(value) for key, value in output["figures"].items()}}
-
-
 def _nested(output: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in output.items() if key in _OUTPUT_FIELDS}
-    figures = {key: _in_numbers(value) for key, value in output.items() if key not in _OUTPUT_FIELDS}
-    return {**own, "figures": figures}
+    figures = {key: value for key, value in output.items() if key not in _OUTPUT_FIELDS}
+    words = {key: float(value) for key, value in figures.items() if isinstance(value, str)}
+    return {**own, "figures": {**figures, **words}}
 
 
 def encodable(value: Any) -> Any:
@@ -198,14 +193,6 @@ def _unprintable_escaped(line: bytes) -> bytes:
         character if character.isprintable() else _UNIT.sub(r"\\u\g<0>", character.encode("utf-16-be").hex())
         for character in text
     ).encode("utf-8")
-
-
-def _in_words(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
-
-
-def _in_numbers(value: float | str | None) -> float | None:
-    return float(value) if isinstance(value, str) else value
 
 
 MERGED_NAME = "merged.jsonl"
@@ -238,11 +225,11 @@ class Merged:
         return [*counts, *(f"{what}: {path}" for what, path in self.files)]
 
 
-def merge_runs(sources: Sequence[Path], folder: Path, tally_of: Callable[[str], VerdictCounts]) -> Merged:
+def merge_runs(sources: Sequence[Path], folder: Path, suite_of: Callable[[str], type[Suite] | None]) -> Merged:
     """Write the rows of all `sources` into `folder` as one JSONL file, and those of the pre-check as a CSV pair.
 
     A source is a JSONL file of `--msprobe-jsonl`, or a folder with some. Of rows for the same check the last counts, in
-    the order of the sources: a later run replaces what an earlier one said. `tally_of` gives a new tally for a suite.
+    the order of the sources: a later run replaces what an earlier one said. `suite_of` gives a suite by its name.
 
     Raises:
         ValueError: a source is missing, or holds something else.
@@ -258,9 +245,14 @@ def merge_runs(sources: Sequence[Path], folder: Path, tally_of: Callable[[str], 
     lines, pair = JsonLines(folder / MERGED_NAME), CsvPair(folder)
     try:
         for suite, rows in suites.items():
-            tally = tally_of(suite)
+            tally = VerdictCounts(suite_of(suite) or Suite)
             merged.tallies.append(tally)
-            _write(_by_call(rows.items()), lines, pair if suite in _WITH_PAIR else None, tally)
+            for name, found in _by_call(rows).items():
+                for row in found:
+                    lines.write(name, row)
+                    tally.add(name, row)
+                if suite in _WITH_PAIR:
+                    pair.write(name, found)
     finally:
         lines.close()
         pair.close()
@@ -270,22 +262,13 @@ def merge_runs(sources: Sequence[Path], folder: Path, tally_of: Callable[[str], 
     return merged
 
 
-def _by_call(rows: Iterable[tuple[tuple[str, str], VerdictRow]]) -> dict[str, list[VerdictRow]]:
+def _by_call(rows: _Rows) -> dict[str, list[VerdictRow]]:
     calls: dict[str, list[VerdictRow]] = {}
-    for (name, _), row in rows:
+    for (name, _), row in rows.items():
         calls.setdefault(name, []).append(row)
     for found in calls.values():
         found.sort(key=lambda row: row.part == "backward")
     return calls
-
-
-def _write(calls: dict[str, list[VerdictRow]], lines: JsonLines, pair: CsvPair | None, tally: VerdictCounts) -> None:
-    for name, rows in calls.items():
-        for row in rows:
-            lines.write(name, row)
-            tally.add(name, row)
-        if pair is not None:
-            pair.write(name, rows)
 
 
 def _files(sources: Sequence[Path]) -> list[Path]:

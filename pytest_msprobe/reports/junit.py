@@ -1,7 +1,4 @@
-"""Names of test cases in a JUnit file: the record, not the last component of the node id alone.
-
-A few short facts of each item as `user_properties`, for JUnit and other reports that read them.
-"""
+"""What a JUnit file says of a record: its name, and a few short facts that other reports read as well."""
 
 from __future__ import annotations
 
@@ -40,12 +37,9 @@ class JUnitNames:
         file = report.nodeid.partition("::")[0]
         case = self._xml.node_reporter(report)
         case.add_attribute("classname", file.removeprefix("/").replace("/", "."))
-        case.add_attribute("name", _name(printable(wire["call"]), wire["part"]))
-
-
-def _name(call: str, part: str) -> str:
-    """`forward-device3` is a direction, too."""
-    return f"{call}.{part}" if part.partition("-")[0] in DIRECTIONS else call
+        call, part = printable(wire["call"]), wire["part"]
+        has_direction = part.partition("-")[0] in DIRECTIONS  # also of `forward-device3`
+        case.add_attribute("name", f"{call}.{part}" if has_direction else call)
 
 
 #: Destinations of the options whose reports show properties. Nobody else pays: 100,000 items x 10 texts.

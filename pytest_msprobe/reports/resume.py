@@ -81,15 +81,15 @@ def _resume_rows(file: Path, suite: str, parts_of: PartsOf) -> EarlierRun:
     except ValueError as error:
         raise ResumeError(f"is not a file of --msprobe-jsonl: {error}") from None
     known = _known(groups, parts_of)
-    done = {name: rows for name, rows in groups.items() if _is_done(rows, known[name])}
+    done = {
+        name: rows
+        for name, rows in groups.items()
+        if all(part in rows and not _is_to_be_tried(rows[part].message) for part in known[name])
+    }
     lost = [name for name, rows in groups.items() if name not in done and any(LOST in r.message for r in rows.values())]
     kept = tuple((name, row) for name, rows in done.items() for row in rows.values())
     _replace(file, b"".join(encode_row(name, row) for name, row in kept))
     return EarlierRun(kept, frozenset(lost), jsonl=file)
-
-
-def _is_done(rows: dict[str, VerdictRow], parts: Sequence[str]) -> bool:
-    return all(part in rows and not _is_to_be_tried(rows[part].message) for part in parts)
 
 
 def _is_to_be_tried(message: str) -> bool:

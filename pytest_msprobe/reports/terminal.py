@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, VerdictRow
+from pytest_msprobe.reports.counts import RowCounts
+from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
 
 _WORST = 10
 _WORST_VERBOSE = 50
@@ -45,50 +46,41 @@ class Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class VerdictCounts:
-    """Running counts over verdict rows; its size does not grow with their number.
+class VerdictCounts(RowCounts):
+    """The summary of a run; its size does not grow with the number of rows.
 
     Attributes:
-        item_noun, group_noun: plural words for rows, and for rows without their number.
-        figures: of the suite.
-        outcomes: rows by what pytest made of them.
         benches: rows by the benchmark that judged them.
-        reasons: skipped rows by reason.
-        failed: errors by API, or by the suite's own kind.
+        failed: errors by API, or by the suite's own kind, in the order of their first.
+        judged: how many rows have a verdict that is not a skip.
     """
 
-    item_noun: str = "API calls by direction"
-    group_noun: str = "APIs"
-    figures: Sequence[Figure] = ()
-    outcomes: Counter[str] = field(default_factory=Counter)
     benches: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    _explained: int = 0
+    judged: int = 0
     _unexplained: list[str] = field(default_factory=list)
-    _judged: int = 0
     _first: tuple[tuple[bool, int, int], str] | None = None
     _worst: list[tuple[tuple[bool, bool, float], int, str, VerdictRow, OutputRow | None]] = field(default_factory=list)
 
     def add(self, name: str, row: VerdictRow) -> None:
         """Count one row; `name` is how reports call its group."""
-        self.outcomes[row.outcome] += 1
-        if row.bench:
-            self.benches[_group(row.bench)] += 1
+        self.count(row)
+        if row.bench:  # random calls have a law each, and are counted together
+            self.benches["of their laws" if row.bench.startswith("law: ") else row.bench] += 1
         if row.status == "skip":
-            self.reasons[row.message] += 1
             return
+        self.judged += 1
         is_failed = row.outcome == "failed"
-        if is_failed:
-            self.failed[row.call.rpartition(".")[0] or row.call] += 1
-            self._count_rounding(name, row)
-        output = row.worst
-        self._judged += 1
         is_wrong = is_failed and row.rounding != EXPLAINED
         if is_failed:
+            self.failed[row.api] += 1
             self._note_first(name, row, is_wrong=is_wrong)
+        if is_wrong and row.rounding:
+            far = row.rounding.partition("(")[2].partition(" times")[0]
+            self._unexplained.append(f"{name} {row.label}{f' ({far}x)' if far else ''}")
+        output = row.worst
         badness = output.badness[1] if output else math.inf
-        entry = ((is_failed, is_wrong, badness), -self._judged, name, row, output)
+        entry = ((is_failed, is_wrong, badness), -self.judged, name, row, output)
         keep = heapq.heappush if len(self._worst) < _WORST_VERBOSE else heapq.heappushpop
         keep(self._worst, entry)
 
@@ -97,24 +89,19 @@ class VerdictCounts:
         """How many rows there were."""
         return self.outcomes.total()
 
-    @property
-    def judged(self) -> int:
-        """How many of them have a verdict that is not a skip."""
-        return self._judged
-
     def lines(self, verbosity: int = 0) -> Iterator[Line]:
         """The summary, line by line: with `-q` (-1) counts and what failed, with `-v` (1) more records and reasons."""
         counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
         shown = [f"{count} {word}" for place, (word, count) in enumerate(counts) if count or place < 3]
-        yield Line(f"{', '.join(shown)} ({self.item_noun})", self._colour)
+        yield Line(f"{', '.join(shown)} ({self.suite.item_noun})", self._colour)
         yield from (Line(text, "red") for text in self._rounding_lines())
         if verbosity >= 0:
             for bench, count in self.benches.most_common():
                 yield Line(f"benchmark {bench}: {count} judged")
         if self.failed:
-            group_noun = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in self.failed.most_common(_WORST))
             more = f" and {len(self.failed) - _WORST} more" if len(self.failed) > _WORST else ""
-            yield Line(f"failing {self.group_noun}: {group_noun}{more}", "red")
+            yield Line(f"failing {self.suite.group_noun}: {kinds}{more}", "red")
         if verbosity >= 0:
             if self._first is not None and self.failed.total() > 1:
                 yield Line(f"first in execution order: {self._first[1]}"[:_REASON_WIDTH], "red")
@@ -148,25 +135,18 @@ class VerdictCounts:
         if self._first is None or key < self._first[0]:
             self._first = key, ", ".join(filter(None, (f"{name} {row.label}".rstrip(), place.source)))
 
-    def _count_rounding(self, name: str, row: VerdictRow) -> None:
-        if row.rounding == EXPLAINED:
-            self._explained += 1
-        elif row.rounding:
-            far = row.rounding.partition("(")[2].partition(" times")[0]
-            self._unexplained.append(f"{name} {row.label}{f' ({far}x)' if far else ''}")
-
     def _rounding_lines(self) -> Iterator[str]:
         """How many failures rounding explains, where a standard with fixed limits judged."""
-        if not self._explained:
+        if not self.explained:
             return
         failed = self.failed.total()
         shown = ", ".join(self._unexplained[:_NEAREST])
         more = f" and {len(self._unexplained) - _NEAREST} more" if len(self._unexplained) > _NEAREST else ""
         others = (
-            f", {failed - self._explained} not{f': {shown}{more}' if shown else ''}" if failed > self._explained else ""
+            f", {failed - self.explained} not{f': {shown}{more}' if shown else ''}" if failed > self.explained else ""
         )
         yield (
-            f"{failed} failed: {self._explained} explained by rounding{others}; "
+            f"{failed} failed: {self.explained} explained by rounding{others}; "
             "--msprobe-standard=backward-error passes those that rounding explains"
         )
 
@@ -178,10 +158,10 @@ class VerdictCounts:
         if not shown:
             return
         yield Line("")
-        yield Line(f"worst {self.item_noun}:" if has_failed else "nearest to the limit:")
+        yield Line(f"worst {self.suite.item_noun}:" if has_failed else "nearest to the limit:")
         names = [f"{name} {row.label}".rstrip() for _, _, name, row, _ in shown]
         width = max(map(len, names))
-        titles = "".join(f"{figure.title.lower():>12}  " for figure in self.figures[:_FIGURES])
+        titles = "".join(f"{figure.title.lower():>12}  " for figure in self.suite.figures[:_FIGURES])
         yield Line(f"  {'':{width}}  verdict  {titles}output")
         for name, (_, _, _, row, output) in zip(names, shown):
             yield Line(f"  {name:{width}}  {row.status:7}  {self._cells(row, output)}")
@@ -189,11 +169,6 @@ class VerdictCounts:
     def _cells(self, row: VerdictRow, output: OutputRow | None) -> str:
         if output is None:
             return row.message.partition("\n")[0][:_REASON_WIDTH]
-        figures = ((figure, output.figures.get(figure.name)) for figure in self.figures[:_FIGURES])
+        figures = ((figure, output.figures.get(figure.name)) for figure in self.suite.figures[:_FIGURES])
         cells = [f"{'-' if value is None else f'{value:{figure.form}}':>12}  " for figure, value in figures]
         return f"{''.join(cells)}{output.label} {output.tested_dtype} {output.shape}"
-
-
-def _group(bench: str) -> str:
-    """Random calls have a law each: the summary counts them together."""
-    return "of their laws" if bench.startswith("law: ") else bench

@@ -1,8 +1,6 @@
 """The files of a run as pytest nodes: file, group of records, record. The same nodes for every suite.
 
-What becomes of an item: its row, onto pytest's report, whatever ended it.
-
-What only the process that ran a failing item can add to the HTML page: the call stack and the plot of the error.
+Whatever ends an item, its row goes onto pytest's report.
 """
 
 from __future__ import annotations
@@ -174,9 +172,9 @@ class RecordItem(pytest.Item):
                 verdict = suite.judge(record)
         except Exception as error:
             message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
-            self._keep(self.unjudged_row("error", message, seconds=perf_counter() - started))
+            self.stash[keys.ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
-        self._keep(self._row(record, verdict, seconds=perf_counter() - started), verdict.plot)
+        self.stash[keys.ROW] = self._row(record, verdict, seconds=perf_counter() - started)
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
         if verdict.excuse:
@@ -210,11 +208,6 @@ class RecordItem(pytest.Item):
             return None  # the only process of a run cannot be replaced
         run = self.config.stash[keys.RUN]
         return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
-
-    def _keep(self, row: VerdictRow, plot: str = "") -> None:
-        self.stash[keys.ROW] = row
-        if plot:
-            self.stash[keys.PLOT] = plot
 
     def _row(self, record: Record, verdict: Verdict, *, seconds: float) -> VerdictRow:
         settings = self.config.stash[keys.RUN].settings
@@ -321,20 +314,17 @@ _FRAMES = 50
 _LONGEST = 300
 
 
-class FailureDetails:
-    """Puts both on the report of a failing item, in builtin types. Registered for `--html` only."""
+class CallStacks:
+    """Puts the call stack of a failing item on its report, in builtin types. Registered for `--html` only."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the details of an item whose verdict is `error`, expected or not."""
+        """Add the stack of an item whose verdict is `error`, expected or not."""
         report = yield
         row = item.stash.get(keys.ROW, None)
         if report.when == "call" and row is not None and row.status == "error" and isinstance(item, RecordItem):
             frames = item.config.stash[keys.SUITE].frames(item.record)
-            report.msprobe_details = {  # type: ignore[attr-defined]  # reports carry extra attributes
-                "stack": _stack(frames),
-                "plot": item.stash.get(keys.PLOT, ""),
-            }
+            report.msprobe_stack = _stack(frames)  # type: ignore[attr-defined]  # reports carry extra attributes
         return report
 
 

@@ -31,17 +31,17 @@ class RecordIndex:
 
     def cost_of(self, node_ids: Sequence[str]) -> float:
         """Estimated cost of items of one group; 0 for items that are not ours."""
-        found = self._groups.get(self.scope_of(node_ids[0]))
+        found = self._group_of(node_ids[0])
         return 0.0 if found is None else self._suite.cost(*found) * len(node_ids) / len(found[1].parts)
 
     def device_of(self, node_id: str) -> str | None:
         """The device that must judge an item; None for any."""
-        found = self._groups.get(self.scope_of(node_id))
+        found = self._group_of(node_id)
         return None if found is None else self._suite.device_of(Record(*found, node_id.rpartition("::")[2]))
 
     def time_limit_seconds(self, node_id: str) -> float | None:
         """How long the check of an item may take in a worker."""
-        found = self._groups.get(self.scope_of(node_id))
+        found = self._group_of(node_id)
         return None if found is None else time_limit_seconds(self._timeout_seconds, self._suite.cost(*found))
 
     def row_of_lost_item(
@@ -51,7 +51,7 @@ class RecordIndex:
 
         `selected` are the node ids of the run that belong to the same group.
         """
-        found = self._groups.get(self.scope_of(node_id))
+        found = self._group_of(node_id)
         if found is None:
             return None
         file, group = found
@@ -67,8 +67,11 @@ class RecordIndex:
 
     def is_among(self, node_id: str, names: Collection[str]) -> bool:
         """Whether the group of an item is one of those that reports call `names`."""
-        found = self._groups.get(self.scope_of(node_id))
+        found = self._group_of(node_id)
         return found is not None and self.names.of(str(found[0]), found[1].call) in names
+
+    def _group_of(self, node_id: str) -> tuple[Path, Group] | None:
+        return self._groups.get(self.scope_of(node_id))
 
     @cached_property
     def _parts(self) -> dict[str, Sequence[str]]:

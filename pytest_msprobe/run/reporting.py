@@ -1,19 +1,10 @@
-"""The reporting side of a run, on the one process that writes: alone, or the controller under xdist.
-
-Verdicts for the hook `pytest_msprobe_verdict`.
-
-The reports of a run, registered on the one process that writes.
-
-The page of a run, made from its machine rows when it ends.
-
-Whether results can be written, asked before the run.
-"""
+"""The reporting side of a run, on the one process that writes: alone, or the controller under xdist."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,52 +125,43 @@ class ReportPlugin:
     def __init__(
         self,
         config: pytest.Config,
+        settings: Settings,
         suite: Suite,
         header: Callable[[], list[str]],
-        *,
-        out: Path,
-        jsonl: Path | None,
-        page: Path | None = None,
-        started: Mapping[str, object] | None = None,
         earlier: EarlierRun | None,
-        allows_empty: bool,
     ) -> None:
-        """A writer of results into the folder `out`, of machine rows into `jsonl`, and of the page into `page`.
-
-        `header` gives the lines above the run; `earlier` is the run that is continued; `started`
-        says how this one was; `allows_empty` tells whether a
-        run that judged nothing is a success.
+        """A writer of what `settings` names; `header` gives the lines above the run, `earlier` is what it continues.
 
         Raises:
-            pytest.UsageError: the folder or the file cannot be written.
+            pytest.UsageError: a folder or file cannot be written.
         """
+        self._config = config
+        self._settings = settings
         self._suite = suite
         self._header = header
-        self._out = out
         self._earlier = earlier
-        self._allows_empty = allows_empty
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
-        self._tally = VerdictCounts(suite.item_noun, suite.group_noun, suite.figures)
+        self._tally = VerdictCounts(suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self._open_groups: dict[tuple[str, str], list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
         self._lines: JsonLines | None = None
-        self._started = started
-        self._page = RunPage(page, suite) if page is not None else None
-        self._jsonl_path = jsonl or (earlier.jsonl if earlier else None)
+        self._names_its_start = False
+        self._page = RunPage(settings.page, suite) if settings.page is not None else None
+        self._jsonl_path = settings.jsonl or (earlier.jsonl if earlier else None)
         self._shows_rows = self._jsonl_path is not None
         if self._page is not None and self._jsonl_path is None:
             self._jsonl_path = self._page.rows_beside()
         self._appends = earlier is not None and self._jsonl_path == earlier.jsonl
-        check_writable("--msprobe-out", out)
-        if jsonl is not None and not self._appends:
-            check_writable("--msprobe-jsonl", jsonl.parent)
+        check_writable("--msprobe-out", settings.out)
+        if settings.jsonl is not None and not self._appends:
+            check_writable("--msprobe-jsonl", settings.jsonl.parent)
             try:
-                check_replaceable(jsonl)
+                check_replaceable(settings.jsonl)
             except OSError as error:
-                raise pytest.UsageError(f"--msprobe-jsonl={jsonl}: {error.strerror or error}") from None
+                raise pytest.UsageError(f"--msprobe-jsonl={settings.jsonl}: {error.strerror or error}") from None
 
     @property
     def report(self) -> SuiteReport:
@@ -205,7 +187,7 @@ class ReportPlugin:
                 raise pytest.UsageError(text) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
-            if self._lines_are_new:
+            if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
                 self._hand_over(name, row)
@@ -231,7 +213,7 @@ class ReportPlugin:
         try:
             self._report.finish()
         except (OSError, SuiteError) as error:
-            self._fail(f"--msprobe-out={self._out}", "", error)
+            self._fail(f"--msprobe-out={self._settings.out}", "", error)
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
@@ -275,7 +257,8 @@ class ReportPlugin:
         terminalreporter.section("msprobe")
         for line in self._summary(terminalreporter.verbosity):
             terminalreporter.write_line(printable(line.text), **line.markup)
-        if exitstatus == pytest.ExitCode.INTERRUPTED and (file := self._to_continue):
+        file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
+        if exitstatus == pytest.ExitCode.INTERRUPTED and file:
             terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
         for text in self._faults():
             terminalreporter.write_line(printable(text), red=True)
@@ -292,11 +275,6 @@ class ReportPlugin:
         if files and verbosity >= 0:
             yield Line("")
         yield from (Line(f"{what}: {path}") for what, path in files)
-
-    @property
-    def _to_continue(self) -> Path | None:
-        """The file from which an interrupted run goes on."""
-        return self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
 
     def _faults(self) -> Iterator[str]:
         yield from self._problems.values()
@@ -321,15 +299,11 @@ class ReportPlugin:
 
     @property
     def _is_untested(self) -> bool:
-        return bool(self._tally.judged) and not self._allows_empty and bool(self._report.untested())
+        return bool(self._tally.judged) and not self._settings.allows_empty and bool(self._report.untested())
 
     @property
     def _is_empty(self) -> bool:
-        return bool(self._tally.total) and not self._tally.judged and not self._allows_empty
-
-    @property
-    def _lines_are_new(self) -> bool:
-        return self._jsonl_path is not None and not self._appends
+        return bool(self._tally.total) and not self._tally.judged and not self._settings.allows_empty
 
     def _exit_code(self, code: int) -> int:
         """The exit code of the whole run, in which a missing row or an earlier failure counts."""
@@ -353,8 +327,9 @@ class ReportPlugin:
                 self._unwritten[f"{name} {row.label}".rstrip()] = None
                 return
             self._lines = self._lines or JsonLines(self._jsonl_path, appends=self._appends)
-            if self._started is not None and row.run is None:
-                row, self._started = replace(row, run={**self._started, "header": self._header()}), None
+            if not self._names_its_start and row.run is None:
+                row = replace(row, run={**started_as(self._config), "header": self._header()})
+                self._names_its_start = True
             self._lines.write(name, row)
         except OSError as error:
             self._fail(option, f"{name} {row.label}".rstrip(), error)
@@ -364,7 +339,7 @@ class ReportPlugin:
         try:
             self._report.receive(name, row)
         except OSError as error:
-            self._fail(f"--msprobe-out={self._out}", f"{name} {row.label}".rstrip(), error)
+            self._fail(f"--msprobe-out={self._settings.out}", f"{name} {row.label}".rstrip(), error)
         rows = self._open_groups.setdefault((row.dump, row.call), [])
         rows.append(_without_attachment(row))
         if len(rows) >= len(row.selected):
@@ -374,7 +349,7 @@ class ReportPlugin:
         rows = self._open_groups.pop((dump, call))
         rows.sort(key=lambda row: row.recorded.index(row.part) if row.part in row.recorded else 0)
         name = self.names.of(dump, call)
-        option = f"--msprobe-out={self._out}"
+        option = f"--msprobe-out={self._settings.out}"
         try:
             if option in self._problems:
                 self._unwritten[name] = None
@@ -407,27 +382,12 @@ def register_reports(
 ) -> None:
     """Have verdicts written: JSONL, terminal, hook, and what other plugins write, the page and JUnit.
 
-    Args:
-        config: of the run.
-        settings: of the run.
-        suite: of the run.
-        header: lines for the terminal before the run, and for the page.
-        earlier: the run that is continued.
+    `header` gives the lines above the run, for the terminal and the page; `earlier` is the run that is continued.
 
     Raises:
         pytest.UsageError: a folder or file of the results cannot be written.
     """
-    reports = ReportPlugin(
-        config,
-        suite,
-        header,
-        out=settings.out,
-        jsonl=settings.jsonl,
-        page=settings.page,
-        started=started_as(config),
-        earlier=earlier,
-        allows_empty=settings.allows_empty,
-    )
+    reports = ReportPlugin(config, settings, suite, header, earlier)
     config.pluginmanager.register(reports, "msprobe-reports")
     config.pluginmanager.register(Progress(), "msprobe-progress")
     if config.getoption("durations") is None:
@@ -443,14 +403,7 @@ def register_reports(
 
         report = reports.report
         html = HtmlPage(
-            settings.html_passes,
-            lambda: [*report.findings(), *header()],
-            report.markup,
-            reports.names,
-            title=suite.title,
-            item_noun=suite.item_noun,
-            group_noun=suite.group_noun,
-            figures=suite.figures,
+            suite, settings.html_passes, lambda: [*report.findings(), *header()], report.markup, reports.names
         )
         config.pluginmanager.register(html, "msprobe-html")
 

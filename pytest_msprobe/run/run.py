@@ -1,8 +1,6 @@
 """One run in one process: what the hooks of `plugin.py` ask.
 
-Which of the collected records a run judges: shard, hook, and what an interrupted run has done. By whole groups.
-
-A run split over hosts that do not know of each other: the same split on each of them.
+It judges whole groups of the collected records: those of its shard that a hook wants and no earlier run has done.
 """
 
 from __future__ import annotations
@@ -165,10 +163,6 @@ class Run:
         deselect_by_hook(self._config, self.suite, items)
         deselect_done(self._config, items, self.names, self.done)
 
-    def begin(self, items: list[pytest.Item]) -> None:
-        """Tell each group which of its records will be judged."""
-        mark_selected(items)
-
     def mark(self, name: str) -> pytest.Mark:
         """The marker `name`, one object for all items: 100,000 of them need no 200,000 marks."""
         if name not in self._marks:
@@ -188,7 +182,3 @@ class Run:
         # A custom prefix (register_custom_api) is an API type that nobody could declare before.
         self._config.addinivalue_line("markers", f"{name}: record of a dump")
         return name
-
-    def close(self) -> None:
-        """End what outlives the items."""
-        self.suite.close()

@@ -1,14 +1,8 @@
-"""Where our state is kept in pytest's stashes. One place for every key and its type.
+"""What a run was asked to do: options, ini and YAML, folded once into one frozen value, and the dumps that they name.
 
-Options, ini and YAML, folded once into one frozen value. The command line wins, then YAML, then ini.
-
-The YAML file of --msprobe-config: its keys are `dump` and the names of options.
-
-A compare.json, in which older tools are told what to compare, is such a file too: JSON is YAML.
-
-Which dump.json files a run was pointed at.
-
-Whether a run has something to judge: all that a project without dumps pays for.
+The command line wins, then YAML, then ini. The YAML file of --msprobe-config has the key `dump` and the names of
+options; a compare.json, in which older tools are told what to compare, is such a file too: JSON is YAML. The keys under
+which pytest's stashes hold our state stand here as well: a project without dumps loads no more than this.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_du
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Option
+from pytest_msprobe.suites.options import Option, Options, choice, flag, option
 from pytest_msprobe.suites.registry import SUITES, suite_options, suites_with
 
 if TYPE_CHECKING:
@@ -41,104 +35,63 @@ RUN: pytest.StashKey[Run] = pytest.StashKey()
 SUITE: pytest.StashKey[Suite] = pytest.StashKey()
 #: The row of an item that has run.
 ROW: pytest.StashKey[VerdictRow] = pytest.StashKey()
-#: A picture of what a failed item is off by, PNG in base64.
-PLOT: pytest.StashKey[str] = pytest.StashKey()
 #: A dump.json that was seen in the collection and not asked for.
 UNASKED: pytest.StashKey[str] = pytest.StashKey()
 
 
-#: Options of every suite.
-RUN_OPTIONS = (
-    Option(
-        "suite",
-        "NAME",
-        f"how dumps are judged: {', '.join(SUITES)}; auto: gradients or comparison if their options are given, "
-        "else precheck",
-        "auto",
-        option_values.one_of("auto", *SUITES),
-    ),
-    Option("out", "DIR", "folder for result files, created when absent", ".", option_values.optional_path),
-    Option(
-        "jsonl",
-        "FILE",
-        "write one JSON object per verdict into FILE, replacing it",
-        "",
-        option_values.new_file,
-    ),
-    Option(
-        "page",
-        "FILE",
-        "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
-        "",
-        option_values.new_file,
-    ),
-    Option(
-        "html_passes",
-        "fold|omit|show",
-        "passes on the page of --html: folded behind one click, left out, or shown; always counted",
-        "fold",
-        option_values.one_of("fold", "omit", "show"),
-    ),
-    Option(
-        "resume",
-        "FILE",
-        "continue an interrupted run: its --msprobe-jsonl file or, in precheck, its result CSV",
-        "",
-        option_values.optional_path,
-    ),
-    Option(
-        "timeout",
-        "SECONDS",
-        "with -n: end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
-        "auto",
-        option_values.timeout,
-    ),
-    Option(
-        "shard", "I/N", "judge part I of N, split by cost in the same way on every host", "all", option_values.shard
-    ),
-    Option(
-        "allow_empty",
-        "",
-        "exit with 0 even if nothing could be judged",
-        "",
-        option_values.switch,
-        bare="true",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What every run was asked to do, whatever its suite.
+@dataclass(frozen=True, kw_only=True)
+class Settings(Options):
+    """What every run was asked to do, whatever its suite: the options of every suite, and what follows from them.
 
     Attributes:
-        suite: name of the suite.
         dumps: dump.json files, absolute, in the order in which they are judged.
         is_exclusive: whether pytest collects nothing else where no argument names a path: the ini file alone does not
             say what is to be judged.
-        out: folder of the results.
-        jsonl: file for machine rows, or None.
-        page: file for the page of the run, or None.
-        html_passes: what becomes of passes on the HTML page: `fold`, `omit` or `show`.
-        resume: result file of an interrupted run to continue, or None.
-        timeout_seconds: how long a check in a worker may take; 0 for ever, None for a limit that grows with its cost.
-        shard: (number, count) of the part of the records to judge, or None for all.
-        allows_empty: whether a run that judged nothing is a success.
         values: parsed values of all options by name, of which a suite reads its own.
     """
 
-    suite: str
     dumps: tuple[Path, ...]
     is_exclusive: bool
-    out: Path
-    jsonl: Path | None
-    page: Path | None
-    html_passes: str
-    resume: Path | None
-    timeout_seconds: float | None
-    shard: tuple[int, int] | None
-    allows_empty: bool
     values: Mapping[str, Any]
+    suite: str = option(
+        "NAME",
+        f"how dumps are judged: {', '.join(SUITES)}; auto: gradients or comparison if their options are given, "
+        "else precheck",
+        option_values.one_of("auto", *SUITES),
+        "auto",
+    )
+    out: Path = option("DIR", "folder for result files, created when absent", option_values.path, ".")
+    jsonl: Path | None = option(
+        "FILE", "write one JSON object per verdict into FILE, replacing it", option_values.new_file
+    )
+    page: Path | None = option(
+        "FILE",
+        "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
+        option_values.new_file,
+    )
+    html_passes: str = choice(
+        ("fold", "omit", "show"),
+        "passes on the page of --html: folded behind one click, left out, or shown; always counted",
+    )
+    resume: Path | None = option(
+        "FILE",
+        "continue an interrupted run: its --msprobe-jsonl file or, in precheck, its result CSV",
+        option_values.optional_path,
+    )
+    timeout_seconds: float | None = option(
+        "SECONDS",
+        "with -n: end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
+        option_values.timeout,
+        "auto",
+        name="timeout",
+    )
+    shard: tuple[int, int] | None = option(
+        "I/N", "judge part I of N, split by cost in the same way on every host", option_values.shard, "all"
+    )
+    allows_empty: bool = flag("exit with 0 even if nothing could be judged", metavar="", default="", name="allow_empty")
+
+
+RUN_OPTIONS = Settings.declared()
 
 
 def all_options() -> tuple[Option, ...]:
@@ -160,17 +113,17 @@ def add_options(parser: pytest.Parser) -> None:
         "--msprobe-config", metavar="FILE", help="YAML file with any of these options as keys (out, device, ...)"
     )
     parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
-    for option in all_options():
-        if option.is_yaml_only:
+    for each in all_options():
+        if each.is_yaml_only:
             continue
-        kind: dict[str, Any] = {"metavar": option.metavar}
-        if option.bare:
-            kind = {"action": "store_const", "const": option.bare}
-        if option.is_list:
+        kind: dict[str, Any] = {"metavar": each.metavar}
+        if each.bare:
+            kind = {"action": "store_const", "const": each.bare}
+        if each.is_list:
             kind["action"] = "append"
-        shown = "" if option.bare else f" (default: {option.default or 'none'})"
-        group.addoption(option.flag, help=f"{option.help}{shown}", **kind)
-        parser.addini(option.key, option.help.replace("%%", "%"), default="")
+        shown = "" if each.bare else f" (default: {each.default or 'none'})"
+        group.addoption(each.flag, help=f"{each.help}{shown}", **kind)
+        parser.addini(each.key, each.help.replace("%%", "%"), default="")
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -190,18 +143,10 @@ def read_settings(config: pytest.Config) -> Settings:
     if not hasattr(config, "workerinput"):
         _refuse_others(config, suite, [option for option in options if option.name not in own])
         _make_absolute(config, own.values(), values)
-    return Settings(
-        suite=suite,
+    return Settings.of(
+        {**values, "suite": suite},
         dumps=dumps,
         is_exclusive=is_exclusive or config.getoption("msprobe_gradients") is not None,
-        out=values["out"],
-        jsonl=values["jsonl"],
-        page=values["page"],
-        html_passes=values["html_passes"],
-        resume=values["resume"],
-        timeout_seconds=values["timeout"],
-        shard=values["shard"],
-        allows_empty=values["allow_empty"],
         values=values,
     )
 
@@ -215,19 +160,19 @@ def _suite(values: Mapping[str, Any]) -> str:
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:
     """Refuse options of other suites that the command line gives; ini and YAML may serve runs of several suites."""
-    for option in others:
-        if not option.is_yaml_only and config.getoption(option.key) is not None:
+    for each in others:
+        if not each.is_yaml_only and config.getoption(each.key) is not None:
             raise pytest.UsageError(
-                f"{option.flag}: has no effect in the suite {suite}, only in {' and '.join(suites_with(option.name))}; "
+                f"{each.flag}: has no effect in the suite {suite}, only in {' and '.join(suites_with(each.name))}; "
                 f"leave it out, or choose another suite with --msprobe-suite"
             )
 
 
 def _make_absolute(config: pytest.Config, options: Iterable[Option], values: Mapping[str, Any]) -> None:
     """Have workers read the paths that this process reads: they may start in another folder."""
-    for option in options:
-        if option.is_path and isinstance(values[option.name], Path):
-            setattr(config.option, option.key, os.fspath(values[option.name]))
+    for each in options:
+        if each.is_path and isinstance(values[each.name], Path):
+            setattr(config.option, each.key, os.fspath(values[each.name]))
 
 
 def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:

@@ -1,7 +1,4 @@
-"""pytest's log capture, left out where it costs as much as a check.
-
-What pytest itself prints of a run with thousands of records: progress on long runs, and a limit for failures.
-"""
+"""pytest's own part of a run with thousands of records: no log capture, a limit for failures, progress."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 A suite says which groups of records a file holds, judges one record at a time, and sums up. It knows nothing of
 pytest's items, of workers and of other suites. `registry.SUITES` lists the suites; `tests/contract` tests each.
-
-Names of a dump in node ids.
-
-Where records of a dump stand in their training step.
 """
 
 from __future__ import annotations
@@ -167,30 +163,32 @@ class RowSummary:
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
 
+    A suite must say how it judges: `files`, `groups`, `judge`, `headline`. The rest has defaults:
+
+    - of a record: `roots`, `folder`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
+    - of the work: `cost`, `placement`, `assign`, `device_of`;
+    - of the reports, asked on the process that writes: `header`, `warnings`, `report`, `summary`, `plugins`,
+      `advice_when_empty`.
+
     Attributes:
         name: on the command line.
         title: of the HTML page.
         item_noun: what an item is about, in the plural.
-        kinds: plural word for items without their number.
+        group_noun: what items are about without their number, in the plural.
         options: its own options, beside those of every run.
-        calls_tell_files: whether the calls of files in one folder have different names.
+        call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    item_noun: ClassVar[str]
+    item_noun: ClassVar[str] = "API calls by direction"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
-
-    @classmethod
-    def summary(cls) -> RowSummary:
-        """A new summary of rows."""
-        return RowSummary()
 
     @property
     @abstractmethod
@@ -202,6 +200,10 @@ class Suite(ABC):
         """What pytest is to collect for them: the files, or folders that `folder` knows."""
         return self.files
 
+    def folder(self, path: Path) -> Sequence[Path | Problem] | None:
+        """Children of a folder that is collected by the suite's own rules; None for any other."""
+        return None
+
     @abstractmethod
     def groups(self, file: Path) -> Iterable[Group]:
         """The groups of records of `file`. Raises SuiteError or DumpError when it cannot be read."""
@@ -210,13 +212,19 @@ class Suite(ABC):
     def judge(self, record: Record) -> Verdict:
         """The verdict on `record`."""
 
-    @abstractmethod
-    def headline(self, record: Record) -> str:
-        """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
-
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
         """The attachment of a record that was not judged: skipped by a mark, lost with its process, or faulty."""
         return None
+
+    def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
+        """Free what was kept for the group."""
+
+    def close(self) -> None:  # noqa: B027  # most suites start nothing
+        """End what outlives the records, such as child processes."""
+
+    @abstractmethod
+    def headline(self, record: Record) -> str:
+        """What the record is, for the headline of a failure: `Mint.matmul, call 2, forward`."""
 
     def api(self, record: Record) -> ApiName | None:
         """The record's name as hooks get it; None for what no hook chooses, which is always judged."""
@@ -224,27 +232,31 @@ class Suite(ABC):
 
         return parse_api_name(record.call)
 
-    def place(self, record: Record) -> StepPosition:
-        """Where the record stands in its training step. Must not raise for a record of `groups`."""
-        return StepPosition()
-
     def marks(self, record: Record) -> tuple[str, ...]:
         """Markers of its item: direction and API type."""
         return (record.part, record.call.partition(".")[0])
 
-    def release(self, group: Group) -> None:  # noqa: B027  # most suites keep nothing
-        """Free what was kept for the group."""
-
-    def cost(self, file: Path, group: Group) -> float:
-        """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
-        return 1.0
+    def place(self, record: Record) -> StepPosition:
+        """Where the record stands in its training step. Must not raise for a record of `groups`."""
+        return StepPosition()
 
     def frames(self, record: Record) -> Sequence[Frame]:
         """Call stack of the record, innermost first, for the HTML page."""
         return ()
 
-    def folder(self, path: Path) -> Sequence[Path | Problem] | None:
-        """Children of a folder that is collected by the suite's own rules; None for any other."""
+    def cost(self, file: Path, group: Group) -> float:
+        """Estimated cost of a group, in elements computed: what goes out first to workers, and how shards are even."""
+        return 1.0
+
+    def placement(self) -> Placement:
+        """What the suite wants of workers."""
+        return Placement()
+
+    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
+        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
+
+    def device_of(self, record: Record) -> str | None:
+        """The device that must judge a record; None for any."""
         return None
 
     def header(self) -> list[str]:
@@ -262,34 +274,25 @@ class Suite(ABC):
         """
         return SuiteReport()
 
-    def advice_when_empty(self) -> str:
-        """What to do when nothing was judged; "" where the reasons say it."""
-        return ""
+    @classmethod
+    def summary(cls) -> RowSummary:
+        """A new summary of rows."""
+        return RowSummary()
 
     def plugins(self) -> Iterable[tuple[str, object]]:
         """(name, pytest plugin) to register on the process that writes."""
         return ()
 
-    def placement(self) -> Placement:
-        """What the suite wants of workers."""
-        return Placement()
-
-    def assign(self, devices: tuple[str, ...]) -> None:  # noqa: B027  # most suites judge each record once
-        """Learn which devices the workers of the run have, each once, before groups are asked for; () for a CPU."""
-
-    def device_of(self, record: Record) -> str | None:
-        """The device that must judge a record; None for any."""
-        return None
-
-    def close(self) -> None:  # noqa: B027  # most suites start nothing
-        """End what outlives the records, such as child processes."""
+    def advice_when_empty(self) -> str:
+        """What to do when nothing was judged; "" where the reasons say it."""
+        return ""
 
 
 class Context(NamedTuple):
     """What a suite is made from.
 
     Attributes:
-        config: pytest's, for the hooks of conftest.py files only.
+        config: pytest's, for the hooks of conftest.py files and for options of other plugins.
         values: parsed values of all options by name; a suite reads its own.
         dumps: dump.json files that were named, absolute.
         out: folder of the results.
@@ -307,6 +310,12 @@ class Context(NamedTuple):
     has_other_hosts: bool
     sharers: int
     evidence: Mapping[str, str]
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether a page or a file of rows will hold pictures of failures."""
+        has_rows = any(self.values.get(name) is not None for name in ("page", "jsonl", "resume"))
+        return has_rows or bool(self.config.getoption("htmlpath", None))
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")

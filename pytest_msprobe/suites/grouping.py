@@ -1,9 +1,4 @@
-"""Records of every kind, Cells too, as groups: for the suites that judge more than API calls.
-
-API calls of a dump as groups of records: for the suites that run them.
-
-How long an API call may take, guessed from its name and shapes, so that long ones start first.
-"""
+"""Records of a dump as groups: of every kind, Cells too, or API calls alone, and what judging a call may cost."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""One setting under its names. Option modules import nothing but this: pytest loads them in every project.
+"""How an option is declared, what its text may be, and the options of more than one suite.
 
-What a setting may be: each function gives the value of a text, or a ValueError that says why not.
-
-Options of more than one suite.
+Each parser gives the value of a text, or a ValueError that says why not. Option modules import nothing but this: pytest
+loads them in every project.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from msprobe_collector.dump_format.values import abbreviated
 
@@ -20,31 +20,35 @@ if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
 
 
+T = TypeVar("T")
+_Chosen = TypeVar("_Chosen", bound="Options")
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One setting under its three names: `--msprobe-NAME`, ini `msprobe_NAME`, YAML key `NAME` (with underscores).
 
     Attributes:
-        name: see above.
         metavar: how help shows its value.
         help: one line.
-        default: the text that is used when it is not given.
         parse: its value for a text; raises ValueError, which says why not and what is allowed.
+        default: the text that is used when it is not given.
+        name: see above; "" for that of the field.
         bare: the value of a flag that takes none on the command line; "" for an option that needs one.
         is_path: whether its value is a path, which workers get as an absolute one.
         is_list: whether it may be repeated, and is a list in YAML and one value per line in an ini file.
         is_yaml_only: whether it stands in the YAML file of --msprobe-config only; `parse` then gets (YAML value, file).
     """
 
-    name: str
     metavar: str
     help: str
-    default: str
     parse: Callable[..., Any]
+    default: str = ""
+    name: str = ""
     bare: str = ""
     is_path: bool = False
-    is_yaml_only: bool = False
     is_list: bool = False
+    is_yaml_only: bool = False
 
     @property
     def flag(self) -> str:
@@ -55,6 +59,60 @@ class Option:
     def key(self) -> str:
         """Name of the option in ini files and in pytest's option namespace."""
         return f"msprobe_{self.name}"
+
+    def default_value(self) -> Any:
+        """Value of the option when nothing gives it."""
+        if self.is_list:
+            return ()
+        return self.parse(None, "") if self.is_yaml_only else self.parse(self.default)
+
+
+class Options:
+    """Base of frozen dataclasses whose fields are options: `seed: int = option("N", "seed of inputs", seed, "0")`.
+
+    An option is declared there and nowhere else: its names, help, parser and default. Command line, ini, YAML and the
+    page of all options are made from `declared()`, the values from `of()`. A field that holds another such dataclass
+    has the options of that one in its place.
+    """
+
+    _parts: ClassVar[dict[str, Option | type[Options]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._parts = {}
+        for name, found in list(vars(cls).items()):
+            if isinstance(found, Option):
+                cls._parts[name] = named = replace(found, name=found.name or name)
+                setattr(cls, name, field(default_factory=named.default_value))
+            elif isinstance(found, Field) and found.default_factory is not MISSING:
+                cls._parts[name] = cast("type[Options]", found.default_factory)
+
+    @classmethod
+    def declared(cls) -> tuple[Option, ...]:
+        """The options, in the order of the fields."""
+        parts = cls._parts.values()
+        return tuple(own for part in parts for own in ((part,) if isinstance(part, Option) else part.declared()))
+
+    @classmethod
+    def of(cls: type[_Chosen], values: Mapping[str, Any], /, **others: Any) -> _Chosen:
+        """The settings in `values`, parsed values of all options by name; `others` are fields that are no options."""
+        for name, part in cls._parts.items():
+            others[name] = values[part.name] if isinstance(part, Option) else part.of(values)
+        return cls(**others)
+
+
+def option(metavar: str, help: str, parse: Callable[..., T], default: str = "", **more: Any) -> T:
+    """An `Option` as a field of `Options`; to type checkers, the value that `parse` gives."""
+    return cast(T, Option(metavar, help, parse, default, **more))
+
+
+def flag(help: str, metavar: str = "true", default: str = "false", **more: Any) -> bool:
+    """An option that needs no value on the command line."""
+    return option(metavar, help, switch, default, bare="true", **more)
+
+
+def choice(words: Sequence[str], help: str, **more: Any) -> str:
+    """An option that is one of `words`, by default the first."""
+    return option("|".join(words), help, one_of(*words), words[0], **more)
 
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)i?B?", re.IGNORECASE)
@@ -175,11 +233,15 @@ def devices(text: str) -> tuple[str, ...]:
     """
     if text == "all visible":
         return ()
+    mistake = ValueError(f"{text!r} is not a list of device ids; write 4,5,6,7 or 0-3")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if text.strip() and not parts:
+        raise mistake
     found: dict[str, None] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in parts:
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
-            raise ValueError(f"{text!r} is not a list of device ids; write 4,5,6,7 or 0-3")
+            raise mistake
         for number in range(int(match[1]), int(match[2] or match[1]) + 1):
             if str(number) in found:
                 raise ValueError(f"{text!r} names device {number} twice; several workers per device: see --help")
@@ -228,7 +290,9 @@ def positive(text: str) -> float:
         ValueError: it is not such a number.
     """
     value = number(text)
-    if not 0 < value < float("inf"):
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is not a finite number")
+    if value <= 0:
         raise ValueError(f"{text!r} is not above 0")
     return value
 
@@ -303,78 +367,50 @@ def interpreter(text: str) -> str | None:
     return text or None
 
 
-GOLDEN = Option(
-    "golden",
+GOLDEN = option(
     "PATH",
     "comparison, gradients: dump.json, folder of dumps or gradient run to compare with",
-    "",
     optional_path,
     is_path=True,
 )
-
-DATA_DIR = Option(
-    "data_dir",
-    "DIR",
-    "precheck, comparison, overflow, repeat: absolute folder outside the dump whose tensor files may be read "
-    "(dump_data_dir or the target of a link); may be repeated",
-    "",
-    absolute_folder,
-    is_list=True,
+DATA_DIR = cast(
+    "tuple[Path, ...]",
+    option(
+        "DIR",
+        "precheck, comparison, overflow, repeat: absolute folder outside the dump whose tensor files may be read "
+        "(dump_data_dir or the target of a link); may be repeated",
+        absolute_folder,
+        is_list=True,
+    ),
 )
-
-SEED = Option("seed", "N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", "0", seed)
-
-BENCH = Option(
-    "bench",
-    "BENCH",
-    "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore",
-    "auto",
-    bench,
+SEED = option("N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", seed, "0")
+BENCH = option(
+    "BENCH", "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore", bench, "auto"
 )
-
-BENCH_PYTHON = Option(
-    "bench_python",
+BENCH_PYTHON = option(
     "FILE",
     "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
-    "",
     interpreter,
 )
-
-MAX_MEMORY = Option(
-    "max_memory",
+MAX_MEMORY_BYTES = option(
     "SIZE",
     "precheck, comparison, overflow, repeat: do not compute API calls that may need more memory, e.g. 16GB; auto is "
     "80 %% of this machine",
-    "auto",
     memory,
+    "auto",
+    name="max_memory",
 )
-
-#: Of suites that compute API calls on the CPU, on random inputs where a dump holds none.
-BENCHMARK_OPTIONS = (BENCH, BENCH_PYTHON, SEED, MAX_MEMORY)
-
-#: Of suites that run API calls on devices.
-DEVICE_OPTIONS = (
-    Option(
-        "device",
-        "DEVICE",
-        "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
-        "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
-        "auto",
-        device,
-    ),
-    Option(
-        "devices",
-        "IDS",
-        "precheck, repeat: device ids for the workers of -n, such as 4,5,6,7 or 0-3",
-        "all visible",
-        devices,
-    ),
-    Option("workers_per_device", "K", "precheck, repeat: how many workers may share a device", "1", count),
-    Option(
-        "remote_root",
-        "DIR",
-        "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir",
-        "",
-        str,
-    ),
+DEVICE = option(
+    "DEVICE",
+    "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
+    "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
+    device,
+    "auto",
+)
+DEVICES = option(
+    "IDS", "precheck, repeat: device ids for the workers of -n, such as 4,5,6,7 or 0-3", devices, "all visible"
+)
+WORKERS_PER_DEVICE = option("K", "precheck, repeat: how many workers may share a device", count, "1")
+REMOTE_ROOT = option(
+    "DIR", "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir", str
 )

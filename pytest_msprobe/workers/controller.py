@@ -1,7 +1,4 @@
-"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die.
-
-How the process of a worker ended.
-"""
+"""xdist's side of a run, on the process that hands out the work: places, schedule, and workers that die."""
 
 from __future__ import annotations
 
@@ -17,8 +14,10 @@ import pytest
 from xdist.workermanage import parse_tx_spec_config
 
 from pytest_msprobe.engines.process import EXIT_CODE
+from pytest_msprobe.engines.protocol import VISIBLE
 from pytest_msprobe.reports.junit import are_read, properties
 from pytest_msprobe.reports.resume import LOST, LOST_AGAIN, EarlierRun
+from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.suites.contract import Placement
 from pytest_msprobe.workers.hosts import (
     WorkerPlace,
@@ -34,7 +33,7 @@ from pytest_msprobe.workers.hosts import (
     starts_in_default_folder,
 )
 from pytest_msprobe.workers.remote_start import StartReport, StartRequest
-from pytest_msprobe.workers.scheduler import CallScheduler, Records
+from pytest_msprobe.workers.scheduler import CallScheduler
 
 
 def exit_code(node: Any) -> int | None:
@@ -88,7 +87,7 @@ class WorkersPlugin:
         config: pytest.Config,
         dumps: Sequence[Path],
         placement: Placement,
-        index: Records,
+        index: RecordIndex,
     ) -> None:
         """Plan for the workers of `config`, which judge `dumps`, as `placement` wants it.
 
@@ -300,6 +299,7 @@ class WorkersPlugin:
             dumps=[str(path) for path in self._dumps],
             evidence=dict(self._evidence),
             target=self._placement.target,
+            variable=VISIBLE.get(self._placement.target, ""),
             environment=dict(place.environment),
             sharers=place.sharers,
         )

@@ -17,11 +17,10 @@ import execnet
 import pytest
 from execnet.gateway_bootstrap import HostNotFound
 
-from pytest_msprobe.engines.protocol import DEVICE_VARIABLE
+from pytest_msprobe.engines.protocol import DEVICE_VARIABLE, VISIBLE
 from pytest_msprobe.workers import remote_start
 from pytest_msprobe.workers.remote_start import (
     THREADS_VARIABLE,
-    VISIBLE,
     StartReport,
     StartRequest,
     thread_count,
@@ -90,7 +89,7 @@ def check_devices(all_started: Sequence[tuple[str, str | None, StartReport]], ta
         pytest.UsageError: one line on it.
     """
     host, device, started = all_started[-1]
-    if device is None or target not in remote_start.VISIBLE:
+    if device is None or target not in VISIBLE:
         return
     if started.devices is not None and device not in started.devices:
         shown = ", ".join(started.devices) or "none"
@@ -186,7 +185,7 @@ def choose_devices(target: str, wanted: Sequence[str], workers: int) -> tuple[st
     Raises:
         pytest.UsageError: the user wants one that is not visible.
     """
-    visible = visible_devices(target)
+    visible = visible_devices(target, VISIBLE.get(target, ""))
     missing = [device for device in wanted if visible is not None and device not in visible]
     if missing:
         shown = ", ".join(visible or ()) or "none"
@@ -202,7 +201,7 @@ def check_index(target: str, index: int) -> None:
     Raises:
         pytest.UsageError: there are not so many.
     """
-    visible = visible_devices(target)
+    visible = visible_devices(target, VISIBLE.get(target, ""))
     if visible is not None and index >= len(visible):
         shown = ", ".join(visible) or "none"
         raise pytest.UsageError(

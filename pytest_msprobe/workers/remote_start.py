@@ -15,12 +15,6 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 ASCEND_FILES = "/dev/davinci[0-9]*"
-#: Variables that say which devices a process sees.
-VISIBLE = {
-    "ascend": "ASCEND_RT_VISIBLE_DEVICES",
-    "cuda": "CUDA_VISIBLE_DEVICES",
-    "npu": "ASCEND_RT_VISIBLE_DEVICES",
-}
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
@@ -34,6 +28,7 @@ class StartRequest(NamedTuple):  # a dataclass would look for its module, which 
         dumps: paths of the dump.json files.
         evidence: folders for what failing calls leave behind.
         target: `ascend`, `npu`, `cuda` or `cpu`.
+        variable: that says which of its devices a process sees; "" for none.
         environment: variables to set.
         sharers: how many workers of the run share the machine's cores.
     """
@@ -45,6 +40,7 @@ class StartRequest(NamedTuple):  # a dataclass would look for its module, which 
     dumps: list[str]
     evidence: dict[str, str]
     target: str
+    variable: str
     environment: dict[str, str]
     sharers: int
 
@@ -72,11 +68,12 @@ class StartReport(NamedTuple):
     has_ascend: bool
 
 
-def visible_devices(target: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """Ids of the devices of `target` that the caller lets us use, or None when that cannot be determined."""
-    if target not in VISIBLE:
-        return None
-    listed = environment.get(VISIBLE[target])
+def visible_devices(target: str, variable: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+    """Ids of the devices of `target` that the caller lets us use, or None when that cannot be determined.
+
+    `variable` names them where it is set; "" for a target that has none.
+    """
+    listed = environment.get(variable)
     if listed is not None:
         return tuple(part.strip() for part in listed.split(",") if part.strip())
     if target in ("ascend", "npu"):
@@ -92,7 +89,7 @@ def thread_count(sharers: int) -> str:
 
 def settle(request: StartRequest) -> StartReport:
     """Put this process where it belongs, with the variables that frameworks read when they load."""
-    devices = visible_devices(request.target)
+    devices = visible_devices(request.target, request.variable)
     root = os.path.abspath(request.mirror) if request.mirror and os.path.isdir(request.mirror) else request.root
     dumps = [_moved(path, request.root, root) for path in request.dumps]
     evidence = {kind: _moved(path, request.root, root) for kind, path in request.evidence.items()}

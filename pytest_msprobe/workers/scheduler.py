@@ -1,47 +1,15 @@
-"""What the process that hands out the work must know of records, of which it has node ids only.
-
-Who judges what, and when: groups of records to workers, the most expensive first, each whole on one worker.
-"""
+"""Who judges what, and when: groups of records to workers, the most expensive first, each whole on one worker."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from xdist.report import report_collection_diff
 
-from pytest_msprobe.verdicts import VerdictRow
-
-
-class Costs(Protocol):
-    """What a schedule must know."""
-
-    def scope_of(self, node_id: str) -> str:
-        """What the ids of records that belong together share."""
-
-    def device_of(self, node_id: str) -> str | None:
-        """The device that must judge a record; None for any."""
-
-    def cost_of(self, node_ids: Sequence[str]) -> float:
-        """Estimated cost of records that belong together."""
-
-
-class Records(Costs, Protocol):
-    """What must be known when a worker dies."""
-
-    def time_limit_seconds(self, node_id: str) -> float | None:
-        """How long the check of a record may take in a worker; None for ever."""
-
-    def is_among(self, node_id: str, names: Collection[str]) -> bool:
-        """Whether the group of a record is one of those that reports call `names`."""
-
-    def row_of_lost_item(
-        self, node_id: str, selected: Sequence[str], message: str, *, device: str, host: str
-    ) -> VerdictRow | None:
-        """The error row of a record whose process died in it, or None when it is not one of ours."""
-
+from pytest_msprobe.run.record_index import RecordIndex
 
 #: xdist's worker starts an item only when it holds the next one, or knows that there is none.
 _FEWEST_HELD = 2
@@ -59,12 +27,12 @@ class CallScheduler:
     """
 
     def __init__(
-        self, config: pytest.Config, worker_count: int, costs: Costs, device_of: Callable[[Any], str | None]
+        self, config: pytest.Config, worker_count: int, index: RecordIndex, device_of: Callable[[Any], str | None]
     ) -> None:
-        """A scheduler for `worker_count` workers; `costs` tells units and costs, `device_of` a worker's device."""
+        """A scheduler for `worker_count` workers; `index` tells units and costs, `device_of` a worker's device."""
         self._config = config
         self._worker_count = worker_count
-        self._costs = costs
+        self._index = index
         self._device_of = device_of
         self._collections: dict[Any, Sequence[str]] = {}
         self._held: dict[Any, list[int]] = {}
@@ -172,13 +140,13 @@ class CallScheduler:
 
     def _device(self, unit: Sequence[int]) -> str | None:
         assert self.collection is not None
-        return self._costs.device_of(self.collection[unit[0]])
+        return self._index.device_of(self.collection[unit[0]])
 
     def _sorted_units(self) -> list[list[int]]:
         assert self.collection is not None
         collection = self.collection
         units = self._grouped(range(len(collection)))
-        costs = [self._costs.cost_of([collection[index] for index in unit]) for unit in units]
+        costs = [self._index.cost_of([collection[index] for index in unit]) for unit in units]
         order = sorted(range(len(units)), key=lambda number: (-costs[number], number))
         return [units[number] for number in order]
 
@@ -188,7 +156,7 @@ class CallScheduler:
         groups: dict[tuple[str, str | None], list[int]] = {}
         for index in indices:
             node_id = self.collection[index]
-            groups.setdefault((self._costs.scope_of(node_id), self._costs.device_of(node_id)), []).append(index)
+            groups.setdefault((self._index.scope_of(node_id), self._index.device_of(node_id)), []).append(index)
         return list(groups.values())
 
     def _report_difference(self, node: Any, collection: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A part of the catalogue of `python -m tests.accounting`; the whole takes minutes."""
+"""A part of the catalogue of `python -m tools.accounting`; the whole takes minutes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from accounting.causes import Cause
-from accounting.clean_pairs import CleanPair
-from accounting.diagnosing import diagnose
-from accounting.framework_pairs import FrameworkPair
-from accounting.page import CAUSES, CLEAN, is_right, name_of
+
+from tools.accounting.causes import Cause
+from tools.accounting.clean_pairs import CleanPair
+from tools.accounting.diagnosing import diagnose
+from tools.accounting.framework_pairs import FrameworkPair
+from tools.accounting.page import CAUSES, CLEAN, is_right, name_of
 
 #: One of each kind of cause and of each network.
 PLANTED = (

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from accounting.diagnosing import diagnose
-from accounting.held_out.catalogue import CAUSES, CLEAN, HeldOut
-from accounting.page import is_right, name_of
+from tools.accounting.diagnosing import diagnose
+from tools.accounting.held_out.catalogue import CAUSES, CLEAN, HeldOut
+from tools.accounting.page import is_right, name_of
 
 #: What the first run missed, by name.
 PLANTED = ("a layer in bfloat16", "eps of batch norm", "stride 1 for 2 in a pool", "labels reversed")

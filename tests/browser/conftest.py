@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.make_rows import rows
 from dump_builder import DumpBuilder
 from planted_cells import planted
 from real_dumps import real_dumps
 
-from pytest_msprobe.commands.page import known_suite
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page.page import write_page
+from pytest_msprobe.suites.registry import suite_class
+from tools.benchmarks.make_rows import rows
 
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
 #: Each sets `document.title` if it ever runs.
@@ -69,7 +69,7 @@ def of_rows(folder: Path, count: int, ranks: int, *, passes_only: bool = False) 
         if row.status == "pass" or not passes_only:
             lines.write(row.call, row)
     lines.close()
-    write_page(folder / "page.html", [folder / "rows.jsonl"], known_suite)
+    write_page(folder / "page.html", [folder / "rows.jsonl"], suite_class)
     return folder / "page.html"
 
 

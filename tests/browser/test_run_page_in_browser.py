@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from page_reader import page_content
 
-from pytest_msprobe.reports.page.vendor import fetched, member
+from tools.vendor import fetched, member
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 

@@ -241,6 +241,7 @@ def test_a_fault_of_the_collector_is_logged_once_and_marks_the_record(make_debug
     assert "planted" in log
 
 
+@pytest.mark.graph_compiler
 def test_jit_functions_are_recorded_from_outside_and_compile(collected):
     @ms.jit
     def double_plus_one(x):
@@ -260,6 +261,7 @@ def test_jit_functions_are_recorded_from_outside_and_compile(collected):
     assert "Mint.mul.0.forward" in found
 
 
+@pytest.mark.graph_compiler
 def test_a_cell_with_a_jit_construct(collected):
     class Doubled(nn.Cell):
         @ms.jit

@@ -75,6 +75,7 @@ def region(x):
     return mint.exp(x) + ops.tanh(x)
 
 
+@pytest.mark.graph_compiler
 def test_a_bytecode_region_is_one_record(make_debugger, records):
     expected = ms.jit(region, capture_mode="bytecode")(X).asnumpy()
     with make_debugger().collect():
@@ -85,6 +86,7 @@ def test_a_bytecode_region_is_one_record(make_debugger, records):
     assert records()["Jit.region.0.forward"]["output"][0]["shape"] == [2, 2]
 
 
+@pytest.mark.graph_compiler
 def test_a_bytecode_region_from_before_start_is_left_out_with_the_reason(make_debugger, records, caplog):
     run = ms.jit(region, capture_mode="bytecode")
     with caplog.at_level(logging.WARNING, "msprobe_collector"), make_debugger().collect():

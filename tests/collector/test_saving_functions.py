@@ -12,6 +12,8 @@ from mindspore import Tensor, mint, nn
 from msprobe_collector import save, save_grad, step
 from msprobe_collector.mindspore.static_graph.files import SAVED
 
+pytestmark = pytest.mark.graph_compiler
+
 X = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 
 

@@ -21,6 +21,8 @@ from mindspore.train import Model
 from msprobe_collector import MsprobeStep
 from msprobe_collector.debugger import DebuggerError
 
+pytestmark = pytest.mark.graph_compiler
+
 
 @pytest.fixture(params=["graph", "jit", "jit function", "jit of the network"])
 def way(request):

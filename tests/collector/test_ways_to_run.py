@@ -209,7 +209,9 @@ def looks(net):
     return functions, on_cells, [len(parameter.hooks()) for parameter in net.get_parameters()], sorted(vars(net.power))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.graph_compiler) if way == "jit" else way for way in WAYS]
+)
 def test_results_are_equal_and_nothing_is_left(way, make_debugger, step_folder):
     plain_net, plain = run(way)
     before = looks(plain_net)

@@ -1,18 +1,19 @@
-"""A few hundred of the seeds that `python tests/fuzz` reads by the thousand; the same in every run."""
+"""A few hundred of the seeds that `python -m tools.fuzz` reads by the thousand; the same in every run."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tools import ROOT
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: its audit hook and memory limit stay with it."""
     return subprocess.run(
-        [sys.executable, str(Path(__file__).parent), *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tools.fuzz", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import weakref
+import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from comparison_dumps import unpack_perturbed
 from dump_builder import DumpBuilder
+
+from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue
+from pytest_msprobe.suites.comparison import figures
+from pytest_msprobe.suites.comparison.accounting import accountant
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -39,6 +47,56 @@ def pair(folder: Path, **target: Any) -> tuple[str, str]:
 def diagnosis(pytester: pytest.Pytester) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
     return found
+
+
+def test_each_tensor_is_read_once_and_each_value_measured_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[Path] = Counter()
+    measured: Counter[tuple[int, int]] = Counter()
+    load, measure = TensorFolder.load, figures.measure_pair
+
+    def counted_load(self: TensorFolder, value: TensorValue, place: FieldPath) -> Any:
+        if type(self) is TensorFolder:  # what shares loaded tensors hands over to one that reads files
+            reads[self.folder / str(value.data_name)] += 1
+        return load(self, value, place)
+
+    def counted_measure(target: Any, golden: Any) -> figures.Figures:
+        measured[zlib.crc32(target.tobytes()), zlib.crc32(golden.tobytes())] += 1
+        return measure(target, golden)
+
+    monkeypatch.setattr(TensorFolder, "load", counted_load)
+    monkeypatch.setattr(figures, "measure_pair", counted_measure)
+    monkeypatch.setattr(accountant, "measure_pair", counted_measure)
+    unpack_perturbed(pytester.path)
+    result = pytester.runpytest_inprocess(
+        "--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-page=page.html"
+    )
+    result.assert_outcomes(passed=38, xfailed=138)
+    files = {path for side in ("target", "golden") for path in (pytester.path / side).rglob("*.npy")}
+    assert reads == dict.fromkeys(files, 1)
+    assert measured.total() == len(files) // 2
+
+
+def test_no_more_than_the_tensors_of_one_call_are_held(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array that was read stays as long as something refers to it."""
+    alive: list[tuple[str, weakref.ref[Any]]] = []
+    calls: list[set[str]] = []
+    load = TensorFolder.load
+
+    def watched(self: TensorFolder, value: TensorValue, place: FieldPath) -> Any:
+        array = load(self, value, place)
+        if type(self) is TensorFolder:
+            alive.append((".".join(str(value.data_name).split(".")[:3]), weakref.ref(array)))
+            calls.append({call for call, array in alive if array() is not None})
+        return array
+
+    monkeypatch.setattr(TensorFolder, "load", watched)
+    pytester.runpytest_inprocess(*pair(pytester.path, fault=1.02)).assert_outcomes(passed=1, failed=2, xfailed=1)
+    assert len(calls) == 18
+    assert all(len(found) == 1 for found in calls)
 
 
 def test_the_operation_at_fault_fails_and_what_inherits_is_xfailed(pytester: pytest.Pytester) -> None:

@@ -1,6 +1,6 @@
 """A dump runs no code: hostile records through every suite, in a process of its own under an audit hook.
 
-The names here are a few that were seen to run code, or could. `python -m tests.operator_audit` tries all names of both
+The names here are a few that were seen to run code, or could. `python -m tools.operator_audit` tries all names of both
 frameworks, and a sample of it runs below. What is promised stands in docs/security.md.
 """
 
@@ -35,10 +35,12 @@ HOSTILE = {
     """.split(),
 }
 #: Loads the frameworks, then watches to the end of the run: the tables of a run and pytest itself write files.
-PLUGIN = """
+PLUGIN = (
+    f"import sys\nsys.path.append({str(TESTS.parent)!r})\n"
+    + """
 import pytest
 import mindspore, ml_dtypes, torch
-from operator_audit.watch import Watch
+from tools.operator_audit.watch import Watch
 from pytest_msprobe.engines.torch_map import adapters
 
 mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
@@ -55,6 +57,7 @@ def report():
     with open("events.txt", "w") as file:
         file.writelines(event + chr(10) for event in events)
 """
+)
 #: What a run may do: write its reports and evidence.
 OWN_FILES = re.compile(
     r"open \('[^']*(?:accuracy_checking_|overflow_|compare_result_|advisor_|evidence/|reproducers/|lock|tmp)[^']*'"
@@ -86,7 +89,7 @@ def hostile_dump(folder: Path, framework: str, *, output: np.ndarray[Any, Any] =
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *options: str) -> pytest.RunResult:
     """A run under the audit hook. Fails when something was done that a run does not do, or the canary is there."""
     pytester.makepyfile(audit_plugin=PLUGIN)
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS}:{pytester.path}")
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     result = pytester.runpytest_subprocess("-p", "audit_plugin", "-p", "no:cacheprovider", *options)
     events = (pytester.path / "events.txt").read_text().splitlines()
@@ -156,7 +159,7 @@ def test_a_child_process_calls_no_more_than_the_engine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("part", "every"), [("refused", 400), ("runs", 800), ("called", 200)])
 def test_a_sample_of_all_names_does_nothing(part: str, every: int) -> None:
-    command = [sys.executable, "-m", "tests.operator_audit", part, "--every", str(every)]
+    command = [sys.executable, "-m", "tools.operator_audit", part, "--every", str(every)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stdout
     assert " 0 events" in done.stdout
@@ -166,7 +169,7 @@ def test_a_sample_of_all_names_does_nothing(part: str, every: int) -> None:
 def test_the_watch_sees_deeds(tmp_path: Path) -> None:
     script = """
 import os, subprocess, sys
-from operator_audit.watch import Watch
+from tools.operator_audit.watch import Watch
 watch = Watch()
 with watch.armed():
     open(sys.argv[1], "w").close()
@@ -178,7 +181,7 @@ with watch.armed():
 print([event.split()[0] for event in watch.take()])
 """
     command = [sys.executable, "-c", script, str(tmp_path / "file")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(TESTS)})
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(TESTS.parent)})
     found = eval(done.stdout)  # a list of our own child
     assert found[:2] == ["open", "os.system"]
     assert {"subprocess.Popen", "compile", "exec"} <= set(found)

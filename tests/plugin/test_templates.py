@@ -15,7 +15,7 @@ from hook_dump import A, B, X, hook_dump
 from report_reader import Reports
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.commands.templates import find_templates
+from pytest_msprobe.commands import find_templates
 
 NAMES = ["ci", "custom_api", "gate", "known_issues", "multi_card", "thresholds"]
 

@@ -1,4 +1,4 @@
-"""How far one record travels: counts of tests/benchmarks/way.py, which only a change of the code can move."""
+"""How far one record travels: counts of `python -m tools.benchmarks.way`, which only a change of the code can move."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from comparison_dumps import unpack_perturbed
 
 ROOT = Path(__file__).resolve().parents[2]
 WAY = re.compile(r"::(\w+): (\d+) files, (\d+) moves between files, deepest call (\d+), (\d+) calls")
 
 
-@pytest.mark.parametrize(
-    ("direction", "files", "moves", "deepest", "calls"),
-    [("forward", 68, 210, 21, 575), ("backward", 70, 300, 19, 940)],
-)
-def test_the_way_of_a_precheck_record(direction: str, files: int, moves: int, deepest: int, calls: int) -> None:
+def _assert_within(options: list[str], limits: tuple[int, int, int, int]) -> None:
+    """Watch the record in the middle of a run; `limits` of its files, moves, deepest call and calls."""
     pytest.importorskip("torch")
-    dump = ROOT / "tests" / "dumps" / "gpt_tiny_tensor" / "step0" / "proc0"
-    command = [sys.executable, str(ROOT / "tests" / "benchmarks" / "way.py"), str(dump), "-k", direction]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "tools.benchmarks.way", *options]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = WAY.search(printed)
     assert found is not None, printed
-    assert found[1] == direction
-    assert all(
-        int(count) <= most for count, most in zip(found.groups()[1:], (files, moves, deepest, calls), strict=True)
-    )
+    assert found[1] == options[-1]
+    assert all(int(count) <= most for count, most in zip(found.groups()[1:], limits, strict=True)), printed
+
+
+@pytest.mark.parametrize(("direction", "limits"), [("forward", (32, 138, 17, 520)), ("backward", (32, 190, 17, 879))])
+def test_the_way_of_a_precheck_record(direction: str, limits: tuple[int, int, int, int]) -> None:
+    _assert_within([str(ROOT / "tests" / "dumps" / "gpt_tiny_tensor" / "step0" / "proc0"), "-k", direction], limits)
+
+
+def test_the_way_of_a_comparison_record(tmp_path: Path) -> None:
+    folder = unpack_perturbed(tmp_path)
+    options = [str(folder / "target"), f"--msprobe-golden={folder / 'golden'}", "-k", "backward"]
+    _assert_within(options, (50, 950, 25, 3100))

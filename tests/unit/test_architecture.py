@@ -27,12 +27,12 @@ _SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
-    "pytest_msprobe.numerics": (),
+    "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
-    "pytest_msprobe.reports": _LOW,
+    "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
@@ -61,6 +61,7 @@ ALLOWED = {
         *_LOW,
         "pytest_msprobe.suites.contract",
         "pytest_msprobe.reports",
+        "pytest_msprobe.run.record_index",
         "pytest_msprobe.engines.protocol",
         "pytest_msprobe.engines.process",
     ),

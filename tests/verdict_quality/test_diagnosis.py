@@ -8,15 +8,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from verdict_quality.dumps import write_dump
-from verdict_quality.honest import honest_recordings
-from verdict_quality.judging import Judge
-from verdict_quality.recordings import Recording, record
-from verdict_quality.samples import Sample
 
 from pytest_msprobe.cases.second_runs import rounded_incoming, with_rounded_operands
 from pytest_msprobe.numerics import round_once
 from pytest_msprobe.suites.precheck.options import Hf32, NumericSettings
+from tools.verdict_quality.dumps import write_dump
+from tools.verdict_quality.honest import honest_recordings
+from tools.verdict_quality.judging import Judge
+from tools.verdict_quality.recordings import Recording, record
+from tools.verdict_quality.samples import Sample
 
 FLOAT32, BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 
@@ -33,7 +33,7 @@ def factors() -> tuple[Any, Any]:
 
 
 def hf32_output(recording: Recording) -> Any:
-    from verdict_quality.recordings import BENCHMARK
+    from tools.verdict_quality.recordings import BENCHMARK
 
     call = with_rounded_operands(recording.call, "HF32")
     return round_once(BENCHMARK.forward(call, differentiate=()).outputs[0].value, FLOAT32)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from verdict_quality.tables import EXP_ROUNDINGS
+
+from tools.verdict_quality.tables import EXP_ROUNDINGS
 
 mindspore = pytest.importorskip("mindspore")
 

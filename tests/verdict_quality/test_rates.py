@@ -7,16 +7,16 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from verdict_quality import tables
-from verdict_quality.faults import CATALOGUE
-from verdict_quality.quality import Figures, Slice, measure
-from verdict_quality.recordings import record
-from verdict_quality.samples import DTYPES, Sample
-from verdict_quality.sizes import NOTHING, Envelopes, envelopes, size_of
-from verdict_quality.target import Target
 
 from pytest_msprobe.numerics.diagnosis import NOTHING_MORE
 from pytest_msprobe.suites.precheck import check as comparison
+from tools.verdict_quality import tables
+from tools.verdict_quality.faults import CATALOGUE
+from tools.verdict_quality.quality import Figures, Slice, measure
+from tools.verdict_quality.recordings import record
+from tools.verdict_quality.samples import DTYPES, Sample
+from tools.verdict_quality.sizes import NOTHING, Envelopes, envelopes, size_of
+from tools.verdict_quality.target import Target
 
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo database needs expecttest")
 

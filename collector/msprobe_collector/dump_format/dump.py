@@ -173,7 +173,9 @@ class CallStacks:
             return cls({}, printable(f"{path} cannot be read: {error}"))
         if not isinstance(decoded, dict):
             return cls({}, f"{path} is not an object of call stacks")
-        return cls(_grouped(decoded) if decoded.get("0") else _by_name(decoded))
+        if decoded.get("0"):
+            return cls(_grouped(decoded))
+        return cls({name: _texts(frames) for name, frames in decoded.items()})  # the older shape: {name: [frames]}
 
     def frames(self, record: str) -> tuple[Frame, ...]:
         """The stack of `record`, innermost first; empty when unknown."""
@@ -197,11 +199,6 @@ def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
             frames = _texts(group[1])
             stacks.update((name, frames) for name in group[0] if isinstance(name, str))
     return stacks
-
-
-def _by_name(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
-    """Older shape: `{name: [frames]}`."""
-    return {name: _texts(frames) for name, frames in decoded.items()}
 
 
 def _texts(frames: object) -> tuple[str, ...]:

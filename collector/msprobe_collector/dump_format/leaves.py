@@ -120,11 +120,7 @@ def _collect(value: Value, path: str, place: FieldPath, found: list[Leaf], is_gr
         found.append(_leaf(value, path, place))
         return
     for step, item in items:
-        _collect(item, _join(path, str(step)), place / step, found, is_gradients)
-
-
-def _join(path: str, step: str) -> str:
-    return f"{path}.{step}" if path else step
+        _collect(item, f"{path}.{step}" if path else str(step), place / step, found, is_gradients)
 
 
 def _leaf(value: Value, path: str, place: FieldPath) -> Leaf:

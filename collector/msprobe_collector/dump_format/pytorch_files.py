@@ -27,11 +27,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from msprobe_collector.dump_format.values import Dtype, abbreviated, array_dtype, find_dtype, printable
-from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
 
+#: From this size on the values of a file are memory-mapped. Below, one read is faster and leaves no file open.
+MAP_FROM_BYTES = 1 << 16
 #: torch.save writes about 60 for one tensor.
 _MOST_OPERATIONS = 1000
 #: Offsets, sizes and strides count elements; a file system holds fewer bytes than this.
@@ -119,7 +120,9 @@ class _Machine:
                 one.
         """
         if operation in _VALUES:
-            self._push_value(argument)
+            if isinstance(argument, int) and not -_LARGEST_INTEGER < argument < _LARGEST_INTEGER:
+                raise DescriptionError("its description holds a number that no tensor has")
+            self.stack.append(argument)
         elif operation in _CONSTANTS:
             self.stack.append(_CONSTANTS[operation])
         elif operation in _TUPLES:
@@ -132,11 +135,6 @@ class _Machine:
             _STEPS[operation](self, argument)
         elif operation not in _NO_EFFECT:
             raise DescriptionError(f"its description uses {operation}, which that of one tensor does not")
-
-    def _push_value(self, argument: Any) -> None:
-        if isinstance(argument, int) and not -_LARGEST_INTEGER < argument < _LARGEST_INTEGER:
-            raise DescriptionError("its description holds a number that no tensor has")
-        self.stack.append(argument)
 
     def _popped(self, count: int) -> tuple[object, ...]:
         if count > len(self.stack):

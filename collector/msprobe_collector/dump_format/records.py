@@ -71,29 +71,27 @@ _MAX_NUMBER_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class ApiName:
-    """Name of an API call: `Mint.linalg.inv.0` is type `Mint`, api `linalg.inv`, number 0."""
+    """Name of an API call: `Mint.linalg.inv.0` is type `Mint`, api `linalg.inv`, number 0.
+
+    Attributes:
+        short: the callable's own name, without the module path or the holding attribute: `inv`, `matmul`, and the class
+            of a Primitive, `Conv2D` in `Primitive.conv.Conv2D.0`.
+        table_name: the name under which tables of APIs know it: the class for a Primitive, else the api.
+    """
 
     type: str
     api: str
     number: int
+    short: str = field(init=False, repr=False, compare=False)
+    table_name: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        short = self.api.rpartition(".")[2]
+        object.__setattr__(self, "short", short)
+        object.__setattr__(self, "table_name", short if self.type == "Primitive" else self.api)
 
     def __str__(self) -> str:
         return f"{self.type}.{self.api}.{self.number}"
-
-    @property
-    def primitive_class(self) -> str:
-        """Class of a Primitive: `Conv2D` in `Primitive.conv.Conv2D.0`, whose `conv` is the attribute that held it."""
-        return self.short
-
-    @property
-    def table_name(self) -> str:
-        """The name under which tables of APIs know it: the class for a Primitive, else the api."""
-        return self.primitive_class if self.type == "Primitive" else self.api
-
-    @property
-    def short(self) -> str:
-        """The callable's own name, without the module path or the holding attribute: `inv`, `Conv2D`, `matmul`."""
-        return self.api.rpartition(".")[2]
 
 
 def split_record_name(text: str) -> tuple[str, Direction] | None:
@@ -274,7 +272,10 @@ def _typed(type_name: str, encoded: dict[str, Any]) -> Value:
     if type_name in DTYPE_TYPES:
         return _dtype(type_name, value)
     if type_name == "slice":
-        return _slice(value)
+        is_bounds = isinstance(value, list) and all(bound is None or _is_int(bound) for bound in value)
+        if not is_bounds or len(value) != 3:
+            raise _Misfit(f"expected [start, stop, step] of whole numbers or null, found {_shown(value)}")
+        return slice(*value)
     if type_name == "ellipsis":
         return Ellipsis
     if type_name == "torch.Size" and isinstance(value, list):
@@ -315,12 +316,6 @@ def _dtype(type_name: str, value: Any) -> DtypeValue | OpaqueValue:
     dtype = find_dtype(value)
     # A keyword called `dtype` is written with this type whatever its value was ("3" for the number 3).
     return OpaqueValue(type_name, value) if dtype is None else DtypeValue(dtype, type_name, value)
-
-
-def _slice(value: Any) -> slice:
-    if not isinstance(value, list) or len(value) != 3 or not all(bound is None or _is_int(bound) for bound in value):
-        raise _Misfit(f"expected [start, stop, step] of whole numbers or null, found {_shown(value)}")
-    return slice(*value)
 
 
 def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:

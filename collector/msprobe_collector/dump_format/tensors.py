@@ -1,18 +1,22 @@
-"""Values of recorded tensors: `.npy` and `.pt` files read without trusting them."""
+"""Values of recorded tensors: `.npy` and `.pt` files read without trusting them.
+
+Files that come from elsewhere are opened when they are plain ones, and never waited for.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
-from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
+from msprobe_collector.dump_format.pytorch_files import MAP_FROM_BYTES, PytorchFileError, read_pytorch_tensor
 from msprobe_collector.dump_format.values import DATA_NAME, FieldPath, TensorValue, abbreviated, array_dtype, printable
-from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES, NotAPlainFileError, open_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +25,27 @@ if TYPE_CHECKING:
 _MOST_HEADER_BYTES = 2048
 _MOST_REASON = 200
 TENSOR_FOLDER = "dump_tensor_data"
+
+
+class NotAPlainFileError(OSError):
+    """A pipe, a device or a folder stands where a file should."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(None, "it is not a plain file", str(path))
+
+
+def open_plain(path: str | Path) -> BinaryIO:
+    """The file at `path`, open for reading.
+
+    Raises:
+        OSError: it cannot be opened.
+        NotAPlainFileError: it is something else than a file, such as a pipe, which could block.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAPlainFileError(path)
+    return os.fdopen(descriptor, "rb")
 
 
 class TensorFolder:
@@ -144,7 +169,7 @@ def _read_npy(file: BinaryIO, value: TensorValue, place: FieldPath) -> np.ndarra
 
     shape, column_major, dtype = _read_header(file, value, place)
     offset = file.tell()
-    needed = value.size * dtype.itemsize
+    needed = prod(shape) * dtype.itemsize
     held = os.fstat(file.fileno()).st_size - offset
     if held < needed:
         raise place.fault(f"{value.data_name!r} is truncated: it holds {held} of {needed} bytes of values", DATA_NAME)

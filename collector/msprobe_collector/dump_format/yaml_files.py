@@ -1,45 +1,19 @@
-"""Opening files that come from elsewhere: plain ones only, never waiting for one, and never more than fits.
-
-YAML files that may come from elsewhere: mapping files and settings that travel with a dump.
-"""
+"""Text and YAML files that may come from elsewhere: read whole, and never more of them than fits."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from msprobe_collector.dump_format.tensors import open_plain
 from msprobe_collector.dump_format.values import printable
 
 if TYPE_CHECKING:
     import yaml
 
-#: From this size on the values of a file are memory-mapped. Below, one read is faster and leaves no file open.
-MAP_FROM_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 24
-
-
-class NotAPlainFileError(OSError):
-    """A pipe, a device or a folder stands where a file should."""
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(None, "it is not a plain file", str(path))
-
-
-def open_plain(path: str | Path) -> BinaryIO:
-    """The file at `path`, open for reading.
-
-    Raises:
-        OSError: it cannot be opened.
-        NotAPlainFileError: it is something else than a file, such as a pipe, which could block.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotAPlainFileError(path)
-    return os.fdopen(descriptor, "rb")
 
 
 def read_plain(path: Path, *, most_bytes: int | None = None) -> bytes:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from msprobe_collector.framework import Session
-from msprobe_collector.mindspore.calls import ApiCalls, CellCalls, Waits, named_cells, own_parameters
+from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, own_parameters
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
 from msprobe_collector.mindspore.gradients import GradientTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
 from msprobe_collector.recording.gradients import ParameterGradients
-from msprobe_collector.recording.observing import guarded
+from msprobe_collector.recording.observing import CallObserver, LayerObserver
 from msprobe_collector.recording.swaps import Installation
 
 logger = logging.getLogger("msprobe_collector")
@@ -26,26 +26,36 @@ class MindSporeCallWatch:
     def __init__(self, session: Session) -> None:
         """Load what hooks MindSpore; nothing is hooked yet."""
         self._session = session
-        recorder, activity, faults = session.recorder, session.activity, session.faults
-        self._tap = tap = GradientTap(activity, faults)
-        self._waits = Waits(activity, faults)
-        api_calls = ApiCalls(recorder, tap, activity, faults, remember=session.remember, waits=self._waits)
-        self._cells = CellCalls(recorder, tap, activity, faults, remember=session.remember)
-        self._parameters = ParameterGradients(recorder, activity, faults)
+        from mindspore import nn
+
+        self._guard = guard = session.guard
+        self._tap = GradientTap(guard)
+        self._waits = CommunicationWaits(guard)
+        api_calls = CallObserver(session, self._tap, self._waits)
+        self._cells = LayerObserver(
+            session,
+            self._tap,
+            nn.Cell,
+            kind="Cell",
+            layers_of=named_cells,
+            parameters_of=own_parameters,
+            sees_inside_calls=True,
+        )
+        self._parameters = ParameterGradients(session.recorder, guard)
         self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
-        self._primitives = PrimitiveCalls(api_calls.wrapped, lambda: activity.is_inside)
+        self._primitives = PrimitiveCalls(api_calls.wrapped, guard.activity)
         self._jits = JitCalls(
             api_calls.wrapped,
             originals_in_place=self._originals_in_place,
             records=session.configuration.collects_apis,
         )
-        self._graphs = GraphTaps(recorder, faults, staging=session.staging)
+        self._graphs = GraphTaps(session.recorder, guard.faults, staging=session.staging)
         self._are_apis_found = False
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Tap the Cells that run in graphs, before the first compilation."""
         if self._session.configuration.collects_cells and models:
-            self._graphs.put_in(models)
+            self._graphs.install(models)
 
     def watch(self, models: Sequence[Any], *, on_root_forward: Callable[[], None] | None) -> None:
         """See `CallWatch`."""
@@ -58,30 +68,29 @@ class MindSporeCallWatch:
         if models:
             self._cells.watch(models, records=configuration.collects_cells)
         if configuration.collects_cells and self._session.recorder.wants("backward"):
-            for _, cell in named_cells(models):
-                if (label := self._cells.label(cell)) is not None:
-                    self._parameters.watch(label, own_parameters(cell))
+            for label, cell in self._cells.layers:
+                self._parameters.watch(label, own_parameters(cell))
         self._cells.on_root_forward = on_root_forward
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See `CallWatch`."""
         if is_graph_mode():
             return
         if self._session.configuration.collects_apis:
-            self._apis.put_in()
-            self._waits.put_in()
-            self._primitives.put_in()
+            self._apis.install()
+            self._waits.install()
+            self._primitives.install()
         if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
-            self._cells.put_in()
-        self._jits.put_in()
+            self._cells.install()
+        self._jits.install()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See `CallWatch`."""
-        self._apis.take_out()
-        self._waits.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
-        self._jits.take_out()
+        self._apis.uninstall()
+        self._waits.uninstall()
+        self._primitives.uninstall()
+        self._cells.uninstall()
+        self._jits.uninstall()
 
     def settle(self) -> None:
         """Wait for graphs."""
@@ -90,7 +99,7 @@ class MindSporeCallWatch:
     def end_step(self) -> None:
         """See `CallWatch`."""
         for end in (self._waits.give_up, self._parameters.flush, self._graphs.close_step):
-            guarded(self._session.faults, "ending the step", end)
+            self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
         self._tap.end_step()
 
@@ -122,10 +131,10 @@ class MindSporeCallWatch:
     @contextmanager
     def _originals_in_place(self) -> Iterator[None]:
         """Nothing is hooked inside, where a compiler reads the functions that the names hold."""
-        self._apis.take_out()
-        self._primitives.take_out()
-        self._cells.take_out()
-        self._graphs.run_inside(self._session.activity.cell)
+        self._apis.uninstall()
+        self._primitives.uninstall()
+        self._cells.uninstall()
+        self._graphs.run_inside(self._guard.activity.cell)
         try:
             yield
             # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
@@ -133,4 +142,4 @@ class MindSporeCallWatch:
         finally:
             # Not after a stop() inside.
             if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
-                self.put_in()
+                self.install()

@@ -89,16 +89,12 @@ def _classes() -> dict[str, type]:
             self._is_set = True
             training = run_context.original_args()
             steps_done = int(training.cur_step_num) or (training.cur_epoch_num - 1) * training.batch_num
-            (self._debugger or _debugger_of_process()).set_init_step(steps_done)
+            from msprobe_collector.mindspore.framework import PrecisionDebugger
+
+            (self._debugger or PrecisionDebugger.the_one()).set_init_step(steps_done)
             _number_kernel_dump_from(steps_done)
 
     return {"MsprobeStep": MsprobeStep, "MsprobeInitStep": MsprobeInitStep}
-
-
-def _debugger_of_process() -> Debugger:
-    from msprobe_collector.mindspore.framework import PrecisionDebugger
-
-    return PrecisionDebugger.the_one()
 
 
 def _number_kernel_dump_from(step: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.mindspore.calls import named_cells
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
+from msprobe_collector.recording.observing import Activity
 from msprobe_collector.recording.swaps import ApiTarget, MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
@@ -138,15 +139,15 @@ class PrimitiveCalls:
     calls of a copy leave no records.
     """
 
-    def __init__(self, wrap: Wrap, is_inside: Callable[[], bool]) -> None:
+    def __init__(self, wrap: Wrap, activity: Activity) -> None:
         """Prepare.
 
         Args:
             wrap: makes a recorded callable.
-            is_inside: whether a recorded call runs, so that calls inside are not recorded.
+            activity: says whether a recorded call runs, so that calls inside are not recorded.
         """
         self._wrap = wrap
-        self._is_inside = is_inside
+        self._activity = activity
         #: By id of the primitive, which stays its own while the primitive is kept here too.
         self._recorded: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._calls: dict[type, Callable[..., Any]] = {}
@@ -167,22 +168,22 @@ class PrimitiveCalls:
                 )
                 self._recorded[id(primitive)] = (primitive, recorded)
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See the calls from now on."""
         if not self._swaps.are_in:
             for kind in self._calls:
                 self._swaps.put(kind, "__call__", self._seen)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorded, is_inside = self._recorded, self._is_inside
+        recorded, activity = self._recorded, self._activity
 
         @functools.wraps(original)
         def call(primitive: Any, *args: Any, **kwargs: Any) -> Any:
-            known = None if is_inside() else recorded.get(id(primitive))
+            known = None if activity.is_inside else recorded.get(id(primitive))
             return original(primitive, *args, **kwargs) if known is None else known[1](*args, **kwargs)
 
         return call
@@ -241,7 +242,7 @@ class JitCalls:
         self._has_warned = False
         self._swaps = MethodSwaps()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See jit calls from now on."""
         if not self._swaps.are_in:
             api = graph_executors()
@@ -250,9 +251,9 @@ class JitCalls:
             self._swaps.put(api.PIJitCaptureContext, "__enter__", self._enter)
             self._swaps.put(api.PIJitCaptureContext, "__exit__", self._exit)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _executor_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

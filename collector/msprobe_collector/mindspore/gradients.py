@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed
-from msprobe_collector.recording.observing import Activity, FaultLog, inner_tensors
+from msprobe_collector.recording.observing import Guard, inner_tensors
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -27,31 +26,23 @@ class Sources(NamedTuple):
     Attributes:
         nodes: backward node of each top-level tensor argument, None where none is; behind them those of the tensors in
             lists, tuples, dicts and keywords.
-        listed: how many gradients the backward record lists by position: as many as there are top-level tensors, or 0
-            when none of them is floating.
-        paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
+        listed: how many gradients the backward record lists by position, as `BackwardCall` takes it.
+        paths: of the tensors in lists and keywords, as `BackwardCall` takes them.
     """
 
     nodes: list[Any]
     listed: int
-    paths: tuple[str, ...] = ()
-
-    def parted(self, gradients: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """(gradients by position, those of tensors in lists and keywords that came, by path)."""
-        end = len(gradients) - len(self.paths)
-        others = {path: gradient for path, gradient in zip(self.paths, gradients[end:]) if gradient is not None}
-        return gradients[: self.listed], others
+    paths: tuple[str, ...]
 
 
 class GradientTap:
-    """Attaches to the backward nodes of calls."""
+    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
 
-    def __init__(self, activity: Activity, faults: FaultLog) -> None:
+    def __init__(self, guard: Guard) -> None:
         from mindspore import Tensor
 
         self._tensor = Tensor
-        self._activity = activity
-        self._faults = faults
+        self._guard = guard
         self._values = mindspore_values()
         #: Of hooks on tensors, which may be Parameters and outlive the step.
         self._handles: list[Any] = []
@@ -66,60 +57,58 @@ class GradientTap:
         while self._handles:
             self._handles.pop().remove()
 
-    def tensors(self, values: Sequence[Any]) -> list[Any]:
-        """The top-level tensors among `values`: those whose gradients a backward record lists."""
-        return [value for value in values if isinstance(value, self._tensor)]
-
-    def sources(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Sources:
-        """Where the gradients of the arguments go. To be asked before the call, which may change one in place."""
-        tensors = self.tensors(arguments)
-        inner = dict(inner_tensors(arguments, keywords, self._tensor)) if self.is_supported else {}
+    def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Sources | None:
+        """Where the gradients of the arguments go; a call may change one of them in place."""
+        if not self.is_supported:
+            return None
+        tensors = self._tensors(args)
+        inner = dict(inner_tensors(args, kwargs, self._tensor))
         with errors_of_the_script(tensors):
-            nodes = [tensor._grad_node for tensor in tensors] if self.is_supported else []
+            nodes = [tensor._grad_node for tensor in tensors]
             has_floating = any(node is not None for node in nodes) or any(map(_is_floating, tensors))
             inner_nodes = [tensor._grad_node for tensor in inner.values()]
         return Sources(nodes + inner_nodes, len(nodes) if has_floating else 0, tuple(inner))
 
     def attach(
         self,
-        sources: Sources,
-        results: Sequence[Any],
+        before: Sources,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
         *,
         on_complete: Completed,
         on_begin: Callable[[], None] | None = None,
     ) -> BackwardCall | None:
-        """Watch the backward of a call whose arguments had the `sources` and that returned the tensors `results`.
-
-        Args:
-            sources: of its arguments, from before the call.
-            results: top-level tensors that the call returned.
-            on_complete: called with the gradients when all have arrived.
-            on_begin: called when the first output's gradient arrives; with it, outputs are watched before their node
-                runs, so that this comes ahead of all that happens inside.
-
-        Returns:
-            The watched backward, or None when none will come.
-        """
-        if not self.is_supported:
-            return None
+        """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
+        results = self._tensors(result if isinstance(result, (tuple, list)) else (result,))
         with errors_of_the_script(results):
-            outputs = _grouped([result._grad_node for result in results])
+            outputs = _grouped([tensor._grad_node for tensor in results])
+        if not outputs:
+            return None
         targets: dict[Hashable, list[int]] = {}
-        for position, node in enumerate(sources.nodes):
+        for position, node in enumerate(before.nodes):
             if node is not None:
                 targets.setdefault(_identity(node), []).append(position)
         call = BackwardCall(
-            len(results), len(sources.nodes), values=self._values, on_begin=on_begin, on_complete=on_complete
+            len(results),
+            len(before.nodes),
+            listed=before.listed,
+            paths=before.paths,
+            values=self._values,
+            on_begin=on_begin,
+            on_complete=on_complete,
         )
-        if not outputs:
-            return None
         if all(_identity(node) in targets for node, _ in outputs):
             self._watch_tensors(call, results, targets)
             return call
         outputs = [(node, positions) for node, positions in outputs if _identity(node) not in targets]
-        edges = _edges_to(targets, [node for node, _ in outputs], _floor(sources.nodes))
+        edges = _edges_to(targets, [node for node, _ in outputs], _floor(before.nodes))
         call.expect(self._watch(call, outputs, edges, before_node=on_begin is not None))
         return call
+
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The top-level tensors among `values`: those whose gradients a backward record lists."""
+        return [value for value in values if isinstance(value, self._tensor)]
 
     def _watch_tensors(self, call: BackwardCall, results: Sequence[Any], targets: dict[Hashable, list[int]]) -> None:
         """Watch a call that made no node, since it returned its arguments: what it passes on is what it gets."""
@@ -167,23 +156,9 @@ class GradientTap:
         return hooks
 
     def _safely(self, hook: Callable[..., None]) -> Callable[..., None]:
-        activity, faults = self._activity, self._faults
-
+        # A function: MindSpore 2.7 takes no other callable.
         def run(*gradients: Any) -> None:
-            """Run the hook; no fault of its own reaches the training.
-
-            Raises:
-                Exception: the error of the script's own computation, where reading a value brought it up.
-            """
-            was_inside, activity.is_inside = activity.is_inside, True
-            try:
-                hook(*gradients)
-            except ComputationFailed as failure:
-                raise failure.error from None
-            except Exception as error:  # the border between the collector and the user's training
-                faults.note("taking gradients", error)
-            finally:
-                activity.is_inside = was_inside
+            self._guard.enter("taking gradients", hook, *gradients)
 
         return run
 

@@ -40,13 +40,14 @@ def kernel_settings(configuration: Configuration, *, mindspore_version: str) -> 
         configuration: of level L2; its task is one of `FILE_NAMES`.
         mindspore_version: `2.7.0`, which decides how a checksum is called.
     """
+    parts = configuration.selection.parts
     common: dict[str, Any] = {
         "dump_mode": 1 if configuration.selection.names else 0,
         "path": str(configuration.dump_path),
         "net_name": "Net",
         "iteration": _iterations(configuration),
         "saved_data": "statistic" if configuration.task == "statistics" else "tensor",
-        "input_output": _input_output(configuration),
+        "input_output": 0 if len(parts) == 2 else 1 if "input" in parts else 2,
         "kernels": list(configuration.selection.names),
         "support_device": _numbers(configuration.ranks) or list(_DEVICES),
         "statistic_category": _categories(configuration, mindspore_version),
@@ -70,11 +71,6 @@ def _iterations(configuration: Configuration) -> str:
     return "|".join(f"{first}-{last}" if last > first else str(first) for first, last in steps)
 
 
-def _input_output(configuration: Configuration) -> int:
-    parts = configuration.selection.parts
-    return 0 if len(parts) == 2 else 1 if "input" in parts else 2
-
-
 def _numbers(ranges: NumberRanges) -> list[int]:
     return [number for first, last in ranges.ranges for number in range(first, last + 1)]
 
@@ -82,15 +78,12 @@ def _numbers(ranges: NumberRanges) -> list[int]:
 def _categories(configuration: Configuration, mindspore_version: str) -> list[str]:
     if configuration.task != "statistics":
         return []
-    checksum = "md5" if _release(mindspore_version) <= (2, 7, 0) else "hash:md5"
+    release = tuple(int(part) for part in mindspore_version.split(".")[:3] if part.isdigit())
+    checksum = "md5" if release <= (2, 7, 0) else "hash:md5"
     if configuration.summary == "md5":
         return [checksum]
     names = configuration.kernel.categories or _DEFAULT_CATEGORIES
     return [checksum if name == "md5" else _RENAMED_CATEGORIES.get(name, name) for name in names]
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 logger = logging.getLogger("msprobe_collector")

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed, EncodeInner, TensorValues
+from msprobe_collector.dump_format.writing.encoding import EncodeInner, TensorValues
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
+from msprobe_collector.recording.observing import ComputationFailed
 
 TENSOR = "mindspore.Tensor"
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from msprobe_collector.framework import Session
-from msprobe_collector.pytorch.api_names import ApiNames
-from msprobe_collector.pytorch.calls import ApiCalls, ModuleCalls, Waits, named_modules, own_parameters
+from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_modules, own_parameters
 from msprobe_collector.pytorch.gradients import CheckpointSwaps, GradientTap, Recomputation
-from msprobe_collector.pytorch.installation import ApiInstallation, left_out
+from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
-from msprobe_collector.recording.observing import guarded
+from msprobe_collector.recording.observing import LayerObserver
 
 
 class TorchCallWatch:
     """See `msprobe_collector.framework.CallWatch`."""
 
     def __init__(self, session: Session) -> None:
-        """Nothing is put in yet."""
+        """Nothing is installed yet."""
+        from torch import nn
+
         self._session = session
-        recorder, activity, faults = session.recorder, session.activity, session.faults
-        tap = GradientTap(activity, faults, torch_values())
-        recomputation = Recomputation([])
+        self._guard = guard = session.guard
+        self._threads = ThreadSwaps(guard.activity, self._seen_in_thread)
+        tap = GradientTap(guard, torch_values(), self._threads)
+        self._recomputation = recomputation = Recomputation([])
         self._checkpoints = CheckpointSwaps(recomputation)
-        self._waits = Waits(activity, faults)
-        calls = ApiCalls(
-            recorder,
-            tap,
-            activity,
-            faults,
-            names=ApiNames(left_out(session.configuration.api_list)),
-            remember=session.remember,
-            waits=self._waits,
-            recomputation=recomputation,
-        )
+        self._waits = CommunicationWaits(guard)
+        calls = ApiCalls(session, tap, self._waits, number=recomputation.number)
         self._apis = ApiInstallation(calls, session.configuration.api_list)
-        collects = session.configuration.collects_apis
-        self._threads = ThreadSwaps(activity, self._apis.in_this_thread if collects else nullcontext)
-        self._modules = ModuleCalls(
-            recorder,
+        self._modules = LayerObserver(
+            session,
             tap,
-            activity,
-            faults,
-            remember=session.remember,
-            recomputation=recomputation,
-            threads=self._threads,
+            nn.Module,
+            kind="Module",
+            layers_of=named_modules,
+            parameters_of=own_parameters,
+            sees_inside_calls=False,
+            number=recomputation.number,
         )
-        self._parameters = ParameterGradients(recorder, activity, faults)
+        self._parameters = ParameterGradients(session.recorder, guard)
         self._compiled = CompiledRegions(self._suspend)
         self._sharded: list[tuple[str, str, Any]] = []
 
@@ -64,45 +55,47 @@ class TorchCallWatch:
         if models:
             self._modules.watch(models, records=collects)
         if collects and self._session.recorder.wants("backward"):
-            for _, module in named_modules(models):
-                if (label := self._modules.label(module)) is not None:
-                    self._parameters.watch(label, own_parameters(module))
-                    self._sharded += [(label, *item) for item in own_parameters(module).items() if _is_sharded(item[1])]
-        self._modules.on_root_forward = on_root_forward
+            for label, module in self._modules.layers:
+                own = own_parameters(module)
+                self._parameters.watch(label, own)
+                self._sharded += [
+                    (label, name, parameter)
+                    for name, parameter in own.items()
+                    if parameter.requires_grad and hasattr(parameter, "placements")
+                ]
+        if on_root_forward is not None:
+            self._modules.on_root_forward = lambda: self._recomputation.is_running() or on_root_forward()
+        else:
+            self._modules.on_root_forward = None
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See `CallWatch`."""
-        self._checkpoints.put_in()
+        self._checkpoints.install()
         if self._session.configuration.collects_apis:
-            self._apis.put_in()
-            self._waits.put_in()
+            self._apis.install()
+            self._waits.install()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
-            self._modules.put_in()
-        self._threads.put_in()
-        self._compiled.put_in()
+            self._modules.install()
+        self._threads.install()
+        self._compiled.install()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See `CallWatch`."""
-        self._compiled.take_out()
-        self._threads.take_out()
-        self._apis.take_out()
-        self._waits.take_out()
-        self._modules.take_out()
-        self._checkpoints.take_out()
+        self._compiled.uninstall()
+        self._threads.uninstall()
+        self._apis.uninstall()
+        self._waits.uninstall()
+        self._modules.uninstall()
+        self._checkpoints.uninstall()
 
     def settle(self) -> None:
         """Take the gradients of sharded parameters, which FSDP sets without a hook of autograd."""
-        sharded, self._sharded = self._sharded, []
-        with self._session.activity.own_work():
-            for label, name, parameter in sharded:
-                if parameter.grad is not None:
-                    take = functools.partial(self._parameters.take, label, name, parameter.grad)
-                    guarded(self._session.faults, label, take)
+        self._guard.enter("taking gradients of sharded parameters", self._take_sharded)
 
     def end_step(self) -> None:
         """See `CallWatch`."""
         for end in (self._waits.give_up, self._parameters.flush):
-            guarded(self._session.faults, "ending the step", end)
+            self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
 
     def remove(self) -> None:
@@ -116,19 +109,24 @@ class TorchCallWatch:
         """See `CallWatch`."""
         return self._apis.remove(owner, name)
 
+    def _seen_in_thread(self) -> AbstractContextManager[None]:
+        return self._apis.in_this_thread() if self._session.configuration.collects_apis else nullcontext()
+
+    def _take_sharded(self) -> None:
+        sharded, self._sharded = self._sharded, []
+        for label, name, parameter in sharded:
+            if parameter.grad is not None:
+                self._guard.faults.guarded(label, self._parameters.take, label, name, parameter.grad)
+
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""
-        had_mode, had_modules = self._apis.suspend(), self._modules.are_in
-        self._modules.take_out()
+        had_mode, had_modules = self._apis.suspend(), self._modules.is_installed
+        self._modules.uninstall()
 
         def resume() -> None:
             if had_mode:
                 self._apis.resume()
             if had_modules:
-                self._modules.put_in()
+                self._modules.install()
 
         return resume
-
-
-def _is_sharded(parameter: Any) -> bool:
-    return parameter.requires_grad and hasattr(parameter, "placements")

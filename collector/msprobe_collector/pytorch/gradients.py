@@ -15,15 +15,18 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import autograd
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.recording.gradients import BackwardCall, Completed
-from msprobe_collector.recording.observing import Activity, FaultLog, inner_tensors
+from msprobe_collector.recording.observing import Guard, inner_tensors
 from msprobe_collector.recording.swaps import MethodSwaps
+
+if TYPE_CHECKING:
+    from msprobe_collector.pytorch.threads_and_graphs import ThreadSwaps
 
 #: Whether autocast is on for any type of device; asked for at every call, so it has to be cheap.
 is_any_on: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -102,9 +105,8 @@ class Sources(NamedTuple):
     Attributes:
         edges: of each top-level tensor argument, None where no gradient flows; behind them those of the tensors in
             lists, tuples, dicts and keywords.
-        listed: how many gradients the backward record lists by position: as many as there are top-level tensors, or 0
-            when none of them is floating.
-        paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
+        listed: how many gradients the backward record lists by position, as `BackwardCall` takes it.
+        paths: of the tensors in lists and keywords, likewise.
         floor: sequence number of the first node that the call may make.
         has_casts: whether autocast may have cast parameters inside the call.
     """
@@ -114,19 +116,6 @@ class Sources(NamedTuple):
     paths: tuple[str, ...]
     floor: int
     has_casts: bool = False
-
-    def parted_by(self) -> Callable[[list[Any]], tuple[list[Any], dict[str, Any]]]:
-        """What gives (gradients by position, those of tensors in lists and keywords that came, by path).
-
-        It holds no node: hooks on nodes keep it.
-        """
-        listed, paths = self.listed, self.paths
-
-        def parted(gradients: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-            others = {path: item for path, item in zip(paths, gradients[listed:]) if item is not None}
-            return gradients[:listed], others
-
-        return parted
 
 
 def _leave_out_shared(
@@ -143,30 +132,50 @@ def _leave_out_shared(
             del found[key]
 
 
-class GradientTap:
-    """Attaches to the backward nodes of calls."""
+class Before(NamedTuple):
+    """What is known of a call before it runs.
 
-    def __init__(self, activity: Activity, faults: FaultLog, values: FrameworkValues) -> None:
-        self._activity = activity
-        self._faults = faults
+    Attributes:
+        floor: sequence number of the first node that it may make.
+        threads: how many pieces of work threads were given so far.
+        sources: of a call that changes its first argument; of others they are looked for after it.
+    """
+
+    floor: int
+    threads: int
+    sources: Sources | None
+
+
+class GradientTap:
+    """Attaches to the backward nodes of calls; a `GradientTap` of observing."""
+
+    def __init__(self, guard: Guard, values: FrameworkValues, threads: ThreadSwaps) -> None:
+        self._guard = guard
         self._values = values
+        self._threads = threads
         # Type of the nodes that hold leaves.
         leaf = torch.zeros((), requires_grad=True)
         self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
         self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
-    def sources(
-        self, arguments: Sequence[Any], keywords: Mapping[str, Any], floor: int, *, is_in_place: bool = False
-    ) -> Sources:
+    def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Before | None:
+        """See `GradientTap`."""
+        if not torch.is_grad_enabled():
+            return None
+        floor = sequence_number()
+        sources = self._sources(args, kwargs, floor, is_in_place=True) if is_in_place else None
+        return Before(floor, self._threads.count, sources)
+
+    def _sources(self, args: Sequence[Any], kwargs: Mapping[str, Any], floor: int, *, is_in_place: bool) -> Sources:
         """Where the gradients of the arguments go.
 
         To be asked after the call: a view that was changed through another one has its node made when someone looks at
         it, and nodes run in the order in which they are made. Of a call that changes its first argument, before.
         """
-        tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-        inner = dict(inner_tensors(arguments, keywords, torch.Tensor))
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        inner = dict(inner_tensors(args, kwargs, torch.Tensor))
         edges = [edge_of(tensor) for tensor in (*tensors, *inner.values())]
-        if is_in_place and tensors and tensors[0] is arguments[0]:
+        if is_in_place and tensors and tensors[0] is args[0]:
             edges[0] = edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
         listed = len(tensors) if has_floating else 0
@@ -174,26 +183,25 @@ class GradientTap:
 
     def attach(
         self,
-        sources: Sources,
-        results: Sequence[Any],
+        before: Before,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
         *,
         on_complete: Completed,
         on_begin: Callable[[], None] | None = None,
-        is_in_place: bool = False,
     ) -> BackwardCall | None:
-        """Watch the backward of a call whose arguments had the `sources` and that returned `results`.
-
-        Args:
-            sources: of its arguments.
-            results: top-level values that the call returned.
-            on_complete: called with the gradients when all have arrived.
-            on_begin: called when the first output's gradient arrives, ahead of all that happens inside.
-            is_in_place: the result is the first argument, changed.
-
-        Returns:
-            The watched backward, or None when none will come.
-        """
+        """See `GradientTap`."""
+        is_in_place = before.sources is not None
+        if result is None and is_in_place:
+            result = args[0]
+        results = result if isinstance(result, (tuple, list)) else (result,)
         tensors = [value for value in results if isinstance(value, torch.Tensor)]
+        if not any(tensor.requires_grad for tensor in tensors):
+            return None
+        # Nodes of another thread, in which a part of a layer ran, have numbers of their own.
+        is_split = on_begin is not None and self._threads.count > before.threads
+        sources = before.sources or self._sources(args, kwargs, 0 if is_split else before.floor, is_in_place=False)
         edges = [edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors]
         outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
         for position, edge in enumerate(edges):
@@ -204,7 +212,13 @@ class GradientTap:
         if not outputs:
             return None
         call = BackwardCall(
-            len(tensors), len(sources.edges), values=self._values, on_begin=on_begin, on_complete=on_complete
+            len(tensors),
+            len(sources.edges),
+            listed=sources.listed,
+            paths=sources.paths,
+            values=self._values,
+            on_begin=on_begin,
+            on_complete=on_complete,
         )
         ends = self._edges_to(sources, [node for node, _ in outputs.values()])
         hooks = 0
@@ -267,18 +281,15 @@ class GradientTap:
         return behind if isinstance(behind, self._leaf_node) else node
 
     def _safely(self, hook: Callable[..., None], in_first_pass: Callable[[], bool]) -> Callable[..., None]:
-        activity, faults = self._activity, self._faults
+        enter = self._guard.enter
+
+        def take(*gradients: Any) -> None:
+            with torch.no_grad():
+                if in_first_pass():
+                    hook(*gradients)
 
         def run(*gradients: Any) -> None:
-            was_inside, activity.is_inside = activity.is_inside, True
-            try:
-                with torch.no_grad():
-                    if in_first_pass():
-                        hook(*gradients)
-            except Exception as error:  # the border between the collector and the user's training
-                faults.note("taking gradients", error)
-            finally:
-                activity.is_inside = was_inside
+            enter("taking gradients", take, *gradients)
 
         return run
 
@@ -355,16 +366,13 @@ class Call(NamedTuple):
 
     Attributes:
         call: `Torch.relu`, `Module.layer.Linear`.
-        name: of its record, without direction.
+        name: of its forward record.
         parent: record of the Module that ran it.
     """
 
     call: str
     name: str
     parent: str | None
-
-
-_NO_CALL = Call("", "", None)
 
 
 class Recomputation(threading.local):
@@ -393,17 +401,18 @@ class Recomputation(threading.local):
             return True
         return graph_task() != -1 and torch.is_grad_enabled() and not (self._passes and self._passes[-1])
 
-    def note(self, call: str, name: str, parent: str | None) -> None:
-        """A call runs; it may be inside a checkpoint that is repeated later."""
-        for calls in self._noting:
+    def number(self, call: str, parent: str | None, make_name: Callable[[str], str]) -> tuple[str, str | None, bool]:
+        """See `Number` of observing. A call that repeats one that is not known has no name."""
+        if self.is_running():
+            if self._repeated and self._repeated[-1].call == call:
+                repeated = self._repeated.pop()
+                return repeated.name, repeated.parent, True
+            self._repeated = []
+            return "", None, True
+        name = make_name(call)
+        for calls in self._noting:  # it may be inside a checkpoint that is repeated later
             calls.append(Call(call, name, parent))
-
-    def next_call(self, call: str) -> Call:
-        """The call that the present one repeats; one without a name when that is not known."""
-        if self._repeated and self._repeated[-1].call == call:
-            return self._repeated.pop()
-        self._repeated = []
-        return _NO_CALL
+        return name, parent, False
 
 
 class CheckpointSwaps:
@@ -414,7 +423,7 @@ class CheckpointSwaps:
         self._swaps = MethodSwaps()
         self._passes = state._passes
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch from now on."""
         if self._swaps.are_in:
             return
@@ -428,9 +437,9 @@ class CheckpointSwaps:
             self._swaps.put(owner, "__enter__", functools.partial(self._counted, change=1))
             self._swaps.put(owner, "__exit__", functools.partial(self._counted, change=-1))
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
         passes = self._passes

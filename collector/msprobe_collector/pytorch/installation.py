@@ -16,9 +16,10 @@ import torch
 from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
-from msprobe_collector.pytorch import calls as communication
-from msprobe_collector.pytorch.calls import ApiCalls, CallMode
+from msprobe_collector.pytorch.api_names import ApiNames
+from msprobe_collector.pytorch.calls import CallMode, communication_functions
 from msprobe_collector.pytorch.gradients import RUN_BACKWARD
+from msprobe_collector.recording.observing import CallObserver
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.
@@ -64,38 +65,38 @@ logger = logging.getLogger("msprobe_collector")
 class ApiInstallation:
     """Puts in and takes out what sees calls."""
 
-    def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
-        self._mode = CallMode(calls)
+    def __init__(self, calls: CallObserver, listed: ApiList) -> None:
+        left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
+        self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
         self._listed = listed
         self._are_found = False
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """See calls of this thread from now on."""
         if not self._are_found:
             self._are_found = True
-            functions = [(*place, f"Distributed.{place[1]}") for place in communication.functions()]
-            added = [(owner, name, f"{_prefix(place)}.{name}") for place, owner, name in _resolved(self._listed.add)]
-            self._swapped.add(
-                [ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions + added]
-            )
-        self._swapped.put_in()
+            functions = [(*place, f"Distributed.{place[1]}") for place in communication_functions()]
+            for place, owner, name in _resolved(self._listed.add):
+                functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
+            self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
+        self._swapped.install()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
             if hasattr(autograd, RUN_BACKWARD):
                 self._functions.put(autograd, RUN_BACKWARD, self._mode.on_again)
         push(self._mode)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """See no more calls."""
         remove(self._mode)
-        self._functions.take_out()
-        self._swapped.take_out()
+        self._functions.uninstall()
+        self._swapped.uninstall()
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
-        """See the calls of a thread other than the one that called `put_in`."""
+        """See the calls of a thread other than the one that called `install`."""
         was_on = is_on(self._mode)
         push(self._mode)
         try:
@@ -135,11 +136,6 @@ class ApiInstallation:
         return self._swapped.remove(owner, name)
 
 
-def left_out(listed: ApiList) -> list[Any]:
-    """The functions that the user's list removes."""
-    return [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
-
-
 def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]:
     for place in places:
         try:
@@ -154,10 +150,6 @@ def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]
             yield place, owner, place.name
         else:
             logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
-
-
-def _prefix(place: ApiPlace) -> str:
-    return place.module.rpartition(".")[2]
 
 
 def _is_searched(module: str) -> bool:

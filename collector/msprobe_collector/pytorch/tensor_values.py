@@ -77,7 +77,9 @@ class TorchValues:
                 local = getattr(tensor, "_local_tensor", None)
                 if local is not None and hasattr(tensor, "placements"):
                     return _part_of(tensor, self._read(local))
-                return self._read(_without_subclass(tensor))
+                # A class that only adds to the tensor is left out; others alone can compute with theirs.
+                has_own_memory = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+                return self._read(tensor.as_subclass(torch.Tensor) if has_own_memory else tensor)
         return self._read(tensor)
 
     def _read(self, tensor: Any) -> TensorValues:
@@ -127,12 +129,6 @@ def _group(group: Any) -> str:
 
 
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def _without_subclass(tensor: Any) -> Any:
-    """A plain tensor for one whose class only adds to it; others, which only their class can compute with, stay."""
-    has_own_memory = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-    return tensor.as_subclass(torch.Tensor) if has_own_memory else tensor
 
 
 def _part_of(whole: Any, part: TensorValues) -> TensorValues:

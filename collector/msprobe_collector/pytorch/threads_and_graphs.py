@@ -37,20 +37,22 @@ class ThreadSwaps:
         self._swaps = MethodSwaps()
         self.count = 0
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch threads that are started, and work that is given to pools, from now on."""
         if not self._swaps.are_in:
             self._swaps.put(threading.Thread, "start", self._started)
             self._swaps.put(ThreadPoolExecutor, "submit", self._submitted)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Watch no new ones; what runs goes on as it is."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
     def _started(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def start(thread: threading.Thread) -> None:
-            if self._is_of_script(_work_of(thread)):
+            # The function that it was given, or the class that says itself what it runs.
+            is_given = type(thread).run is threading.Thread.run
+            if self._is_of_script(getattr(thread, "_target", None) if is_given else type(thread)):
                 run = self._watched(thread.run)
 
                 def run_once() -> None:
@@ -98,12 +100,6 @@ class ThreadSwaps:
         return not is_service and not self._activity.is_inside
 
 
-def _work_of(thread: threading.Thread) -> Any:
-    """The function that the thread was given, or the class that says itself what it runs."""
-    is_given = type(thread).run is threading.Thread.run
-    return getattr(thread, "_target", None) if is_given else type(thread)
-
-
 logger = logging.getLogger("msprobe_collector")
 
 _COMPILER = "torch._dynamo.eval_frame"
@@ -121,7 +117,7 @@ class CompiledRegions:
         self._swaps = MethodSwaps()
         self._has_warned = False
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Watch from now on."""
         if self._swaps.are_in:
             return
@@ -129,13 +125,13 @@ class CompiledRegions:
 
         # Without the compiler nothing has been compiled; it loads with the first use of torch.compile.
         self._swaps.put(torch, "compile", self._loading)
-        self._put_in_hooks()
+        self._install_hooks()
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Watch no more."""
-        self._swaps.take_out()
+        self._swaps.uninstall()
 
-    def _put_in_hooks(self) -> None:
+    def _install_hooks(self) -> None:
         context = getattr(sys.modules.get(_COMPILER), _CONTEXT, None)
         if context is not None and _HOOKS not in vars(context):
             self._swaps.put_new(context, _HOOKS, _hooks_with(self._entered))
@@ -145,7 +141,7 @@ class CompiledRegions:
         def compile(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if self._swaps.are_in:
-                self._put_in_hooks()
+                self._install_hooks()
             return result
 
         return compile

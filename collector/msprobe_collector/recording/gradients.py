@@ -5,21 +5,23 @@ Gradients of the parameters of layers (Cells, Modules), as records of their own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed, FrameworkValues, TensorValues
-from msprobe_collector.recording.observing import Activity, FaultLog, guarded
+from msprobe_collector.dump_format.writing.encoding import FrameworkValues, TensorValues
+from msprobe_collector.recording.observing import Guard
 from msprobe_collector.recording.recorder import Recorder
 
 
 class Completed(Protocol):
     """Receives a finished backward."""
 
-    def __call__(self, incoming: list[Any], outgoing: list[Any]) -> None:
-        """`incoming[i]` is the gradient of output i, `outgoing[i]` that of tensor argument i; None where none came."""
+    def __call__(self, incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
+        """`incoming[i]` is the gradient of output i, `outgoing[i]` that of tensor argument i; None where none came.
+
+        `others` are those that came of tensors in lists and keywords, by path.
+        """
 
 
 class BackwardCall:
@@ -30,9 +32,11 @@ class BackwardCall:
 
     __slots__ = (
         "_incoming",
+        "_listed",
         "_on_begin",
         "_on_complete",
         "_outgoing",
+        "_paths",
         "_values",
         "_waits_for",
         "has_begun",
@@ -44,10 +48,26 @@ class BackwardCall:
         outputs: int,
         arguments: int,
         *,
+        listed: int,
+        paths: Sequence[str],
         values: FrameworkValues,
         on_begin: Callable[[], None] | None,
         on_complete: Completed,
     ) -> None:
+        """Nothing has arrived yet.
+
+        Args:
+            outputs: how many gradients come in.
+            arguments: how many go out: of top-level tensors, then of those in lists, tuples, dicts and keywords.
+            listed: how many of those the record lists by position: as many as there are top-level tensors, or 0 when
+                none of them is floating.
+            paths: of the tensors in lists and keywords: `input.0.1`, `kwargs.weight`.
+            values: reads gradients.
+            on_begin: called when the first one arrives.
+            on_complete: called with all of them.
+        """
+        self._listed = listed
+        self._paths = paths
         self._values = values
         self._incoming: list[Any] = [None] * outputs
         self._outgoing: list[Any] = [None] * arguments
@@ -106,7 +126,12 @@ class BackwardCall:
         if self._on_complete is not None and self.has_begun:
             report, self._on_complete = self._on_complete, None
             incoming, self._incoming, outgoing, self._outgoing = self._incoming, [], self._outgoing, []
-            report(incoming, outgoing)
+            report(incoming, *self._split_by_position(outgoing))
+
+    def _split_by_position(self, outgoing: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """(gradients by position, those of tensors in lists and keywords that came, by path)."""
+        rest = outgoing[len(outgoing) - len(self._paths) :]
+        return outgoing[: self._listed], {path: item for path, item in zip(self._paths, rest) if item is not None}
 
     @property
     def is_complete(self) -> bool:
@@ -129,10 +154,9 @@ class ParameterGradients:
     A record is written when every parameter's gradient is there, or when the step ends with what has come.
     """
 
-    def __init__(self, recorder: Recorder, activity: Activity, faults: FaultLog) -> None:
+    def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
-        self._activity = activity
-        self._faults = faults
+        self._guard = guard
         self._arrivals: dict[str, _Arrivals] = {}
         self._handles: list[Any] = []
         self._known: set[int] = set()
@@ -154,7 +178,7 @@ class ParameterGradients:
     def flush(self) -> None:
         """Write the records that lack gradients."""
         for label in self._arrivals:
-            guarded(self._faults, label, functools.partial(self._write, label))
+            self._guard.faults.guarded(label, self._write, label)
 
     def remove(self) -> None:
         """Take the hooks off the parameters: the step is over."""
@@ -166,19 +190,9 @@ class ParameterGradients:
 
     def _hook(self, label: str, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
-            """Take the gradient and pass it on as it is.
-
-            Raises:
-                Exception: the error of the script's own computation, where reading a value brought it up.
-            """
+            """Take the gradient and pass it on as it is."""
             if self._recorder.folder is not None:
-                with self._activity.own_work():
-                    try:
-                        self.take(label, name, gradient)
-                    except ComputationFailed as failure:
-                        raise failure.error from None
-                    except Exception as error:  # the border between the collector and the user's training
-                        self._faults.note(f"{label}.parameters_grad", error)
+                self._guard.enter(f"{label}.parameters_grad", self.take, label, name, gradient)
             return gradient
 
         return arrived

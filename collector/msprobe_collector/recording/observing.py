@@ -1,24 +1,36 @@
-"""What runs now in each thread: whether the collector looks away, and which Cells are open.
+"""What runs around a call of the training: its record, its gradients, and where faults of the collector end.
+
+What runs now in each thread: whether the collector looks away, and which layers are open.
 
 What went wrong while collecting: written once per kind to dump_error_info.log, never raised into training.
 
 The layers of watched models by their paths.
 
 Tensors of a call that are not top-level arguments, under the paths by which dumps name their gradients.
+
+Observers of API calls and of layers, the same for every framework.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msprobe_collector.dump_format import is_communication
+from msprobe_collector.recording.swaps import MethodSwaps
+
+if TYPE_CHECKING:
+    from msprobe_collector.framework import Session
+    from msprobe_collector.recording.gradients import BackwardCall, Completed
+    from msprobe_collector.recording.recorder import OpenRecord
 
 
 class Activity(threading.local):
@@ -38,22 +50,44 @@ class Activity(threading.local):
         """The innermost Cell record that runs, or None."""
         return self.cells[-1] if self.cells else None
 
-    @contextmanager
-    def own_work(self) -> Iterator[None]:
-        """Calls inside are the collector's own and leave no records."""
-        was_inside, self.is_inside = self.is_inside, True
-        try:
-            yield
-        finally:
-            self.is_inside = was_inside
 
-
-def backward_parent(cell: str | None) -> str | None:
-    """The backward record of the Cell whose forward record is `cell`."""
-    if cell is None:
-        return None
-    front, _, number = cell.rpartition(".")
+def backward_of_layer(forward: str) -> str:
+    """The backward record of the layer whose forward record is `forward`."""
+    front, _, number = forward.rpartition(".")
     return f"{front.removesuffix('.forward')}.backward.{number}"
+
+
+class ComputationFailed(BaseException):
+    """Reading a tensor brought up the error of the script's own computation, which must go on to the script.
+
+    No Exception, so that it passes what keeps faults of the collector away from training. `Guard.enter` raises `error`
+    in its place.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class ObservedCall:
+    """One call of an API or a layer while it is observed.
+
+    Attributes:
+        name: of its forward record; "" while it has none, and for one that repeats a call that is not known.
+        parent: forward record of the layer that runs it.
+        record: open; None where the call repeats another one, and so has no record of its own.
+        sources: what the `GradientTap` needs of it; None where no gradients are wanted or will come.
+        is_awaited: its outputs are there after a `wait` only, which ends the record.
+    """
+
+    __slots__ = ("is_awaited", "name", "parent", "record", "sources")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.parent: str | None = None
+        self.record: OpenRecord | None = None
+        self.sources: Any = None
+        self.is_awaited = False
 
 
 logger = logging.getLogger("msprobe_collector")
@@ -73,11 +107,27 @@ class FaultLog:
         """Write to `folder`, that of the current step, from now on."""
         self._folder = folder
 
+    def guarded(self, where: str, action: Callable[..., Any], *args: Any, call: ObservedCall | None = None) -> Any:
+        """What `action(*args)` returns; None after its exception went to the log, and into the record of `call`.
+
+        This is the border between the collector and the training, which must not see faults of ours. The errors of the
+        script's own computation pass it (`ComputationFailed`).
+        """
+        try:
+            return action(*args)
+        except Exception as error:
+            self.note(where, error)
+            if call is not None and call.record is not None:
+                call.record.fault = f"{type(error).__name__}: {error}"
+            return None
+
     def note(self, where: str, error: BaseException) -> None:
         """Write `error`, which happened at `where` (a record or an activity), unless its kind is known already."""
         frame = traceback.extract_tb(error.__traceback__)[-1:]
         kind = f"{type(error).__name__} at {frame[0].filename}:{frame[0].lineno}" if frame else type(error).__name__
-        self._write(kind, f"{where}: {type(error).__name__}: {error}", _stack_of(error))
+        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        message = f"{where}: {type(error).__name__}: {error}"
+        self._write(kind, message, f"Call stack (most recent call last):\n{stack}")
 
     def note_value(self, where: str, value: object) -> None:
         """Write that `value` has no form in a dump, so that null is written instead; once per type."""
@@ -100,20 +150,6 @@ class FaultLog:
         return [f"{kind}: {count} times" for kind, count in self._counts.items() if count > 1]
 
 
-def guarded(faults: FaultLog, where: str, action: Callable[[], Any]) -> Any:
-    """What `action` returns, or None after its exception went to the log: training must not see it."""
-    try:
-        return action()
-    except Exception as error:  # the border between the collector and the user's training
-        faults.note(where, error)
-        return None
-
-
-def _stack_of(error: BaseException) -> str:
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    return f"Call stack (most recent call last):\n{''.join(lines)}"
-
-
 def _append(path: Path, message: str, stack: str) -> None:
     text = f"[{time.strftime('%Y-%m-%d %H:%M:%S %z')}] {message}\n{stack}"
     try:
@@ -122,6 +158,34 @@ def _append(path: Path, message: str, stack: str) -> None:
             file.write(text)
     except OSError as error:
         logger.warning("%s cannot be written: %s", path, error)
+
+
+class Guard:
+    """Where the training comes into the collector: at a call, a hook, a wait.
+
+    Attributes:
+        activity: what runs in this thread.
+        faults: where the collector's own faults go.
+    """
+
+    def __init__(self, activity: Activity, faults: FaultLog) -> None:
+        self.activity = activity
+        self.faults = faults
+
+    def enter(self, where: str, action: Callable[..., Any], *args: Any, call: ObservedCall | None = None) -> Any:
+        """As `FaultLog.guarded`, for work of the collector: calls inside leave no records.
+
+        Raises:
+            Exception: the error of the script's own computation, where reading a value brought it up.
+        """
+        activity = self.activity
+        was_inside, activity.is_inside = activity.is_inside, True
+        try:
+            return self.faults.guarded(where, action, *args, call=call)
+        except ComputationFailed as failure:
+            raise failure.error from None
+        finally:
+            activity.is_inside = was_inside
 
 
 def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
@@ -155,3 +219,413 @@ def inner_tensors(
             waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
         elif isinstance(value, dict):
             waiting += [(f"{path}.{key}", item) for key, item in value.items()]
+
+
+class _Awaited(NamedTuple):
+    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
+
+    handle: Any
+    take_outputs: Callable[[], None]
+    give_up: Callable[[], None]
+
+
+class Waits:
+    """Asynchronous calls whose handle the script has not waited on. The collector itself never waits.
+
+    A framework says what its handles are, and where it waits on them.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._swaps = MethodSwaps()
+        self._awaited: dict[int, _Awaited] = {}
+
+    def install(self) -> None:
+        """See the training wait from now on."""
+        if not self._swaps.are_in:
+            self._put(self._swaps)
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._swaps.uninstall()
+
+    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
+        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
+        self._awaited[id(handle)] = _Awaited(handle, take_outputs, give_up)
+
+    def give_up(self) -> None:
+        """End what nobody has waited for; its values may still be on their way."""
+        waiting, self._awaited = list(self._awaited.values()), {}
+        for call in waiting:
+            call.give_up()
+
+    def outputs_of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a communication call put out: its result, or, where it fills its arguments, these as they are now."""
+        parts = _parts(result)
+        if all(part is None or self._is_no_value(part) for part in parts):
+            return [*args, *kwargs.values()]
+        return [None if self._is_handle(part) else part for part in parts]
+
+    def handles_of(self, result: Any) -> list[Any]:
+        """Handles in `result` on which someone must still wait."""
+        return [part for part in _parts(result) if self._is_handle(part) and self._must_wait(part)]
+
+    def _put(self, swaps: MethodSwaps) -> None:
+        """Put `seen_wait` in the place of each method that waits."""
+        raise NotImplementedError
+
+    def _is_handle(self, value: Any) -> bool:
+        """Whether `value` is what an asynchronous communication returns to wait on."""
+        raise NotImplementedError
+
+    def _must_wait(self, handle: Any) -> bool:
+        return True
+
+    def _is_no_value(self, part: Any) -> bool:
+        return self._is_handle(part)
+
+    def seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of the method `wait` of handles."""
+
+        @functools.wraps(original)
+        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            """Wait as the script asked for, then take the results of the call."""
+            result = original(handle, *args, **kwargs)
+            call = self._awaited.pop(id(handle), None)
+            if call is not None:
+                self._guard.enter("taking what was waited for", call.take_outputs)
+            return result
+
+        return wait
+
+
+def _parts(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, (tuple, list)) else (result,)
+
+
+class GradientTap(Protocol):
+    """How a framework shows the gradients of a call."""
+
+    def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Any:
+        """What `attach` needs to know of a call before it runs; None when no gradients will come.
+
+        `is_in_place`: the call writes its result into its first argument.
+        """
+
+    def attach(
+        self,
+        before: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        result: Any,
+        *,
+        on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
+    ) -> BackwardCall | None:
+        """Watch the backward of a call that has run.
+
+        Args:
+            before: what `before` gave for it.
+            args: positional arguments of the call.
+            kwargs: its keyword arguments.
+            result: what it returned.
+            on_complete: called with the gradients when all have arrived.
+            on_begin: called when the first output's gradient arrives, ahead of all that happens inside the call.
+
+        Returns:
+            The watched backward, or None when none will come.
+        """
+
+
+#: (call, layer that runs it, what makes its name) -> (name, layer, whether it repeats a call that has its record).
+Number = Callable[[str, "str | None", Callable[[str], str]], "tuple[str, str | None, bool]"]
+
+
+def new_call(call: str, parent: str | None, make_name: Callable[[str], str]) -> tuple[str, str | None, bool]:
+    """The `Number` of a framework in which no call repeats another one."""
+    return make_name(call), parent, False
+
+
+class Observer:
+    """What the observers of API calls and of layers share: the record of a call, and the watch on its gradients.
+
+    Whatever the collector does at a call it does through `FaultLog.guarded`; the call itself is made outside of it.
+    """
+
+    def __init__(self, session: Session, tap: GradientTap, *, number: Number = new_call) -> None:
+        self.recorder = session.recorder
+        self.activity = session.guard.activity
+        self.faults = session.guard.faults
+        self._guard = session.guard
+        self._remember = session.remember
+        self._tap = tap
+        self._number = number
+        self._wants_backward = session.recorder.wants("backward")
+
+    def _before(
+        self,
+        call: ObservedCall,
+        what: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin `call`, which is one of `what` (`Mint.add`, `Cell.net.Dense`)."""
+        call.name, call.parent, is_repeated = self._number(what, self.activity.cell, self._new_name)
+        if not is_repeated:
+            self.faults.guarded(call.name, self._begin, call, args, kwargs, attributes, call=call)
+        if self._wants_backward and call.name:
+            call.sources = self._sources(what, args, kwargs)
+
+    def _begin(
+        self,
+        call: ObservedCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        attributes: Mapping[str, Any] | None,
+    ) -> None:
+        record = call.record = self.recorder.begin(call.name, "forward", call.parent)
+        self.recorder.inputs(record, args, kwargs)
+        if attributes is not None:
+            self.recorder.part(record, "attributes", "attributes", attributes)
+
+    def _new_name(self, what: str) -> str:
+        """The name of the forward record of the next call of `what`."""
+        raise NotImplementedError
+
+    def _sources(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._tap.before(args, kwargs)
+
+    def _watch_gradients(
+        self,
+        call: ObservedCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        *,
+        on_complete: Completed,
+        on_begin: Callable[[], None] | None = None,
+    ) -> None:
+        backward = self._tap.attach(call.sources, args, kwargs, result, on_complete=on_complete, on_begin=on_begin)
+        if backward is not None and backward.is_of_several:
+            self._remember(backward)
+
+
+class CallObserver(Observer):
+    """Records outermost API calls, and returns and raises exactly what they return and raise."""
+
+    def __init__(self, session: Session, tap: GradientTap, waits: Waits, *, number: Number = new_call) -> None:
+        super().__init__(session, tap, number=number)
+        self._waits = waits
+
+    def wrapped(
+        self, original: Callable[..., Any], call: str, *, attributes: Mapping[str, Any] | None = None
+    ) -> Callable[..., Any]:
+        """`original`, recorded as calls of `call` (`Mint.add`), with a Primitive's constructor `attributes`."""
+        activity, recorder, observe = self.activity, self.recorder, self.observe
+
+        @functools.wraps(original, updated=())
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if activity.is_inside or not recorder.is_collecting:
+                return original(*args, **kwargs)
+            return observe(original, call, args, kwargs, attributes)
+
+        return recorded
+
+    def observe(
+        self,
+        original: Callable[..., Any],
+        what: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `original`, and record it as a call of `what`.
+
+        Raises:
+            Exception: what the call raises, or the error of an earlier one that reading a value brought up.
+        """
+        activity, guarded, call = self.activity, self.faults.guarded, ObservedCall()
+        activity.is_inside = True
+        try:
+            guarded(what, self._before, call, what, args, kwargs, attributes, call=call)
+            result = original(*args, **kwargs)
+            if call.record is not None:
+                if is_communication(what):
+                    guarded(call.name, self._take_communicated, call, call.record, result, args, kwargs, call=call)
+                else:
+                    guarded(call.name, self.recorder.outputs, call.record, result, call=call)
+            if call.sources is not None:
+                guarded(call.name, self._attach, call, args, kwargs, result)
+            return result
+        except ComputationFailed as failure:
+            raise failure.error from None
+        finally:
+            activity.is_inside = False
+            # Also of a call that raised: its arguments are what is wanted then.
+            if call.record is not None and not call.is_awaited:
+                self.recorder.end_quietly(call.record)
+
+    def _new_name(self, what: str) -> str:
+        return f"{what}.{self.recorder.number(what)}.forward"
+
+    def _take_communicated(
+        self, call: ObservedCall, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Take the outputs of a communication call, which may come later or stand in its arguments."""
+        waits = self._waits
+
+        def take_outputs() -> None:
+            self.recorder.outputs(record, waits.outputs_of(result, args, kwargs))
+
+        def take_awaited() -> None:
+            try:
+                self.faults.guarded(call.name, take_outputs, call=call)
+            finally:
+                self.recorder.end_quietly(record)
+
+        def give_up() -> None:
+            record.fault = "the script had not waited for its handle when the step ended: the outputs are not known"
+            self.recorder.end_quietly(record)
+
+        if handles := waits.handles_of(result):
+            waits.expect(handles[-1], take_outputs=take_awaited, give_up=give_up)
+            call.is_awaited = True
+        else:
+            take_outputs()
+
+    def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        name, parent = f"{call.name.removesuffix('.forward')}.backward", call.parent and backward_of_layer(call.parent)
+        recorder, step = self.recorder, self.recorder.step_mark
+
+        def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
+            recorder.backward(name, parent, incoming, outgoing, others=others, step_mark=step)
+
+        self._watch_gradients(call, args, kwargs, result, on_complete=completed)
+
+
+class LayerObserver(Observer):
+    """Records the layers of watched models, seen at `__call__` of their class; counts the forwards of the first model.
+
+    Attributes:
+        layers: the watched layers inside the models, with their labels `{kind}.{path}.{Class}`.
+        on_root_forward: called before each forward of the first model.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tap: GradientTap,
+        layer_class: type,
+        *,
+        kind: str,
+        layers_of: Callable[[Sequence[Any]], Iterable[tuple[str, Any]]],
+        parameters_of: Callable[[Any], dict[str, Any]],
+        sees_inside_calls: bool,
+        number: Number = new_call,
+    ) -> None:
+        """See nothing yet.
+
+        Args:
+            session: what is collected.
+            tap: shows gradients.
+            layer_class: the class of all layers.
+            kind: what records call a layer: `Cell`.
+            layers_of: (path, layer) of all layers of some models; the models have the path "".
+            parameters_of: the parameters that stand on a layer itself, by name.
+            sees_inside_calls: whether layers that run inside a recorded API call are recorded.
+            number: says which calls repeat others.
+        """
+        super().__init__(session, tap, number=number)
+        self._class = layer_class
+        self._kind = kind
+        self._layers_of = layers_of
+        self._parameters_of = parameters_of
+        self._sees_inside_calls = sees_inside_calls
+        self.layers: list[tuple[str, Any]] = []
+        self._labels: dict[int, str] = {}
+        self._root: Any = None
+        self._swaps = MethodSwaps()
+        self.on_root_forward: Callable[[], object] | None = None
+
+    def watch(self, models: Sequence[Any], *, records: bool) -> None:
+        """Watch `models`; with `records` the layers inside them are recorded."""
+        self._root = models[0]
+        if records:
+            self.layers = [
+                (f"{self._kind}.{path}.{type(layer).__name__}", layer)
+                for path, layer in self._layers_of(models)
+                if path
+            ]
+            self._labels = {id(layer): label for label, layer in self.layers}
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether calls of layers are seen."""
+        return self._swaps.are_in
+
+    def install(self) -> None:
+        """See calls of layers from now on."""
+        if not self._swaps.are_in:
+            self._swaps.put(self._class, "__call__", self._recorded)
+
+    def uninstall(self) -> None:
+        """Put the original `__call__` back."""
+        self._swaps.uninstall()
+
+    def _recorded(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, activity, sees_inside_calls = self.recorder, self.activity, self._sees_inside_calls
+
+        @functools.wraps(original)
+        def recorded(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            if layer is self._root and self.on_root_forward is not None:
+                self.on_root_forward()
+            label = self._labels.get(id(layer))
+            if label is None or not recorder.is_collecting or (activity.is_inside and not sees_inside_calls):
+                return original(layer, *args, **kwargs)
+            return self._observe(original, label, layer, args, kwargs)
+
+        return recorded
+
+    def _observe(
+        self, original: Callable[..., Any], label: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        layers, enter, call = self.activity.cells, self._guard.enter, ObservedCall()
+        try:
+            enter(label, self._before, call, label, args, kwargs, call=call)
+            layers.append(call.name or label)
+            try:
+                result = original(layer, *args, **kwargs)
+            finally:
+                layers.pop()
+            if call.record is not None:
+                enter(call.name, self._after, call.record, layer, result, call=call)
+            if call.sources is not None:
+                enter(call.name, self._attach, call, args, kwargs, result)
+            return result
+        finally:
+            if call.record is not None:
+                self.recorder.end_quietly(call.record)
+
+    def _new_name(self, what: str) -> str:
+        return f"{what}.forward.{self.recorder.number(what)}"
+
+    def _after(self, record: OpenRecord, layer: Any, result: Any) -> None:
+        self.recorder.outputs(record, result)
+        self.recorder.part(record, "parameters", "parameters", self._parameters_of(layer))
+
+    def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        name, parent = backward_of_layer(call.name), call.parent and backward_of_layer(call.parent)
+        recorder, step = self.recorder, self.recorder.step_mark
+        begun: list[OpenRecord] = []
+
+        def begin() -> None:
+            if step == recorder.step_mark:
+                begun.append(recorder.begin(name, "backward", parent))
+
+        def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
+            if begun and step == recorder.step_mark:
+                recorder.gradients(begun[0], incoming, outgoing, others)
+                recorder.end(begun[0])
+
+        self._watch_gradients(call, args, kwargs, result, on_complete=completed, on_begin=begin)

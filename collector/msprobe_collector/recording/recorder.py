@@ -29,7 +29,7 @@ from msprobe_collector.dump_format.writing.encoding import (
 )
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
-from msprobe_collector.recording.observing import FaultLog, guarded
+from msprobe_collector.recording.observing import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
 
 
@@ -214,15 +214,15 @@ class Recorder:
         with self._lock:
             if (files := self._files) is not None:
                 if (stacks := files.stacks) is not None:
-                    guarded(self._faults, str(stacks.path), lambda: self._stacks.flush(stacks))
-                guarded(self._faults, str(files.folder), files.flush)
+                    self._faults.guarded(str(stacks.path), self._stacks.flush, stacks)
+                self._faults.guarded(str(files.folder), files.flush)
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
         self.flush()
         with self._lock:
             if self._files is not None:
-                guarded(self._faults, str(self._files.folder), self._files.close)
+                self._faults.guarded(str(self._files.folder), self._files.close)
             self._files = None
             self._locks.release(but_first=True)
             self.step_mark += 1
@@ -328,7 +328,7 @@ class Recorder:
 
     def end_quietly(self, record: OpenRecord) -> None:
         """End a record after a fault, with what was taken of it."""
-        guarded(self._faults, record.name, lambda: self.end(record))
+        self._faults.guarded(record.name, self.end, record)
 
     def end(self, record: OpenRecord) -> None:
         """End the record and write it, once."""

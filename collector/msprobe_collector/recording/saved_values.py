@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed
 from msprobe_collector.framework import Framework
-from msprobe_collector.recording.observing import Activity, FaultLog
+from msprobe_collector.recording.observing import Guard
 from msprobe_collector.recording.recorder import Recorder
 
 logger = logging.getLogger("msprobe_collector")
@@ -32,31 +31,20 @@ class _Gradients:
 class SavedValues:
     """Writes `{name}.{n}.debug` and, when its gradients have come, `{name}_grad.{n}.debug`."""
 
-    def __init__(self, recorder: Recorder, framework: Framework, activity: Activity, faults: FaultLog) -> None:
+    def __init__(self, recorder: Recorder, framework: Framework, guard: Guard) -> None:
         self._framework = framework
         self._values = framework.values
         self._recorder = recorder
-        self._activity = activity
-        self._faults = faults
+        self._guard = guard
         self._waiting: list[_Gradients] = []
         self._removers: list[Callable[[], None]] = []
 
     def save(self, variable: Any, name: str, *, save_backward: bool) -> None:
-        """Write `variable`; a value that cannot be saved is warned about and skipped.
-
-        Raises:
-            Exception: the error of the script's own computation, where reading the value brought it up.
-        """
+        """Write `variable`; a value that cannot be saved is warned about and skipped."""
         if problem := self._problem(variable, name, save_backward):
             logger.warning("save(): %s; nothing is saved", problem)
-            return
-        with self._activity.own_work():
-            try:
-                self._save(variable, name, save_backward)
-            except ComputationFailed as failure:
-                raise failure.error from None
-            except Exception as error:  # the border between the collector and the user's training
-                self._faults.note(f"save({name!r})", error)
+        else:
+            self._guard.enter(f"save({name!r})", self._save, variable, name, save_backward)
 
     def flush(self) -> None:
         """Write the gradients that have not all arrived."""
@@ -89,25 +77,19 @@ class SavedValues:
         elif isinstance(value, self._values.tensor_types):
 
             def arrived(gradient: Any) -> None:
-                self._arrived(gradients, holder, place, gradient)
+                if gradients in self._waiting:
+                    self._guard.enter(gradients.name, self._arrived, gradients, holder, place, gradient)
 
             if (remove := self._framework.register_gradient_hook(value, arrived)) is not None:
                 gradients.waits_for += 1
                 self._removers.append(remove)
 
     def _arrived(self, gradients: _Gradients, holder: Any, place: str | int, gradient: Any) -> None:
-        if gradients in self._waiting:
-            with self._activity.own_work():
-                try:
-                    holder[place] = self._values.frozen(gradient)
-                    gradients.waits_for -= 1
-                    if gradients.waits_for == 0:
-                        self._waiting.remove(gradients)
-                        self._recorder.write_value(gradients.name, gradients.holder[0])
-                except ComputationFailed as failure:
-                    raise failure.error from None
-                except Exception as error:  # the border between the collector and the user's training
-                    self._faults.note(gradients.name, error)
+        holder[place] = self._values.frozen(gradient)
+        gradients.waits_for -= 1
+        if gradients.waits_for == 0:
+            self._waiting.remove(gradients)
+            self._recorder.write_value(gradients.name, gradients.holder[0])
 
     def _problem(self, variable: Any, name: Any, save_backward: Any) -> str:
         if not isinstance(name, str) or not name:

@@ -1,22 +1,16 @@
 """Putting recorded callables in the place of the originals, and the originals back.
 
 Methods of classes and functions of modules, replaced for a while.
-
-Communication whose results are there only after the training has waited for them.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
-
-from msprobe_collector.dump_format.writing.encoding import ComputationFailed
-from msprobe_collector.recording.observing import Activity, FaultLog
+from typing import Any
 
 _ABSENT = object()
 
@@ -84,7 +78,7 @@ class Installation:
     def _changed(self) -> Iterator[None]:
         """Take the originals back while what is recorded changes, and make the swaps anew afterwards."""
         was_in = self._is_in
-        self.take_out()
+        self.uninstall()
         yield
         self._swaps.clear()
         wrappers: dict[int, Any] = {}
@@ -96,16 +90,16 @@ class Installation:
             self._swaps.append((target.owner, target.name, vars(target.owner).get(target.name, _ABSENT), wrapper))
         self._add_early_names(wrappers)
         if was_in:
-            self.put_in()
+            self.install()
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Put the recorded callables in place."""
         if not self._is_in:
             self._is_in = True
             for owner, name, _, wrapper in self._swaps:
                 setattr(owner, name, wrapper)
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
         if self._is_in:
             self._is_in = False
@@ -160,7 +154,7 @@ class MethodSwaps:
         setattr(owner, name, value)
         self._originals.append((owner, name, _INHERITED))
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the originals back."""
         while self._originals:
             owner, name, own = self._originals.pop()
@@ -168,54 +162,3 @@ class MethodSwaps:
                 delattr(owner, name)
             else:
                 setattr(owner, name, own)
-
-
-class _Open(NamedTuple):
-    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
-
-    handle: Any
-    take_outputs: Callable[[], None]
-    give_up: Callable[[], None]
-
-
-class WaitedCalls:
-    """Asynchronous calls whose handle the script has not waited on. The collector itself never waits."""
-
-    def __init__(self, activity: Activity, faults: FaultLog) -> None:
-        self._activity = activity
-        self._faults = faults
-        self._open: dict[int, _Open] = {}
-
-    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
-        self._open[id(handle)] = _Open(handle, take_outputs, give_up)
-
-    def give_up(self) -> None:
-        """End what nobody has waited for; its values may still be on their way."""
-        waiting, self._open = list(self._open.values()), {}
-        for call in waiting:
-            call.give_up()
-
-    def seen_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in the place of the method `wait` of handles."""
-
-        @functools.wraps(original)
-        def wait(handle: Any, *args: Any, **kwargs: Any) -> Any:
-            """Wait as the script asked for, then take the results of the call.
-
-            Raises:
-                Exception: the error of the script's own computation, where reading a value brought it up.
-            """
-            result = original(handle, *args, **kwargs)
-            call = self._open.pop(id(handle), None)
-            if call is not None:
-                with self._activity.own_work():
-                    try:
-                        call.take_outputs()
-                    except ComputationFailed as failure:
-                        raise failure.error from None
-                    except Exception as error:  # the border between the collector and the user's training
-                        self._faults.note("taking what was waited for", error)
-            return result
-
-        return wait

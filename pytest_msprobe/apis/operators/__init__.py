@@ -2,7 +2,7 @@
 
 A name of a record is looked up in the tables of this package (`mindspore_2_10.txt`, `torch_2_13.txt`, one per framework
 and version family, read as one). What is found is a constant of ours, the path of the callable; a name that is not
-found is never looked up anywhere else. The tables are written by `python -m pytest_msprobe operators` from the public
+found is never looked up anywhere else. The tables are written by `python -m tools.operators` from the public
 operators of an installed framework, without those of `excluded.txt`, and are reviewed like code.
 
 The tables of callable operators and their reader.
@@ -13,7 +13,7 @@ Which strings a record may pass to an operator: `strings.txt` and its reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -45,7 +45,7 @@ def operator_names(framework: Framework) -> tuple[tuple[str, str], ...]:
 
 def unknown_operator(framework: Framework, api_type: str) -> str:
     """Why a record of `api_type` is not run whose name is in no table; begins after the name."""
-    owners = dict.fromkeys(path for kind, path in _sections(framework) if kind == api_type)
+    owners = dict.fromkeys(path for (kind, path), _ in _texts(framework) if kind == api_type)
     return f"not a known operator of {next(iter(owners), framework)}; {_NEXT_STEP}"
 
 
@@ -64,19 +64,17 @@ def _operators(framework: Framework) -> Mapping[tuple[str, str], str]:
 
 
 @cache
-def _sections(framework: Framework) -> tuple[tuple[str, str], ...]:
-    return tuple(section for section, _ in _texts(framework))
-
-
-def _texts(framework: Framework) -> Iterator[tuple[tuple[str, str], str]]:
+def _texts(framework: Framework) -> tuple[tuple[tuple[str, str], str], ...]:
     """((API type, owner), names as text) of each section, newest version family last."""
+    found = []
     for file in sorted(Path(__file__).parent.glob(f"{framework}_*.txt")):
         for section in file.read_text(encoding="utf-8").split("\n\n")[1:]:
             head, _, names = section.partition("\n")
             match = _SECTION.fullmatch(head)
             if match is None:
                 raise ValueError(f"{file.name}: not the head of a section: {head}")
-            yield (match["type"], match["owner"]), names
+            found.append(((match["type"], match["owner"]), names))
+    return tuple(found)
 
 
 _HEAD = re.compile(r"\[[\w, ]+\] (?P<words>.+)")
@@ -94,15 +92,10 @@ def refused_argument(operator: str, value: str) -> str | None:
     return f"the string {shown} is not passed to {operator}{allowed}"
 
 
-def _is_equation(text: str) -> bool:
-    return _EQUATION.fullmatch(text) is not None
-
-
-def _is_dtype(text: str) -> bool:
-    return _DTYPE.fullmatch(text) is not None and find_dtype(text) is not None
-
-
-_KINDS = {"<equation>": _is_equation, "<dtype>": _is_dtype}
+_KINDS: Mapping[str, Callable[[str], bool]] = {
+    "<equation>": lambda text: _EQUATION.fullmatch(text) is not None,
+    "<dtype>": lambda text: _DTYPE.fullmatch(text) is not None and find_dtype(text) is not None,
+}
 
 
 @cache

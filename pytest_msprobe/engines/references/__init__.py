@@ -1,13 +1,13 @@
 """Our own references of fused and NPU-only MindSpore APIs; apis/facts/references.txt names them.
 
-A function has the parameters of its MindSpore API and is written in PyTorch, so that the torch engine runs it in
-float64 or in the dump's dtypes and takes its gradients by autograd. Importing this package loads no framework; a module
-of functions is imported when the torch engine first runs one of them.
+A function has the parameters of its MindSpore API, or those that its fact line passes on. It is written in PyTorch, so
+that the torch engine runs it in float64 or in the dump's dtypes and takes its gradients by autograd. Importing this
+package loads no framework; a module of functions is imported when the torch engine first runs one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
@@ -17,12 +17,7 @@ from pytest_msprobe.apis import facts
 def find(api_type: str, name: str) -> str | None:
     """The function for an API, `references.module.function`; None when there is none."""
     found = facts("references").find(api_type, name)
-    return None if found is None else f"references.{found.text}"
-
-
-def names() -> Mapping[str, str]:
-    """The APIs (`Functional.rms_norm`) that are judged by a reference of ours, each with the source of its formula."""
-    return {api: fact.source for api, fact in facts("references").typed().items()}
+    return None if found is None else f"references.{found.text.partition('(')[0]}"
 
 
 def function(target: str) -> Callable[..., object]:

@@ -14,7 +14,7 @@ mindspore.ops.ring_attention_update: two attentions over different keys become o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,10 +27,9 @@ from pytest_msprobe.engines.references.attention_core import (
     Scoring,
     attend,
     bounds,
+    by_head,
     from_bnsd,
-    head_size,
     integers,
-    to_bnsd,
 )
 from pytest_msprobe.engines.references.fused_precision import fused
 
@@ -77,11 +76,7 @@ def flash_attention_score(
         prefix=integers(prefix),
     )
     parts = Parts(scale=scalar_value, masking=masking, shift=real_shift, drop_mask=drop_mask, keep_prob=keep_prob)
-    if input_layout == "TND":
-        return parts.of_ragged(query, key, value, actual_seq_qlen, actual_seq_kvlen).output
-    size = head_size(query, head_num, input_layout)
-    q, k, v = (to_bnsd(x, input_layout, head_size=size) for x in (query, key, value))
-    return from_bnsd(parts.of_batch(q, k, v).output, input_layout)
+    return parts.of_layout(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen).output
 
 
 @fused(float32_outputs=(1, 2))
@@ -92,23 +87,17 @@ def speed_fusion_attention(
     head_num: int,
     input_layout: str,
     *,
-    pse: Tensor | None = None,
-    padding_mask: Tensor | None = None,
-    atten_mask: Tensor | None = None,
-    scale: float = 1.0,
-    keep_prob: float = 1.0,
-    pre_tokens: int = 2147483647,
-    next_tokens: int = 2147483647,
-    inner_precise: int = 0,
-    prefix: IntList = None,
-    actual_seq_qlen: IntList = None,
-    actual_seq_kvlen: IntList = None,
-    sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,
-    sync: bool = False,
-    pse_type: int = 1,
-    q_start_idx: IntList = None,
-    kv_start_idx: IntList = None,
+    pse: Tensor | None,
+    atten_mask: Tensor | None,
+    scale: float,
+    keep_prob: float,
+    pre_tokens: int,
+    next_tokens: int,
+    prefix: IntList,
+    actual_seq_qlen: IntList,
+    actual_seq_kvlen: IntList,
+    sparse_mode: int,
+    pse_type: int,
 ) -> tuple[Tensor | None, ...]:
     """(output, maxima, sums, None, None, None, None): the last four (softmax_out, seed, offset, numels) are unused.
 
@@ -129,15 +118,8 @@ def speed_fusion_attention(
         prefix=integers(prefix),
     )
     parts = Parts(scale=scale, masking=masking, shift=pse, is_shift_scaled=pse_type == 1)
-    if input_layout == "TND":
-        found = parts.of_ragged(query, key, value, actual_seq_qlen, actual_seq_kvlen)
-        output = found.output
-    else:
-        size = head_size(query, head_num, input_layout)
-        q, k, v = (to_bnsd(x, input_layout, head_size=size) for x in (query, key, value))
-        found = parts.of_batch(q, k, v)
-        output = from_bnsd(found.output, input_layout)
-    return output, copied(found.maximum), copied(found.total), None, None, None, None
+    found = parts.of_layout(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
+    return found.output, copied(found.maximum), copied(found.total), None, None, None, None
 
 
 def copied(statistic: Tensor) -> Tensor:
@@ -164,6 +146,15 @@ class Parts:
     is_shift_scaled: bool = False
     drop_mask: Tensor | None = None
     keep_prob: float = 1.0
+
+    def of_layout(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str, ends: IntList, key_ends: IntList
+    ) -> Attended:
+        """Attention of tensors in `layout`, in which the output comes back; `ends` count in layout TND."""
+        if layout == "TND":
+            return self.of_ragged(query, key, value, ends, key_ends)
+        found = self.of_batch(*by_head(query, key, value, layout, heads))
+        return replace(found, output=from_bnsd(found.output, layout))
 
     def of_batch(self, query: Tensor, key: Tensor, value: Tensor) -> Attended:
         """Attention of (B, N, S, D) tensors: output (B, N1, S1, Dv), statistics (B, N1, S1)."""
@@ -200,8 +191,8 @@ class Parts:
             )
             for b, ((first, end), (start, last)) in enumerate(zip(queries, keys))
         ]
-        rows_first = [_rows_first(item) for item in found]
-        return _joined(rows_first, lambda parts: _filled_to(query.shape[0], torch.cat(parts)))
+        # Rows past the last length belong to no element and give 0.
+        return _joined(found, lambda parts: _rows_first(parts, count=query.shape[0]))
 
     def of_element(self, query: Tensor, key: Tensor, value: Tensor, *, batch: int, kept: Tensor | None) -> Attended:
         """Attention of one batch element: (N, S, D) tensors and flat bits of kept weights.
@@ -233,10 +224,6 @@ def _unpacked(packed: Tensor | None, count: int) -> Tensor | None:
     return bits.reshape(-1)[:count].bool()
 
 
-def _rows_first(found: Attended) -> Attended:
-    return Attended(found.output.transpose(0, 1), found.maximum.transpose(0, 1), found.total.transpose(0, 1))
-
-
 def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> Attended:
     return Attended(
         join([item.output for item in found]),
@@ -245,9 +232,10 @@ def _joined(found: list[Attended], join: Callable[[list[Tensor]], Tensor]) -> At
     )
 
 
-def _filled_to(rows: int, x: Tensor) -> Tensor:
-    """`x` with rows of 0 at its end: those past the last length, which belong to no batch element."""
-    return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
+def _rows_first(parts: list[Tensor], *, count: int) -> Tensor:
+    """(N, S, ...) of each element as (T, N, ...), with rows of 0 at its end up to `count`."""
+    joined = torch.cat([part.transpose(0, 1) for part in parts])
+    return torch.cat([joined, joined.new_zeros((count - joined.shape[0], *joined.shape[1:]))])
 
 
 TensorOrList = Tensor | Sequence[Tensor]
@@ -258,36 +246,22 @@ def prompt_flash_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
-    actual_seq_lengths: IntList = None,
-    actual_seq_lengths_kv: IntList = None,
-    pse_shift: Tensor | None = None,
-    deq_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None,
-    deq_scale2: Tensor | None = None,
-    quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None,
-    num_heads: int = 1,
-    scale_value: float = 1.0,
-    pre_tokens: int = 2147483647,
-    next_tokens: int = 0,
-    input_layout: str = "BSH",
-    num_key_value_heads: int = 0,
-    sparse_mode: int = 0,
-    inner_precise: int = 1,
+    attn_mask: Tensor | None,
+    actual_seq_lengths: IntList,
+    actual_seq_lengths_kv: IntList,
+    pse_shift: Tensor | None,
+    num_heads: int,
+    scale_value: float,
+    pre_tokens: int,
+    next_tokens: int,
+    input_layout: str,
+    sparse_mode: int,
 ) -> Tensor:
     """Attention output in the layout of `query`."""
-    _refuse(
-        query,
-        deq_scale1=deq_scale1,
-        quant_scale1=quant_scale1,
-        deq_scale2=deq_scale2,
-        quant_scale2=quant_scale2,
-        quant_offset2=quant_offset2,
-    )
+    _refuse_integers(query)
     masking = Masking(sparse_mode=sparse_mode, given=attn_mask, pre_tokens=pre_tokens, next_tokens=next_tokens)
     parts = Parts(scale=scale_value, masking=masking, shift=pse_shift)
-    q, k, v = _heads(query, key, value, input_layout, num_heads)
+    q, k, v = by_head(query, key, value, input_layout, num_heads)
     return from_bnsd(_cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv).output, input_layout)
 
 
@@ -296,40 +270,17 @@ def incre_flash_attention(
     query: Tensor,
     key: TensorOrList,
     value: TensorOrList,
-    attn_mask: Tensor | None = None,
-    actual_seq_lengths: IntList = None,
-    pse_shift: Tensor | None = None,
-    dequant_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None,
-    dequant_scale2: Tensor | None = None,
-    quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None,
-    antiquant_scale: Tensor | None = None,
-    antiquant_offset: Tensor | None = None,
-    block_table: Tensor | None = None,
-    num_heads: int = 1,
-    input_layout: str = "BSH",
-    scale_value: float = 1.0,
-    num_key_value_heads: int = 0,
-    block_size: int = 0,
-    inner_precise: int = 1,
-    kv_padding_size: Tensor | None = None,
+    attn_mask: Tensor | None,
+    actual_seq_lengths: IntList,
+    pse_shift: Tensor | None,
+    num_heads: int,
+    input_layout: str,
+    scale_value: float,
 ) -> Tensor:
     """Attention output of one query per batch element; `actual_seq_lengths` are the lengths of key and value."""
-    _refuse(
-        query,
-        dequant_scale1=dequant_scale1,
-        quant_scale1=quant_scale1,
-        dequant_scale2=dequant_scale2,
-        quant_scale2=quant_scale2,
-        quant_offset2=quant_offset2,
-        antiquant_scale=antiquant_scale,
-        antiquant_offset=antiquant_offset,
-        block_table=block_table,
-        kv_padding_size=kv_padding_size,
-    )
+    _refuse_integers(query)
     parts = Parts(scale=scale_value, masking=Masking(given=_of_one_query(attn_mask)), shift=pse_shift)
-    q, k, v = _heads(query, _single(key), _single(value), input_layout, num_heads)
+    q, k, v = by_head(query, _single(key), _single(value), input_layout, num_heads)
     return from_bnsd(_cut(parts, q, k, v, None, actual_seq_lengths).output, input_layout)
 
 
@@ -339,66 +290,25 @@ def fused_infer_attention_score(
     key: TensorOrList,
     value: TensorOrList,
     *,
-    pse_shift: Tensor | None = None,
-    atten_mask: Tensor | None = None,
-    actual_seq_lengths: IntList = None,
-    actual_seq_lengths_kv: IntList = None,
-    dequant_scale1: Tensor | None = None,
-    quant_scale1: Tensor | None = None,
-    dequant_scale2: Tensor | None = None,
-    quant_scale2: Tensor | None = None,
-    quant_offset2: Tensor | None = None,
-    antiquant_scale: Tensor | None = None,
-    antiquant_offset: Tensor | None = None,
-    key_antiquant_scale: Tensor | None = None,
-    key_antiquant_offset: Tensor | None = None,
-    value_antiquant_scale: Tensor | None = None,
-    value_antiquant_offset: Tensor | None = None,
-    block_table: Tensor | None = None,
-    query_padding_size: Tensor | None = None,
-    kv_padding_size: Tensor | None = None,
-    key_shared_prefix: Tensor | None = None,
-    value_shared_prefix: Tensor | None = None,
-    actual_shared_prefix_len: IntList = None,
-    num_heads: int = 1,
-    scale: float = 1.0,
-    pre_tokens: int = 2147483647,
-    next_tokens: int = 2147483647,
-    input_layout: str = "BSH",
-    num_key_value_heads: int = 0,
-    sparse_mode: int = 0,
-    inner_precise: int = 1,
-    block_size: int = 0,
-    antiquant_mode: int = 0,
-    key_antiquant_mode: int = 0,
-    value_antiquant_mode: int = 0,
-    softmax_lse_flag: bool = False,
+    pse_shift: Tensor | None,
+    atten_mask: Tensor | None,
+    actual_seq_lengths: IntList,
+    actual_seq_lengths_kv: IntList,
+    num_heads: int,
+    scale: float,
+    pre_tokens: int,
+    next_tokens: int,
+    input_layout: str,
+    sparse_mode: int,
+    softmax_lse_flag: bool,
 ) -> tuple[Tensor, Tensor]:
     """(output, log of the sum of exponentials (B, N, S1, 1), or one 0 when it was not asked for).
 
     Layout BNSD_BSND takes BNSD and returns BSND. With one query, sparse mode and query lengths mean nothing.
     """
-    _refuse(
-        query,
-        dequant_scale1=dequant_scale1,
-        quant_scale1=quant_scale1,
-        dequant_scale2=dequant_scale2,
-        quant_scale2=quant_scale2,
-        quant_offset2=quant_offset2,
-        antiquant_scale=antiquant_scale,
-        antiquant_offset=antiquant_offset,
-        key_antiquant_scale=key_antiquant_scale,
-        key_antiquant_offset=key_antiquant_offset,
-        value_antiquant_scale=value_antiquant_scale,
-        value_antiquant_offset=value_antiquant_offset,
-        block_table=block_table,
-        query_padding_size=query_padding_size,
-        kv_padding_size=kv_padding_size,
-        key_shared_prefix=key_shared_prefix,
-        value_shared_prefix=value_shared_prefix,
-    )
+    _refuse_integers(query)
     taken, _, given_back = input_layout.partition("_")
-    q, k, v = _heads(query, _single(key), _single(value), taken, num_heads)
+    q, k, v = by_head(query, _single(key), _single(value), taken, num_heads)
     if q.shape[2] == 1:
         masking, actual_seq_lengths = Masking(given=_of_one_query(atten_mask)), None
     else:
@@ -407,11 +317,6 @@ def fused_infer_attention_score(
     found = _cut(parts, q, k, v, actual_seq_lengths, actual_seq_lengths_kv)
     statistic = (found.maximum + found.total.log())[..., None] if softmax_lse_flag else query.new_zeros(1)
     return from_bnsd(found.output, given_back or taken), statistic
-
-
-def _heads(query: Tensor, key: Tensor, value: Tensor, layout: str, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    size = query.shape[-1] // heads if layout.endswith("H") else query.shape[-1]
-    return tuple(to_bnsd(x, layout, head_size=size) for x in (query, key, value))  # type: ignore[return-value]  # three
 
 
 def _cut(parts: Parts, q: Tensor, k: Tensor, v: Tensor, rows: IntList, keys: IntList) -> Attended:
@@ -451,10 +356,7 @@ def _single(x: TensorOrList) -> Tensor:
     return x[0]
 
 
-def _refuse(query: Tensor, **arguments: Tensor | None) -> None:
-    present = [name for name, value in arguments.items() if value is not None]
-    if present:
-        raise Unsupported(f"{', '.join(present)}: quantised values and paged or padded caches have no reference")
+def _refuse_integers(query: Tensor) -> None:
     if not query.is_floating_point():
         raise Unsupported(f"a query of {query.dtype}: quantised attention has no reference")
 

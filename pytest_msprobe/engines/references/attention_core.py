@@ -163,22 +163,22 @@ def _nonzero(total: Tensor) -> Tensor:
 _ORDERS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}
 
 
-def to_bnsd(x: Tensor, layout: str, *, head_size: int) -> Tensor:
-    """`x` as (B, N, S, D); `head_size` is the D of layouts that do not show it."""
+def by_head(query: Tensor, key: Tensor, value: Tensor, layout: str, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value as (B, N, S, D); the `heads` of the query tell the D of layouts that do not show it."""
     order = _order(layout)
-    split = x.reshape(*x.shape[:-1], -1, head_size) if layout.endswith("H") else x
-    return split.permute([order.index(axis) for axis in range(4)])
+    size = query.shape[-1] // heads if layout.endswith("H") else query.shape[-1]
+
+    def moved(x: Tensor) -> Tensor:
+        split = x.reshape(*x.shape[:-1], -1, size) if layout.endswith("H") else x
+        return split.permute([order.index(axis) for axis in range(4)])
+
+    return moved(query), moved(key), moved(value)
 
 
 def from_bnsd(x: Tensor, layout: str) -> Tensor:
     """(B, N, S, D) in `layout`."""
     moved = x.permute(_order(layout))
     return moved.flatten(-2) if layout.endswith("H") else moved
-
-
-def head_size(query: Tensor, heads: int, layout: str) -> int:
-    """D of a query in any layout."""
-    return query.shape[-1] // heads if layout.endswith("H") else query.shape[-1]
 
 
 def _order(layout: str) -> tuple[int, ...]:

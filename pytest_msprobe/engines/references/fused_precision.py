@@ -29,7 +29,9 @@ def fused(*, float32_outputs: tuple[int, ...] = ()) -> Callable[[_Function], _Fu
                 return returned
             outputs = returned if isinstance(returned, tuple) else (returned,)
             rounded = tuple(
-                value if index in float32_outputs else _rounded(value, first.dtype)
+                value.to(first.dtype)
+                if index not in float32_outputs and isinstance(value, Tensor) and value.is_floating_point()
+                else value
                 for index, value in enumerate(outputs)
             )
             return rounded if isinstance(returned, tuple) else rounded[0]
@@ -54,7 +56,3 @@ def _raised(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _raised(item) for key, item in value.items()}
     return value
-
-
-def _rounded(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

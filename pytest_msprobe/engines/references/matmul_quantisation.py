@@ -49,80 +49,45 @@ def gmm(
 def grouped_matmul(
     x: Sequence[Tensor],
     weight: Sequence[Tensor],
-    bias: Tensors = None,
-    scale: Tensors = None,
-    offset: Tensors = None,
-    antiquant_scale: Tensors = None,
-    antiquant_offset: Tensors = None,
-    group_list: IntList = None,
-    split_item: int = 0,
-    group_type: int = -1,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
+    bias: Tensors,
+    antiquant_scale: Tensors,
+    antiquant_offset: Tensors,
+    group_list: IntList,
+    group_type: int,
+    transpose_a: bool,
+    transpose_b: bool,
 ) -> tuple[Tensor, ...]:
     """Products of each x with its weight (group_type -1), or of row groups of one x with the slices of one weight (0).
 
     An int8 weight W means (W + antiquant_offset) * antiquant_scale. `group_list` holds the ends of the groups.
     Source: mindspore.ops.auto_generate.grouped_matmul 2.10.
     """
-    _refuse(scale=scale, offset=offset)
     left = [item.mT if transpose_a else item for item in x]
     right = _dequantised([item.mT if transpose_b else item for item in weight], antiquant_scale, antiquant_offset)
     return _products(left, right, bias, _row_groups(left, group_list, group_type, are_sizes=False))
 
 
 @fused()
-def grouped_matmul_v2(
-    x: Sequence[Tensor],
-    weight: Sequence[Tensor],
-    bias: Tensors = None,
-    scale: Tensors = None,
-    offset: Tensors = None,
-    antiquant_scale: Tensors = None,
-    antiquant_offset: Tensors = None,
-    group_list: IntList = None,
-    split_item: int = 0,
-    group_type: int = -1,
-) -> tuple[Tensor, ...]:
-    """Variant of `grouped_matmul` without transposing."""
-    _refuse(scale=scale, offset=offset)
-    right = _dequantised(weight, antiquant_scale, antiquant_offset)
-    return _products(x, right, bias, _row_groups(x, group_list, group_type, are_sizes=False))
-
-
-@fused()
 def grouped_matmul_v4(
     x: Sequence[Tensor],
     weight: Sequence[Tensor],
-    bias: Tensors = None,
-    scale: Tensors = None,
-    offset: Tensors = None,
-    antiquant_scale: Tensors = None,
-    antiquant_offset: Tensors = None,
-    pre_token_scale: Tensors = None,
-    group_list: Tensor | None = None,
-    activation_input: Tensors = None,
-    activation_quant_scale: Tensors = None,
-    activation_quant_offset: Tensors = None,
-    split_item: int = 0,
-    group_type: int = -1,
-    group_list_type: int = 0,
-    act_type: int = 0,
-    output_dtype: torch.dtype | None = None,
+    bias: Tensors,
+    scale: Tensors,
+    antiquant_scale: Tensors,
+    antiquant_offset: Tensors,
+    pre_token_scale: Tensors,
+    group_list: Tensor | None,
+    group_type: int,
+    group_list_type: int,
+    act_type: int,
 ) -> tuple[Tensor, ...]:
     """Variant of `grouped_matmul`; products of int8 x and weight are multiplied by `scale` and `pre_token_scale`.
 
     `group_list` holds sizes with group_list_type 1. Source: mindspore.ops.auto_generate.grouped_matmul_v4 2.10.
 
     Raises:
-        Unsupported: `act_type`, `offset`, or an argument that begins with `activation` is set.
+        Unsupported: `act_type` is set.
     """
-    _refuse(
-        offset=offset,
-        activation_input=activation_input,
-        activation_quant_scale=activation_quant_scale,
-        activation_quant_offset=activation_quant_offset,
-    )
     if act_type:
         raise Unsupported(f"act_type {act_type}: MindSpore 2.10 does not document it")
     groups = _row_groups(x, group_list, group_type, are_sizes=group_list_type == 1)
@@ -207,12 +172,6 @@ def _dequantised(weight: Sequence[Tensor], scale: Tensors, offset: Tensors) -> S
     return [item * factor.unsqueeze(-2) for item, factor in zip(shifted, scale)]
 
 
-def _refuse(**arguments: Tensors) -> None:
-    present = [name for name, value in arguments.items() if value is not None]
-    if present:
-        raise Unsupported(f"{', '.join(present)}: MindSpore 2.10 does not support it here")
-
-
 def dynamic_quant_ext(x: Tensor, smooth_scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """(int8 values, scale of each row): scale = max |x * smooth| / 127, values x * smooth / scale, 0 in a row of 0.
 
@@ -269,33 +228,24 @@ def quant_batch_matmul(
         product = product + bias
     if offset is not None:
         product = product + offset
-    return _int8(product) if dtype == torch.int8 else _float(product, dtype, like=scale)
+    if dtype == torch.int8:
+        return _int8(product)
+    return product if scale.dtype == torch.float64 else product.to(dtype)  # the benchmark's float scale is float64
 
 
 def quant_matmul(
     x1: Tensor,
     x2: Tensor,
     scale: Tensor,
-    offset: Tensor | None = None,
-    pertoken_scale: Tensor | None = None,
-    bias: Tensor | None = None,
-    output_dtype: torch.dtype | None = None,
-    x1_dtype: torch.dtype | None = None,
-    x2_dtype: torch.dtype | None = None,
-    pertoken_scale_dtype: torch.dtype | None = None,
-    scale_dtype: torch.dtype | None = None,
-    group_sizes: Sequence[int] | None = None,
+    offset: Tensor | None,
+    pertoken_scale: Tensor | None,
+    bias: Tensor | None,
+    output_dtype: torch.dtype | None,
 ) -> Tensor:
     """Variant of `quant_batch_matmul` without transposing, for float8 as well.
 
     Source: mindspore.ops.auto_generate.quant_matmul 2.10.
-
-    Raises:
-        Unsupported: `group_sizes` or a dtype argument other than `output_dtype` is given: they reinterpret bits.
     """
-    reinterpreted = (x1_dtype, x2_dtype, pertoken_scale_dtype, scale_dtype, group_sizes)
-    if any(item is not None for item in reinterpreted):
-        raise Unsupported("x1_dtype, x2_dtype, scale_dtype, pertoken_scale_dtype or group_sizes: packed formats")
     dtype = torch.bfloat16 if output_dtype is None else output_dtype
     return quant_batch_matmul(x1, x2, scale, offset, bias, pertoken_scale, dtype=dtype)
 
@@ -434,11 +384,6 @@ def _exact(x: Tensor) -> Tensor:
 
 def _int8(x: Tensor) -> Tensor:
     return x.round().clamp(-128, 127).to(torch.int8)
-
-
-def _float(x: Tensor, dtype: torch.dtype, *, like: Tensor) -> Tensor:
-    """`x` in `dtype`, but float64 in the benchmark, whose float scale is float64."""
-    return x if like.dtype == torch.float64 else x.to(dtype)
 
 
 def _unpacked_scale(scale: Tensor) -> Tensor:

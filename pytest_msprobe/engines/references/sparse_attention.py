@@ -98,8 +98,9 @@ def sparse_flash_attention(
     output, maximum, total = (torch.cat(parts) for parts in zip(*found))
     if not return_softmax_lse:
         return output.reshape(*query.shape[:-1], -1), None, None
-    statistics = [_by_key_head(x, query, key.shape[-2]) for x in (maximum, total)]
-    return output.reshape(*query.shape[:-1], -1), statistics[0], statistics[1]
+    axis = 1 if query.dim() == 4 else 0
+    by_key_head = [x.reshape(*query.shape[:-2], key.shape[-2], -1).movedim(-2, axis) for x in (maximum, total)]
+    return output.reshape(*query.shape[:-1], -1), by_key_head[0], by_key_head[1]
 
 
 @fused()
@@ -224,9 +225,3 @@ def _attended(
     scoring = Scoring(scale=scale, removed=lambda first, end: removed[:, first:end])
     found = attend(q, k, v, shift=None, scoring=scoring)
     return found.output.transpose(0, 1), found.maximum.transpose(0, 1), found.total.transpose(0, 1)
-
-
-def _by_key_head(statistic: Tensor, query: Tensor, key_heads: int) -> Tensor:
-    """(tokens, N1) as (B, N2, S1, N1 / N2), or (N2, T1, N1 / N2)."""
-    grouped = statistic.reshape(*query.shape[:-2], key_heads, -1)
-    return grouped.movedim(-2, 1 if query.dim() == 4 else 0)

@@ -1,14 +1,13 @@
 """Find the PyTorch call for a recorded API call, and bind the recorded arguments to it.
 
-Tables are apis/facts/torch_calls: ``MindSpore signature -> PyTorch call`` or ``name -> none: reason``. Several lines of
-one name are overloads, tried in order until the arguments bind. A parameter may carry the kinds of value that it
-takes (``axis: int | None = None``): with them two overloads of equal length can be distinguished. Keyword-only
-parameters of a Primitive are attributes, given to its constructor. The right-hand side may use parameters, literals,
-dotted names that begin with ``torch.``, ``adapters.`` or ``references.``, methods and attributes of any of these,
-tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run by the small interpreter below: a
-table cannot do more than call PyTorch.
-
-The right-hand sides of torch_calls: expressions of a few kinds, as functions that a small interpreter makes.
+Tables are apis/facts/torch_calls and references.txt: ``MindSpore signature -> PyTorch call`` or ``name -> none:
+reason``. Several lines of one name are overloads, tried in order until the arguments bind. A parameter may carry the
+kinds of value that it takes (``axis: int | None = None``): with them two overloads of equal length can be
+distinguished. A word of `_REFUSED` in their place (``scale: quantised = None``) refuses every value but None.
+Keyword-only parameters of a Primitive are attributes, given to its constructor. The right-hand side may use parameters,
+literals, dotted names that begin with ``torch.``, ``adapters.`` or ``references.``, methods and attributes of any of
+these, tuples, lists, ``*names`` and nested calls, and nothing else. Parsed by ``ast``, run by the small interpreter
+below: a table cannot do more than call PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import cast
 
@@ -25,6 +24,7 @@ from pytest_msprobe.apis import Fact, Topic, facts
 from pytest_msprobe.apis.fact_table import read_signature
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.engines import references
+from pytest_msprobe.engines.protocol import Unsupported
 
 ALLOWED_NODES = (
     ast.Call,
@@ -52,11 +52,6 @@ class MissingInTorch(LookupError):
         self.name = name
 
 
-def is_of_kind(value: object, kinds: tuple[str, ...]) -> bool:
-    """Whether `value` is of one of the `kinds` that an annotation of a table names."""
-    return any(_KINDS[kind](value) for kind in kinds)
-
-
 _KINDS: Mapping[str, Callable[[object], bool]] = {
     "None": lambda value: value is None,
     "bool": lambda value: isinstance(value, bool),
@@ -66,6 +61,14 @@ _KINDS: Mapping[str, Callable[[object], bool]] = {
     "tuple": lambda value: isinstance(value, (tuple, list)),
     "Tensor": lambda value: hasattr(value, "shape"),
     "dtype": lambda value: type(value).__name__ == "dtype",
+}
+
+
+#: Why an argument is refused whose parameter has one of these words in place of kinds of value.
+_REFUSED = {
+    "quantised": "quantised values and paged or padded caches have no reference",
+    "unsupported": "MindSpore 2.10 does not support it here",
+    "packed": "packed formats",
 }
 
 
@@ -90,10 +93,8 @@ def attribute_at(dotted: str, roots: Mapping[str, object]) -> object:
 def dotted_names(expression: ast.expr) -> list[str]:
     """Longest dotted names of an expression that begin at a root, outermost first."""
     found: list[str] = []
-    if isinstance(expression, ast.Attribute):
-        dotted = ast.unparse(expression)
-        if _ROOTED.fullmatch(dotted):
-            return [dotted]
+    if isinstance(expression, ast.Attribute) and (dotted := _rooted(expression)):
+        return [dotted]
     for child in ast.iter_child_nodes(expression):
         node = child.value if isinstance(child, ast.keyword) else child
         if isinstance(node, ast.expr):
@@ -102,83 +103,52 @@ def dotted_names(expression: ast.expr) -> list[str]:
 
 
 def evaluate(node: ast.expr, values: Mapping[str, object], roots: Mapping[str, object]) -> object:
-    """Value of an expression of the allowed nodes."""
-    return _evaluation(node)(values, roots)
+    """Value of an expression of the allowed nodes, whose names are parameters or roots.
 
-
-_Values = Mapping[str, object]
-_Evaluation = Callable[[_Values, _Values], object]
-_Evaluations = Callable[[_Values, _Values], list[object]]
-
-
-@cache
-def _evaluation(node: ast.expr) -> _Evaluation:
-    """The expression as a function of parameters and roots: a table line is read once, for thousands of calls."""
+    Raises:
+        MissingInTorch: the installed PyTorch lacks an attribute that the expression names.
+    """
     match node:
-        case ast.Constant(value=value):
-            return lambda values, roots: value
         case ast.Name(id=name):
-            return lambda values, roots: values[name] if name in values else roots[name]
+            return values[name] if name in values else roots[name]
+        case ast.Constant(value=value):
+            return value
         case ast.Attribute(value=owner, attr=name):
-            dotted = ast.unparse(node)
-            if _ROOTED.fullmatch(dotted):
-                return lambda values, roots: attribute_at(dotted, roots)
-            return _attribute(_evaluation(owner), name, dotted)
+            if dotted := _rooted(node):
+                return attribute_at(dotted, roots)
+            target = evaluate(owner, values, roots)
+            try:
+                return cast("object", getattr(target, name))
+            except AttributeError:
+                raise MissingInTorch(ast.unparse(node)) from None
         case ast.Call(func=function, args=arguments, keywords=keywords):
-            named = [(str(keyword.arg), _evaluation(keyword.value)) for keyword in keywords]
-            return _call(_evaluation(function), _sequence(arguments), named)
+            callee = cast("Callable[..., object]", evaluate(function, values, roots))
+            named = {str(keyword.arg): evaluate(keyword.value, values, roots) for keyword in keywords}
+            return callee(*_items(arguments, values, roots), **named)
         case ast.Tuple(elts=elements):
-            several = _sequence(elements)
-            return lambda values, roots: tuple(several(values, roots))
+            return tuple(_items(elements, values, roots))
         case ast.List(elts=elements):
-            return _sequence(elements)
+            return _items(elements, values, roots)
         case ast.UnaryOp(operand=operand):
-            positive = _evaluation(operand)
-            return lambda values, roots: -cast("float", positive(values, roots))
+            return -cast("float", evaluate(operand, values, roots))
     raise ValueError(f"not an expression of a table: {node!r}")
 
 
-def _attribute(owner: _Evaluation, name: str, dotted: str) -> _Evaluation:
-    def value(values: _Values, roots: _Values) -> object:
-        """The attribute of what the owner evaluates to.
-
-        Raises:
-            MissingInTorch: the owner has no such attribute.
-        """
-        target = owner(values, roots)
-        try:
-            return cast("object", getattr(target, name))
-        except AttributeError:
-            raise MissingInTorch(dotted) from None
-
-    return value
+def _items(nodes: Sequence[ast.expr], values: Mapping[str, object], roots: Mapping[str, object]) -> list[object]:
+    found: list[object] = []
+    for node in nodes:
+        if isinstance(node, ast.Starred):
+            found += cast("Sequence[object]", evaluate(node.value, values, roots))
+        else:
+            found.append(evaluate(node, values, roots))
+    return found
 
 
-def _call(function: _Evaluation, arguments: _Evaluations, named: Sequence[tuple[str, _Evaluation]]) -> _Evaluation:
-    def value(values: _Values, roots: _Values) -> object:
-        callee = cast("Callable[..., object]", function(values, roots))
-        keywords = {name: keyword(values, roots) for name, keyword in named}
-        return callee(*arguments(values, roots), **keywords)
-
-    return value
-
-
-def _sequence(nodes: Sequence[ast.expr]) -> _Evaluations:
-    items = [
-        (True, _evaluation(node.value)) if isinstance(node, ast.Starred) else (False, _evaluation(node))
-        for node in nodes
-    ]
-
-    def several(values: _Values, roots: _Values) -> list[object]:
-        found: list[object] = []
-        for is_starred, item in items:
-            if is_starred:
-                found += cast("Sequence[object]", item(values, roots))
-            else:
-                found.append(item(values, roots))
-        return found
-
-    return several
+@cache  # a table line is read once, for thousands of calls
+def _rooted(node: ast.Attribute) -> str:
+    """The dotted name that `node` writes when it begins at a root, else ""."""
+    dotted = ast.unparse(node)
+    return dotted if _ROOTED.fullmatch(dotted) else ""
 
 
 _TABLE_OF_TYPE: Mapping[str, Topic] = {
@@ -232,33 +202,35 @@ class CallMapping:
 
         Raises:
             TypeError: the arguments do not fit the signature, or one is of another kind than its parameter says.
+            Unsupported: an argument is given that the line refuses.
         """
         used = {name: value for name, value in (attributes or {}).items() if name in self.attributes}
         values: dict[str, object] = dict(self.signature.bind(*args, **{**used, **kwargs}).arguments)
+        refused: dict[str, list[str]] = {}
         for name, parameter in self.signature.parameters.items():
-            if name in values:
-                if parameter.annotation is not parameter.empty and not is_of_kind(values[name], parameter.annotation):
-                    raise TypeError(f"argument '{name}' is a {type(values[name]).__name__}")
-            elif parameter.kind is parameter.VAR_POSITIONAL:
-                values[name] = ()
-            else:
-                values[name] = evaluate(parameter.default, {}, roots)
+            kinds = () if parameter.annotation is parameter.empty else parameter.annotation
+            if name not in values:
+                is_list = parameter.kind is parameter.VAR_POSITIONAL
+                values[name] = () if is_list else evaluate(parameter.default, {}, roots)
+            elif kinds and kinds[0] in _REFUSED:
+                if values[name] is not None:
+                    refused.setdefault(_REFUSED[kinds[0]], []).append(name)
+            elif kinds and not any(_KINDS[kind](values[name]) for kind in kinds):
+                raise TypeError(f"argument '{name}' is a {type(values[name]).__name__}")
+        if refused:
+            raise Unsupported("; ".join(f"{', '.join(given)}: {reason}" for reason, given in refused.items()))
         return values
 
     @property
     def attributes(self) -> list[str]:
         """Names of the parameters that a Primitive's constructor was given."""
-        return [parameter.name for parameter in self._attributes()]
+        return [name for name, one in self.signature.parameters.items() if one.kind is one.KEYWORD_ONLY]
 
     def missing(self, attributes: Mapping[str, object] | None) -> list[str]:
         """The attributes without a default that are not among `attributes`."""
-        needed = [parameter.name for parameter in self._attributes() if parameter.default is parameter.empty]
+        parameters = self.signature.parameters
+        needed = [name for name in self.attributes if parameters[name].default is inspect.Parameter.empty]
         return [name for name in needed if attributes is None or name not in attributes]
-
-    def _attributes(self) -> list[inspect.Parameter]:
-        return [
-            parameter for parameter in self.signature.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY
-        ]
 
     def targets(self) -> tuple[str, ...]:
         """Dotted names under ``torch`` and ``adapters`` that the call needs."""
@@ -306,6 +278,7 @@ class Binding:
         Raises:
             MissingAttributes: the record of a Primitive lacks attributes that every form of its signature needs.
             TypeError: the arguments fit no form; the text says of each why.
+            Unsupported: an argument is given that its line refuses.
             MissingInTorch: the installed PyTorch lacks a name that is needed for it.
         """
         if not self.forms:
@@ -342,10 +315,10 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
         return Refusal(f"{api}: no PyTorch counterpart is known for type {api_type} of framework {framework}")
     if api_type == "Mint" and name.startswith("nn.functional."):
         api_type, name = "MintFunctional", name.removeprefix("nn.functional.")
-    own = references.find(api_type, name)
-    if own is not None:
-        return Binding(api, own)
-    lines = facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
+    own = [replace(line, text=f"references.{line.text}") for line in facts("references").overloads(api_type, name)]
+    if own and not own[0].parameters:
+        return Binding(api, own[0].text)
+    lines = own or facts(_TABLE_OF_TYPE[api_type]).overloads(api_type, name)
     if lines:
         return _from_lines(api, lines, "")
     if find_operator("mindspore", api_type, name) is None:

@@ -1,16 +1,11 @@
-"""Whether counts of random events fit their probabilities, at a false-alarm rate that holds at every sample size.
+"""Random outputs against the law that their call names: range, distribution, and whether they repeat themselves.
 
-Source of the bounds: W. Hoeffding, Probability inequalities for sums of bounded random variables, JASA 58 (1963),
-theorem 1. Of n independent events with mean probability p, a share of at least q > p (or at most q < p) occurs with a
-probability of at most exp(-n KL(q, p)), KL(q, p) = q ln(q/p) + (1-q) ln((1-q)/(1-p)); single probabilities may differ.
-
-Probability laws of one number, as far as testing a sample needs them: a distribution function in standard units.
-
-Random outputs against the law that their call names: range, distribution, and whether they repeat themselves.
-
-Each test is a count of independent events (`chance.py`), so the false-alarm rate holds at every size. What a dtype
-cannot show is allowed for: a stored value represents anything within one spacing of the dtype around it, so that a
-bfloat16 sample from a coarse grid is not a fault.
+Each test is a count of independent events, so the false-alarm rate holds at every sample size. Source of the bounds: W.
+Hoeffding, Probability inequalities for sums of bounded random variables, JASA 58 (1963), theorem 1. Of n independent
+events with mean probability p, a share of at least q > p (or at most q < p) occurs with a probability of at most exp(-n
+KL(q, p)), KL(q, p) = q ln(q/p) + (1-q) ln((1-q)/(1-p)); single probabilities may differ. What a dtype cannot show is
+allowed for: a stored value represents anything within one spacing of the dtype around it, so that a bfloat16 sample
+from a coarse grid is not a fault.
 """
 
 from __future__ import annotations
@@ -162,7 +157,9 @@ def lag_counts(
     `probability` of True is one per element, or one range for all.
     """
     flags = flags[:_MOST_LAGGED]
-    for lag in _lags(flags.size, shape):
+    lags = {1 << power for power in range(max(flags.size // 2, 1).bit_length())}
+    lags.update(math.prod(shape[axis:]) for axis in range(1, len(shape)))
+    for lag in sorted(lag for lag in lags if 0 < lag <= flags.size // 2):
         count = flags.size // (2 * lag)
         blocks = flags[: count * 2 * lag].reshape(count, 2, lag)
         agreeing = int(np.count_nonzero(blocks[:, 0] == blocks[:, 1]))
@@ -172,12 +169,6 @@ def lag_counts(
             p = probability[: count * 2 * lag].reshape(count, 2, lag)
             ends = [float(np.mean(p[:, 0] * p[:, 1] + (1 - p[:, 0]) * (1 - p[:, 1])))]
         yield Count(f"elements agree with those {lag} places on", agreeing, count * lag, min(ends), max(ends))
-
-
-def _lags(size: int, shape: tuple[int, ...]) -> list[int]:
-    lags = {1 << power for power in range(max(size // 2, 1).bit_length())}
-    lags.update(math.prod(shape[axis:]) for axis in range(1, len(shape)))
-    return sorted(lag for lag in lags if 0 < lag <= size // 2)
 
 
 #: A parameter: one for all elements, or an array that broadcasts to their shape.
@@ -214,7 +205,7 @@ class Law:
 def uniform(low: Parameter, high: Parameter) -> Law:
     """Uniform between `low` and `high`."""
     scale = np.asarray(high, np.float64) - np.asarray(low, np.float64)
-    return Law(f"uniform({_shown(low)}, {_shown(high)})", _clipped, _same, 0.0, 1.0, low, scale)
+    return Law(f"uniform({_shown(low)}, {_shown(high)})", _clipped, lambda p: p, 0.0, 1.0, low, scale)
 
 
 def normal(mean: Parameter, deviation: Parameter) -> Law:
@@ -316,10 +307,6 @@ def _clipped(probability: float) -> float:
     return min(max(probability, 0.0), 1.0)
 
 
-def _same(probability: float) -> float:
-    return probability
-
-
 def _shown(parameter: Parameter) -> str:
     array: npt.NDArray[Any] = np.asarray(parameter)
     return f"{float(array.reshape(-1)[0]):g}" if array.size == 1 else "one per element"
@@ -357,7 +344,10 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
     z = z[~is_fixed] if is_fixed.any() else z
     edges = _edges(law)
     chances = [resolution.chances(law, edge) for edge in edges]
-    counts = [*_edge_counts(z, edges, chances), *_half_counts(z, edges, chances, sample.shape), *_even_counts(z, law)]
+    # Which values lie in the upper half must not repeat either.
+    middle, (low, high) = min(zip(edges, chances), key=lambda pair: abs(sum(pair[1]) - 1))
+    halves = lag_counts(z > middle, sample.shape, (1 - high, 1 - low))
+    counts = [*_edge_counts(z, edges, chances), *halves, *_even_counts(z, law)]
     ties = judge_runs(z[1:] == z[:-1], resolution.tie_chance(law, edges), "hold the value of the one before")
     return judge_counts(counts, law.text) + ties
 
@@ -498,14 +488,6 @@ def _edge_counts(z: npt.NDArray[np.float64], edges: list[float], chances: list[t
     below = np.bincount(places, minlength=len(edges) + 1).cumsum()
     for edge, hits, (low, high) in zip(edges, below, chances):
         yield Count(f"values, in the law's standard units, are at most {edge:.4g}", int(hits), z.size, low, high)
-
-
-def _half_counts(
-    z: npt.NDArray[np.float64], edges: list[float], chances: list[tuple[float, float]], shape: tuple[int, ...]
-) -> Iterator[Count]:
-    """Which values lie in the upper half must not repeat either."""
-    edge, (low, high) = min(zip(edges, chances), key=lambda pair: abs(sum(pair[1]) - 1))
-    return lag_counts(z > edge, shape, (1 - high, 1 - low))
 
 
 def _even_counts(z: npt.NDArray[np.float64], law: Law) -> Iterator[Count]:

@@ -1,6 +1,6 @@
-"""Random choices among categories, and random orders: in range, possible, and as likely as their weights say.
+"""Random choices among categories, random orders, and dropout: possible, and as likely as their call says.
 
-Dropout: every element is dropped or scaled, as many as its probability says, and gradients go the same way.
+Of a dropout every element is dropped or scaled, as many as its probability says, and gradients go the same way.
 """
 
 from __future__ import annotations
@@ -248,7 +248,8 @@ def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: D
         text = f"Shapes differ: tested {tested.shape}, input {source.shape}."
         return DropoutResult(SampleResult((text,)), np.full(tested.shape, -1, np.int8), dropout.scale)
     if dropout.scale and abs(dropout.scale - 1) > _ROUNDINGS * unit_roundoff(tested.dtype) and _is_same(tested, source):
-        return DropoutResult(_not_dropped(source), np.ones(tested.shape, np.int8), 1.0, is_identity=True)
+        text = f"The output is the input: none of {source.size} elements was dropped or scaled."
+        return DropoutResult(SampleResult((text,)), np.ones(tested.shape, np.int8), 1.0, is_identity=True)
     with np.errstate(all="ignore"):
         expected = dropout.scale * source.astype(np.float64) + dropout.shift
     is_kept, is_wrong = _sorted_out(tested, expected, dropout)
@@ -294,10 +295,6 @@ def _check(probability: float) -> None:
 def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
     wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
     return bool(np.any(wide)) and np.array_equal(wide, wide_source, equal_nan=True)
-
-
-def _not_dropped(source: npt.NDArray[Any]) -> SampleResult:
-    return SampleResult((f"The output is the input: none of {source.size} elements was dropped or scaled.",))
 
 
 def _sorted_out(

@@ -1,8 +1,6 @@
 """The standard `backward-error`: is the output the exact result of inputs that are off by a few rounding errors?
 
 docs/standards.md derives the model, states its assumptions and says where it fails.
-
-How the errors of one output compare with their tolerances: the worst, the outlier, the whole.
 """
 
 from __future__ import annotations
@@ -11,10 +9,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
@@ -22,17 +19,14 @@ from pytest_msprobe.numerics.judgement import (
     OutputPair,
     count_of,
     number,
+    place_and_values,
     plain_judgement,
-    position,
     unforgivable_reasons,
-    values,
 )
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Element, Metrics, unravelled
-from pytest_msprobe.numerics.patterns import NEARLY_ALL, OneSided, find_one_sided
-from pytest_msprobe.numerics.standards.elementwise import judge_plain, settled
-from pytest_msprobe.numerics.standards.sensitivity import Answers, Factors, Probes, in_reach, magnitude_of, widened
-
-Floats = npt.NDArray[np.float64]
+from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, chunks, is_same, unravelled, widened
+from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
+from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
+from pytest_msprobe.numerics.standards.sensitivity import Factors, Probes, Response, in_reach, magnitude_of
 
 #: Fewer elements than this say nothing about a mean, ...
 _FEW = 8
@@ -50,8 +44,8 @@ _INFORMATIVE = 0.25
 _USED_UP = 0.5
 
 
-class Excess:
-    """Gathers errors and tolerances chunk by chunk; positions are flat.
+class ErrorStatistics:
+    """How the errors of one output compare with their tolerances: the worst, the outlier, the whole.
 
     Attributes:
         beyond: number of elements beyond their tolerance.
@@ -88,10 +82,7 @@ class Excess:
             self.largest_use, self.worst_at = use.item(at), start + at
         self._count += use.size
         self._uses += float(np.square(use).sum())
-        self._add_errors(start, error, rounding, response, use)
-
-    def _add_errors(self, start: int, error: Floats, rounding: Floats, response: Floats, use: Floats) -> None:
-        """Gather the errors as they are, in roundings of the element, and in answers to the inputs."""
+        # The errors as they are, in roundings of the element, and in answers to the inputs.
         errors = np.stack([error, error / rounding, error / (response + rounding)])
         is_informative = response >= _INFORMATIVE * rounding
         self._informative += int(np.count_nonzero(is_informative))
@@ -101,7 +92,7 @@ class Excess:
             self._largest, self.largest_at = errors[:, at], start + at
             self._use_of_largest = use.item(at)
 
-    def add_projection(self, reference: npt.NDArray[Any], tested: npt.NDArray[Any]) -> None:
+    def add_projection(self, reference: Array, tested: Array) -> None:
         """Take a chunk into account for `slope` and `size`.
 
         Args:
@@ -109,10 +100,10 @@ class Excess:
             tested: values of the device, of the same shape and dtype.
         """
         is_finite = np.isfinite(reference) & np.isfinite(tested)
-        settled = np.where(is_finite, reference, 0)
-        error = np.where(is_finite, tested, 0) - settled
-        self._projection += float(np.vdot(settled, error).real)
-        self._squares += float(np.vdot(settled, settled).real)
+        finite = np.where(is_finite, reference, 0)
+        error = np.where(is_finite, tested, 0) - finite
+        self._projection += float(np.vdot(finite, error).real)
+        self._squares += float(np.vdot(finite, finite).real)
 
     @property
     def is_large(self) -> bool:
@@ -120,10 +111,10 @@ class Excess:
         return self._count >= _LARGE
 
     @property
-    def is_standing_out(self) -> bool:
-        """Whether the largest error is far beyond the others, however they are counted.
+    def outlier_over_chance(self) -> float:
+        """How many times as far as chance allows the largest error is beyond the others; 0 where that says nothing.
 
-        It must be so in three ratios to the root mean square of the others, each of which rules out a false alarm:
+        It is the least of three ratios to the root mean square of the others, each of which rules out a false alarm:
 
         - the error as it is: an element whose rounding is small because it cancels, or whose answer is small by chance;
         - the error in roundings of the element: a large element among small ones, in an output of a wide range;
@@ -131,11 +122,6 @@ class Excess:
 
         It must also use up a good part of its own tolerance.
         """
-        return self.prominence > 1
-
-    @property
-    def prominence(self) -> float:
-        """How many times as far as chance allows the largest error is beyond the others; 0 where that says nothing."""
         if self._informative < _LARGE or self._use_of_largest <= _NOTICEABLE:
             return 0.0
         others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._informative - 1))
@@ -143,19 +129,14 @@ class Excess:
             return float((self._largest / (_STANDS_OUT * others)).min())
 
     @property
-    def used(self) -> float:
+    def rms_of_tolerance(self) -> float:
         """Root mean square of error over tolerance."""
         return math.sqrt(self._uses / max(1, self._count))
 
     @property
-    def is_used_up(self) -> bool:
-        """Whether all elements are about as far off as the worst may be."""
-        return self.exhaustion > 1
-
-    @property
-    def exhaustion(self) -> float:
-        """`used` over what chance allows; 0 for too few elements."""
-        return self.used / _USED_UP if self._count >= _FEW else 0.0
+    def rms_over_chance(self) -> float:
+        """`rms_of_tolerance` over what chance allows; 0 for too few elements."""
+        return self.rms_of_tolerance / _USED_UP if self._count >= _FEW else 0.0
 
     @property
     def size(self) -> float:
@@ -218,15 +199,18 @@ class BackwardError:
         Those with moved inputs come first; those with arithmetic moved inside only where these do not explain it.
         """
         metrics = pair.metrics
-        verdict = settled(metrics)
+        verdict = early_judgement(metrics)
         if verdict is not None:
             return verdict
         if "saturation" in self.strict and metrics.nonfinite_mismatches:
             return plain_judgement(unforgivable_reasons(metrics))
-        one_sided = find_one_sided(pair.tested, pair.reference)
-        if one_sided is not None:
-            share = one_sided.count / one_sided.total
-            return Judgement("error", (_one_sided_reason(one_sided),), ratio=share / NEARLY_ALL)
+        bias = find_rounding_bias(pair.tested, pair.reference)
+        if bias is not None:
+            reason = (
+                f"The errors are one-sided: {bias.count} of {bias.total} elements that rounding to nearest moves the "
+                f"other way were rounded {bias.direction}."
+            )
+            return Judgement("error", (reason,), ratio=bias.count / bias.total / NEARLY_ALL)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
         return self._searched(pair)[1]
@@ -240,36 +224,35 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
+        format_ = float_format(part_dtype(pair.tested.dtype))
+
+        def inside(probes: Probes) -> Response:
+            return Response(pair.rounded_inside(), probes, pair.reference, format_, is_for_all=True)
+
         if self.has_exact_inputs:
-            return self._probed(pair, [self._inside(pair, pair.inside_probes)], _HOPELESS)
-        inputs = Answers(pair.perturbed(), pair.probes, pair.reference, self._format(pair))
+            return self._probed(pair, [inside(pair.inside_probes)], _HOPELESS)
+        inputs = Response(pair.perturbed(), pair.probes, pair.reference, format_)
         search, found = self._probed(pair, [inputs], 1.0)
         if found.is_pass:
             return search, found
         # What is saved for gradients is moved with the inputs: it is not forgiven twice.
-        inside = self._inside(pair, pair.arithmetic_probes)
-        return self._probed(pair, [inputs, inside], _HOPELESS) if inside.is_known else (search, found)
+        arithmetic = inside(pair.arithmetic_probes)
+        return self._probed(pair, [inputs, arithmetic], _HOPELESS) if arithmetic.is_known else (search, found)
 
-    def _inside(self, pair: OutputPair, probes: Probes) -> Answers:
-        return Answers(pair.rounded_inside(), probes, pair.reference, self._format(pair), is_for_all=True)
-
-    def _format(self, pair: OutputPair) -> FloatFormat:
-        return float_format(part_dtype(pair.tested.dtype))
-
-    def _probed(self, pair: OutputPair, answers: list[Answers], hopeless: float) -> tuple[_Search, Judgement]:
-        """The search with two runs of each kind, and with more of them where these do not settle it.
+    def _probed(self, pair: OutputPair, responses: list[Response], hopeless: float) -> tuple[_Search, Judgement]:
+        """The search with two runs of each kind, and with more of them where these do not decide it.
 
         An error beyond `hopeless` times what two runs forgive is none that more of them explain.
         """
-        search = _Search(pair, self, answers)
+        search = _Search(pair, self, responses)
         found = search.judgement()
         if found.ratio is None or found.ratio > hopeless:
             return search, found
-        if _Search(pair, self, [one.near() for one in answers], is_close=True).judgement().is_pass:
+        if _Search(pair, self, [one.measured() for one in responses], is_close=True).judgement().is_pass:
             return search, found
         for count in _PROBES:
-            closer = [one.probed(count) for one in answers]
-            if closer == answers:
+            closer = [one.probed(count) for one in responses]
+            if closer == responses:
                 break
             search = _Search(pair, self, closer, is_close=True)
             found = search.judgement()
@@ -294,87 +277,92 @@ class _Search:
     """Looks for what no rounding explains in one output."""
 
     def __init__(
-        self, pair: OutputPair, standard: BackwardError, answers: list[Answers], *, is_close: bool = False
+        self, pair: OutputPair, standard: BackwardError, responses: list[Response], *, is_close: bool = False
     ) -> None:
         self._is_close = is_close
         self._pair = pair
         self._standard = standard
-        self._answers = answers
+        self._responses = responses
         self._format = float_format(part_dtype(pair.tested.dtype))
         self._flushed = _flushed(self._format, is_strict="subnormals" in standard.strict)
         self._roundoff = unit_roundoff(pair.tested.dtype)
         self._input_roundoff = pair.operand_roundoff or self._roundoff
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
-        self._kernel, self._summation = self._kernel_error(), self._summation_error()
+        # float64 is computed with better functions than the wide ones of shorter types.
+        self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        #: Relative error of adding up the terms of an element.
+        self._summation = 0.0
+        if standard.has_exact_inputs or not responses[0].sensitivity.is_single:
+            self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
-        excess = Excess()
+        errors = ErrorStatistics()
         for start, tested, reference in self._chunks():
-            responses = [answers.responses(start, reference) for answers in self._answers]
+            changes = [response.of_chunk(start, reference) for response in self._responses]
             rounding = self._rounding(magnitude_of(reference))
-            bounds = rounding, np.sum(responses, axis=0), self._tolerance(start, reference, responses)
-            excess.add(start, _error(tested, reference), bounds)
-            excess.add_projection(reference, tested)
-        limit = self._slope_limit(excess)
-        reason = self._fault(excess, limit)
-        slope = abs(excess.slope) / limit if excess.is_large and limit else 0.0
-        ratio = max(excess.largest_use, excess.prominence, excess.exhaustion, slope)
+            bounds = rounding, np.sum(changes, axis=0), self._tolerance(start, reference, changes)
+            errors.add(start, _error(tested, reference), bounds)
+            errors.add_projection(reference, tested)
+        limit = self._slope_limit(errors)
+        reason = self._fault(errors, limit)
+        slope = abs(errors.slope) / limit if errors.is_large and limit else 0.0
+        ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
         found = [
-            self._tolerance(start, reference, [answers.responses(start, reference) for answers in self._answers])
+            self._tolerance(start, reference, [response.of_chunk(start, reference) for response in self._responses])
             for start, _, reference in self._chunks()
         ]
         return np.concatenate(found).reshape(self._pair.tested.shape)
 
-    def _slope_limit(self, excess: Excess) -> float:
+    def _slope_limit(self, errors: ErrorStatistics) -> float:
         """How much rounding scales the output as a whole."""
         limit = 2 * self._standard.rounding * self._roundoff + self._kernel + self._summation
-        limit += sum(answers.scaling(self._factors) for answers in self._answers)
-        return limit + self._flushed / max(excess.size, _TINY)
+        limit += sum(response.scaling(self._factors) for response in self._responses)
+        return limit + self._flushed / max(errors.size, _TINY)
 
-    def _fault(self, excess: Excess, limit: float) -> str:
+    def _fault(self, errors: ErrorStatistics, limit: float) -> str:
         """What is wrong, in one line; "" when rounding explains every error."""
-        if excess.beyond:
-            return self._beyond(excess)
-        if excess.is_standing_out:
-            return f"One element stands out{self._place(excess.largest_at)}: all others are far more accurate than it."
-        if excess.is_used_up:
-            return f"The errors are {number(excess.used)} of their tolerances on average, where chance leaves 0.3."
-        if excess.is_large and abs(excess.slope) > limit:
+        if errors.beyond:
+            return self._beyond(errors)
+        if errors.outlier_over_chance > 1:
+            return f"One element stands out{self._place(errors.largest_at)}: all others are far more accurate than it."
+        if errors.rms_over_chance > 1:
+            used = number(errors.rms_of_tolerance)
+            return f"The errors are {used} of their tolerances on average, where chance leaves 0.3."
+        if errors.is_large and abs(errors.slope) > limit:
             return (
-                f"The output is {number(1 + excess.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
+                f"The output is {number(1 + errors.slope)} times the benchmark as a whole; rounding leaves {limit:.2g}."
             )
         return ""
 
-    def _beyond(self, excess: Excess) -> str:
-        verb = "is" if excess.beyond == 1 else "are"
-        times = f"{number(excess.largest_use)} times" if excess.largest_use < math.inf else "beyond"
-        is_known = any(answers.is_known for answers in self._answers)
+    def _beyond(self, errors: ErrorStatistics) -> str:
+        verb = "is" if errors.beyond == 1 else "are"
+        times = f"{number(errors.largest_use)} times" if errors.largest_use < math.inf else "beyond"
+        is_known = any(response.is_known for response in self._responses)
         caveat = "" if is_known else " of rounding alone, as the benchmark did not run on perturbed inputs"
         what = "inside and of the output" if self._standard.has_exact_inputs else "of inputs and output"
         return (
-            f"{count_of(excess.beyond, self._pair.tested.size)} {verb} further off than rounding {what} "
-            f"explains, worst{self._place(excess.worst_at)}: {times} its tolerance{caveat}."
+            f"{count_of(errors.beyond, self._pair.tested.size)} {verb} further off than rounding {what} "
+            f"explains, worst{self._place(errors.worst_at)}: {times} its tolerance{caveat}."
         )
 
     def _place(self, at: int) -> str:
         tested, reference = self._pair.tested, self._pair.reference
-        element = Element(unravelled(at, tested.shape), tested.item(at), reference.item(at))
-        return f"{position(element)} ({values(element)})"
+        return place_and_values(Element(unravelled(at, tested.shape), tested.item(at), reference.item(at)))
 
-    def _tolerance(self, start: int, reference: npt.NDArray[Any], responses: list[Floats]) -> Floats:
+    def _tolerance(self, start: int, reference: Array, changes: list[Floats]) -> Floats:
         magnitude = magnitude_of(reference)
         tolerance = self._rounding(magnitude)
-        terms = 0.0 if self._standard.has_exact_inputs else responses[0] / self._input_roundoff
+        terms = 0.0 if self._standard.has_exact_inputs else changes[0] / self._input_roundoff
         tolerance += self._kernel * (terms + magnitude)
         summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
         forgiven = (
-            answers.forgiven(start, reference, response, self._factors)
-            for answers, response in zip(self._answers, responses)
+            response.forgiven(start, reference, change, self._factors)
+            for response, change in zip(self._responses, changes)
         )
         # Independent errors add up as standard deviations do; two runs may have seen too little of each.
         tolerance += reduce(np.hypot if self._is_close else np.add, forgiven, summation)
@@ -386,37 +374,18 @@ class _Search:
             return self._standard.rounding * spacings(magnitude, self._format) + self._flushed
         return 2 * self._standard.rounding * self._roundoff * magnitude + self._flushed
 
-    def _kernel_error(self) -> float:
-        """Relative error of the functions that the terms of an element are made with."""
-        # float64 is computed with better functions than the wide ones of shorter types.
-        return self._pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
-
-    def _summation_error(self) -> float:
-        """Relative error of adding up the terms of an element."""
-        if self._answers[0].sensitivity.is_single and not self._standard.has_exact_inputs:
-            return 0.0
-        return _SUMMATION * math.sqrt(self._pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
-
-    def _chunks(self) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+    def _chunks(self) -> Iterator[tuple[int, Array, Array]]:
         """Flat start, tested and reference values in reach of the dtype."""
-        flat = [array.reshape(-1) for array in (self._pair.tested, self._pair.reference)]
-        for start in range(0, flat[0].size, CHUNK_ELEMENTS):
-            tested, reference = (widened(array[start : start + CHUNK_ELEMENTS]) for array in flat)
-            yield start, in_reach(tested, self._format), in_reach(reference, self._format)
+        for start, sides in chunks(self._pair.tested, self._pair.reference):
+            tested, reference = (in_reach(widened(side), self._format) for side in sides)
+            yield start, tested, reference
 
 
-def _one_sided_reason(found: OneSided) -> str:
-    return (
-        f"The errors are one-sided: {found.count} of {found.total} elements that rounding to nearest moves the other "
-        f"way were rounded {found.side}."
-    )
-
-
-def _error(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Floats:
+def _error(tested: Array, reference: Array) -> Floats:
     """|t-b|; 0 where both are NaN or the same, inf where one of them is not a number."""
     with np.errstate(invalid="ignore"):
         error: Floats = np.abs(tested - reference)
-    error[(tested == reference) | (np.isnan(tested) & np.isnan(reference))] = 0
+    error[is_same(tested, reference)] = 0
     error[np.isnan(error)] = math.inf
     return error
 

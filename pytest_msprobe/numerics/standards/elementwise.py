@@ -1,31 +1,20 @@
-"""Elements of both sides in chunks, and what the standards that look at them have in common.
+"""The standards that msProbe defines: rules for the elements of an output, each with its bounds by dtype.
 
-The standard `absolute-threshold`: a relative bound for every element, an absolute one for the small.
-
-The standard `accumulative-error`: wide bounds for long sums, and errors that do not all point one way.
-
-The standard `ulp`: how many elements are off by more than a few units of the last place.
-
-The standard `thousandth`: nearly all elements have a relative error below a thousandth.
-
-The standard `binary`: every element equals what a perfect device returns.
-
-The constants of the standards that msProbe defines: one table, each entry with its source.
-
-Sources: S is `standard_config.py` of msProbe 26.2.0 (pytorch/api_accuracy_checker/precision_standard), D its
-documents, Y its `api_precision_standard.yaml`. Where S and D disagree, the entry says which was taken and why. A dtype
-that has no entry cannot be judged by that standard, unless bounds are given.
+The table of constants names its sources: S is `standard_config.py` of msProbe 26.2.0
+(pytorch/api_accuracy_checker/precision_standard), D its documents, Y its `api_precision_standard.yaml`. Where S and D
+disagree, the entry says which was taken and why. A dtype that has no entry cannot be judged by that standard, unless
+bounds are given. The standard `benchmark` stands in `second_opinion`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import float_format, in_spacings, part_dtype, round_once
 from pytest_msprobe.numerics.judgement import (
@@ -35,16 +24,23 @@ from pytest_msprobe.numerics.judgement import (
     limit_above,
     limit_below,
     number,
+    place_and_values,
     plain_judgement,
-    position,
     share,
     unforgivable_reasons,
-    values,
 )
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Element, Metrics, settle_nonfinite, unravelled
+from pytest_msprobe.numerics.measurement import (
+    Array,
+    Element,
+    Floats,
+    Metrics,
+    chunks,
+    settle_nonfinite,
+    unravelled,
+    widened,
+)
 
-Floats = npt.NDArray[np.float64]
-_Bounds = TypeVar("_Bounds")
+Bounds = TypeVar("Bounds")
 
 
 class Chunk(NamedTuple):
@@ -58,8 +54,8 @@ class Chunk(NamedTuple):
     """
 
     start: int
-    tested: npt.NDArray[Any]
-    reference: npt.NDArray[Any]
+    tested: Array
+    reference: Array
     error: Floats
     magnitude: Floats
 
@@ -72,7 +68,7 @@ class Chunk(NamedTuple):
         return relative
 
 
-def rounded_chunks(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Iterator[Chunk]:
+def rounded_chunks(tested: Array, reference: Array) -> Iterator[Chunk]:
     """Chunks of two outputs of one shape; `tested` has the dtype of the device, `reference` is float64 or complex128.
 
     The reference is rounded once to the tested dtype: what a perfect device returns has no error.
@@ -84,21 +80,16 @@ def rounded_chunks(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> Ite
         yield Chunk(start, left, right, error, np.abs(right))
 
 
-def wide_chunks(
-    tested: npt.NDArray[Any], reference: npt.NDArray[Any]
-) -> Iterator[tuple[int, npt.NDArray[Any], npt.NDArray[Any]]]:
+def wide_chunks(tested: Array, reference: Array) -> Iterator[tuple[int, Array, Array]]:
     """(flat start, tested values, rounded reference values) of chunks, as they are: shape (n,), float64 or complex128.
 
     The two outputs are of one shape; the reference is rounded once to the dtype of `tested`.
     """
-    wide = np.complex128 if tested.dtype.kind == "c" else np.float64
-    dtype, flat_tested, flat_reference = tested.dtype, tested.reshape(-1), reference.reshape(-1)
-    for start in range(0, flat_tested.size, CHUNK_ELEMENTS):
-        stop = start + CHUNK_ELEMENTS
-        rounded = round_once(flat_reference[start:stop], dtype)
-        yield start, flat_tested[start:stop].astype(wide), rounded.astype(wide)
+    for start, (left, right) in chunks(tested, reference):
+        yield start, widened(left), widened(round_once(right, tested.dtype))
 
 
+@dataclass(slots=True)
 class Beyond:
     """Counts figures above a limit and keeps the largest of all.
 
@@ -108,13 +99,10 @@ class Beyond:
         worst, worst_at: the largest figure and its flat position; 0 and 0 while all are 0.
     """
 
-    __slots__ = ("count", "limit", "worst", "worst_at")
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.count = 0
-        self.worst = 0.0
-        self.worst_at = 0
+    limit: float
+    count: int = 0
+    worst: float = 0.0
+    worst_at: int = 0
 
     @property
     def ratio(self) -> float:
@@ -128,52 +116,75 @@ class Beyond:
             self.worst, self.worst_at = figures.item(at), start + at
         self.count += int(np.count_nonzero(figures > self.limit))
 
+    def elements(self, pair: OutputPair) -> str:
+        """`3 of 8 elements (37.5 %)`."""
+        return share(self.count, pair.tested.size)
 
-def settled(metrics: Metrics) -> Judgement | None:
+    def place(self, pair: OutputPair) -> str:
+        """Where the largest figure is, with both values there: ` at [1, 2] (tested 1.0, benchmark 2.0)`."""
+        at, tested = self.worst_at, pair.tested
+        rounded = round_once(pair.reference.reshape(-1)[at : at + 1], tested.dtype)
+        return place_and_values(Element(unravelled(at, tested.shape), tested.item(at), rounded.item()))
+
+    def worst_and_remedy(self, pair: OutputPair) -> str:
+        """The largest figure, its place, and the limit that would pass."""
+        remedy = f"; a limit of {limit_above(self.worst)} would pass" if self.worst < math.inf else ""
+        return f"worst{self.place(pair)}: {number(self.worst, self.limit)}{remedy}."
+
+
+def early_judgement(metrics: Metrics) -> Judgement | None:
     """The verdict where there is nothing to weigh: structure, exact or no elements, all equal; else None."""
     if metrics.structural or metrics.is_exact or metrics.is_empty:
         return judge_plain(metrics)
     return plain_judgement(()) if metrics.max_abs == 0 and not metrics.nonfinite_mismatches else None
 
 
-def weigh(
-    standard: str, pair: OutputPair, bounds: _Bounds | None, judge: Callable[[OutputPair, _Bounds], Judgement]
-) -> Judgement:
-    """The verdict of `judge` where there is something to weigh; a skip that says so where no `bounds` are known."""
-    verdict = settled(pair.metrics)
-    if verdict is not None:
-        return verdict
-    if bounds is None:
-        reason = f"{standard} has no bounds for {pair.tested.dtype}; choose another standard for it."
-        return Judgement("skip", (reason,))
-    return judge(pair, bounds)
-
-
 def judge_plain(metrics: Metrics) -> Judgement:
     """The verdict on a value without elements to look at, such as a Python float: within 1 ULP of its dtype."""
     reasons = unforgivable_reasons(metrics)
-    if not reasons and not metrics.is_exact and metrics.max_abs:
-        if metrics.max_ulp is None:
-            reasons = ("The values differ, and no ULP is defined for their type.",)
-        elif metrics.max_ulp > 1:
-            return Judgement(
-                "error", (f"Error of {number(metrics.max_ulp, 1)} ULP is above 1.",), ratio=metrics.max_ulp
-            )
-        else:
-            return Judgement("pass", ratio=metrics.max_ulp)
-    return plain_judgement(reasons)
+    if reasons or metrics.is_exact or not metrics.max_abs:
+        return plain_judgement(reasons)
+    if metrics.max_ulp is None:
+        return plain_judgement(("The values differ, and no ULP is defined for their type.",))
+    if metrics.max_ulp > 1:
+        return Judgement("error", (f"Error of {number(metrics.max_ulp, 1)} ULP is above 1.",), ratio=metrics.max_ulp)
+    return Judgement("pass", ratio=metrics.max_ulp)
 
 
-def dtype_name(pair: OutputPair) -> str:
-    """Name of the float dtype whose constants count: that of the parts for complex numbers."""
-    return part_dtype(pair.tested.dtype).name
+class ElementRule(ABC, Generic[Bounds]):
+    """A standard that weighs the elements of an output, by bounds that may hang on the dtype.
 
+    One of them says what its bounds are for a dtype, and what an output is that is neither equal nor beyond all bounds.
+    """
 
-def place(pair: OutputPair, at: int) -> str:
-    """Where a flat position is, with both values there."""
-    rounded = round_once(pair.reference.reshape(-1)[at : at + 1], pair.tested.dtype)
-    element = Element(unravelled(at, pair.tested.shape), pair.tested.item(at), rounded.item())
-    return f"{position(element)} ({values(element)})"
+    __slots__ = ()
+
+    name: ClassVar[str]
+    #: Each rule counts elements itself.
+    off_bound: ClassVar[float] = math.inf
+
+    @abstractmethod
+    def bounds_of(self, dtype: str) -> Bounds | None:
+        """The bounds for a float dtype, by its name in NumPy; None where it cannot be judged."""
+
+    @abstractmethod
+    def weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
+        """The verdict on elements that differ."""
+
+    def judge(self, metrics: Metrics) -> Judgement:
+        """The verdict on a value without elements."""
+        return judge_plain(metrics)
+
+    def judge_pair(self, pair: OutputPair) -> Judgement:
+        """The verdict on one output; a skip that says so where no bounds are known for its dtype."""
+        early = early_judgement(pair.metrics)
+        if early is not None:
+            return early
+        bounds = self.bounds_of(part_dtype(pair.tested.dtype).name)
+        if bounds is None:
+            reason = f"{self.name} has no bounds for {pair.tested.dtype}; choose another standard for it."
+            return Judgement("skip", (reason,))
+        return self.weigh(pair, bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +252,7 @@ class AccumulativeBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class ErrorMultiples:
     """How many times the error of the second opinion the tested one may be.
 
     Attributes:
@@ -285,7 +296,11 @@ SECOND_OPINION: Mapping[str, SecondOpinionConstants] = {
 }
 
 #: S: levels 0, 1 and 2. Which API has which level: `apis/facts/benchmark_levels.txt`.
-LEVELS = (Levels(2.0, 2.0, 10.0, 2.0), Levels(2.0, 1.5, 5.0, 1.5), Levels(2.0, 1.2, 2.0, 1.2))
+ERROR_MULTIPLES = (
+    ErrorMultiples(2.0, 2.0, 10.0, 2.0),
+    ErrorMultiples(2.0, 1.5, 5.0, 1.5),
+    ErrorMultiples(2.0, 1.2, 2.0, 1.2),
+)
 
 _NARROW = UlpBounds(ulps=1.0, share=0.001, mean=0.0)
 #: S. The narrow rule for float8 is S for the 8-bit float of Ascend, applied to the formats that dumps can hold.
@@ -312,7 +327,7 @@ THOUSANDTH_RELATIVE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class AbsoluteThreshold:
+class AbsoluteThreshold(ElementRule[AbsoluteBounds]):
     """Passes when every element is within its bound: absolute up to `small_value`, relative above.
 
     NaN must meet NaN. Inf counts as the largest value of the dtype, so that it may meet a value close to that one.
@@ -324,59 +339,41 @@ class AbsoluteThreshold:
     bounds: AbsoluteBounds | None = None
 
     name: ClassVar[str] = "absolute-threshold"
-    off_bound: ClassVar[float] = float("inf")
 
-    def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements."""
-        return judge_plain(metrics)
+    def bounds_of(self, dtype: str) -> AbsoluteBounds | None:
+        """Those given, or those of the table."""
+        return self.bounds or ABSOLUTE.get(dtype)
 
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output."""
-        return weigh(self.name, pair, self.bounds or ABSOLUTE.get(dtype_name(pair)), _judge_absolute)
-
-
-def _judge_absolute(pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
-    relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
-    for chunk in rounded_chunks(pair.tested, pair.reference):
-        is_small = chunk.magnitude <= bounds.small_value
-        absolute.add(chunk.start, np.where(is_small, chunk.error, 0))
-        relative.add(chunk.start, np.where(is_small, 0, chunk.relative))
-    reasons = _nonfinite_reasons(pair, bounds)
-    if relative.count:
-        reasons += (_absolute_failure(pair, relative, f"relative error, for |b| > {number(bounds.small_value)}"),)
-    if absolute.count:
-        reasons += (_absolute_failure(pair, absolute, f"absolute error, for |b| <= {number(bounds.small_value)}"),)
-    ratio = (
-        max(relative.ratio, absolute.ratio) if len(reasons) == bool(relative.count) + bool(absolute.count) else math.inf
-    )
-    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
+    def weigh(self, pair: OutputPair, bounds: AbsoluteBounds) -> Judgement:
+        """The verdict on elements that differ."""
+        relative, absolute = Beyond(bounds.relative), Beyond(bounds.absolute)
+        for chunk in rounded_chunks(pair.tested, pair.reference):
+            is_small = chunk.magnitude <= bounds.small_value
+            absolute.add(chunk.start, np.where(is_small, chunk.error, 0))
+            relative.add(chunk.start, np.where(is_small, 0, chunk.relative))
+        reasons = _nonfinite_reasons(pair, bounds.relative)
+        ratio = math.inf if reasons else max(relative.ratio, absolute.ratio)
+        for beyond, figure in ((relative, "relative error, for |b| >"), (absolute, "absolute error, for |b| <=")):
+            if beyond.count:
+                verb = "is" if beyond.count == 1 else "are"
+                what = f"{verb} above {number(beyond.limit)} ({figure} {number(bounds.small_value)})"
+                reasons += (f"{beyond.elements(pair)} {what}, {beyond.worst_and_remedy(pair)}",)
+        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
 
 
-def _absolute_failure(pair: OutputPair, beyond: Beyond, figure: str) -> str:
-    verb = "is" if beyond.count == 1 else "are"
-    limit = f"; a limit of {limit_above(beyond.worst)} would pass" if beyond.worst < float("inf") else ""
-    return (
-        f"{share(beyond.count, pair.tested.size)} {verb} above {number(beyond.limit)} ({figure}), "
-        f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst, beyond.limit)}{limit}."
-    )
-
-
-def _nonfinite_reasons(pair: OutputPair, bounds: AbsoluteBounds) -> tuple[str, ...]:
+def _nonfinite_reasons(pair: OutputPair, relative: float) -> tuple[str, ...]:
+    """What is wrong with NaN and Inf that the end of the range does not explain."""
+    reasons = unforgivable_reasons(pair.metrics)
     if not pair.metrics.nonfinite_mismatches or pair.tested.dtype.kind == "c":
-        return unforgivable_reasons(pair.metrics)
+        return reasons
     largest = float_format(part_dtype(pair.tested.dtype)).largest
     for _, tested, reference in wide_chunks(pair.tested, pair.reference):
-        if _is_far(tested, reference, largest, bounds.relative):
-            return unforgivable_reasons(pair.metrics)
+        apart = ~(np.isfinite(tested) & np.isfinite(reference)) & ~(np.isnan(tested) & np.isnan(reference))
+        actual, expected = (np.clip(side[apart], -largest, largest) for side in (tested, reference))
+        # Not "any above": every comparison with NaN is false.
+        if not np.all(np.abs(actual - expected) <= relative * np.abs(expected)):
+            return reasons
     return ()
-
-
-def _is_far(tested: npt.NDArray[Any], reference: npt.NDArray[Any], largest: float, relative: float) -> bool:
-    """Whether a NaN or Inf on one side is not explained by the end of the range."""
-    apart = ~(np.isfinite(tested) & np.isfinite(reference)) & ~(np.isnan(tested) & np.isnan(reference))
-    tested, reference = (np.clip(side[apart], -largest, largest) for side in (tested, reference))
-    # Not "any above": every comparison with NaN is false.
-    return not bool(np.all(np.abs(tested - reference) <= relative * np.abs(reference)))
 
 
 #: Heads minus tails of n tosses of a fair coin is within this many roots of n, but for one time in two million.
@@ -384,11 +381,12 @@ _CHANCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class AccumulativeError:
+class AccumulativeError(ElementRule[AccumulativeBounds]):
     """Passes when every element is within the bound and the errors balance.
 
     Unbalanced is |elements too large - elements too small| / elements above `balance`, unless that many come out of
     fair chance: signs that are random differ by about the root of their number, which no fixed share allows for.
+    Complex numbers have no sign, so their balance is that of the real parts.
 
     Attributes:
         bounds: for every dtype; None for those of the table, by dtype.
@@ -397,63 +395,44 @@ class AccumulativeError:
     bounds: AccumulativeBounds | None = None
 
     name: ClassVar[str] = "accumulative-error"
-    off_bound: ClassVar[float] = float("inf")
 
-    def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements."""
-        return judge_plain(metrics)
+    def bounds_of(self, dtype: str) -> AccumulativeBounds | None:
+        """Those given, or those of the table."""
+        return self.bounds or ACCUMULATIVE.get(dtype)
 
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output; complex numbers have no sign, so their balance is that of the real parts."""
-        return weigh(self.name, pair, self.bounds or ACCUMULATIVE.get(dtype_name(pair)), _judge_accumulative)
-
-
-def _judge_accumulative(pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
-    reasons = unforgivable_reasons(pair.metrics)
-    beyond = Beyond(bounds.bound)
-    above = below = 0
-    for chunk in rounded_chunks(pair.tested, pair.reference):
-        beyond.add(
-            chunk.start,
-            np.where(chunk.magnitude <= ACCUMULATIVE_SMALL_VALUE, chunk.error, chunk.relative),
-        )
-        above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
-        below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
-    ratio = math.inf if reasons else max(beyond.ratio, _imbalance(pair, bounds, (above, below)))
-    reasons += _failures(pair, bounds, beyond, (above, below))
-    return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
-
-
-def _imbalance(pair: OutputPair, bounds: AccumulativeBounds, sides: tuple[int, int]) -> float:
-    """The imbalance over what is allowed."""
-    allowed = max(bounds.balance, _CHANCE * math.sqrt(sum(sides)) / pair.tested.size)
-    return abs(sides[0] - sides[1]) / pair.tested.size / allowed if allowed else math.inf
-
-
-def _failures(pair: OutputPair, bounds: AccumulativeBounds, beyond: Beyond, sides: tuple[int, int]) -> tuple[str, ...]:
-    above, below = sides
-    size = pair.tested.size
-    balance = abs(above - below) / size
-    found = []
-    if beyond.count:
-        remedy = f"; a limit of {limit_above(beyond.worst)} would pass" if beyond.worst < math.inf else ""
-        found.append(
-            f"{share(beyond.count, size)} above {number(bounds.bound)} (absolute error up to |b| = 1, else relative), "
-            f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst, bounds.bound)}{remedy}."
-        )
-    if _imbalance(pair, bounds, sides) > 1:
-        found.append(
-            f"{above} elements are too large and {below} too small, of {size}: the errors are unbalanced by "
-            f"{number(balance)}, above {number(bounds.balance)} and beyond chance; {limit_above(balance)} would pass."
-        )
-    return tuple(found)
+    def weigh(self, pair: OutputPair, bounds: AccumulativeBounds) -> Judgement:
+        """The verdict on elements that differ."""
+        beyond = Beyond(bounds.bound)
+        above = below = 0
+        for chunk in rounded_chunks(pair.tested, pair.reference):
+            is_small = chunk.magnitude <= ACCUMULATIVE_SMALL_VALUE
+            beyond.add(chunk.start, np.where(is_small, chunk.error, chunk.relative))
+            above += int(np.count_nonzero(chunk.tested.real > chunk.reference.real))
+            below += int(np.count_nonzero(chunk.tested.real < chunk.reference.real))
+        size = pair.tested.size
+        balance = abs(above - below) / size
+        allowed = max(bounds.balance, _CHANCE * math.sqrt(above + below) / size)
+        imbalance = balance / allowed if allowed else math.inf
+        reasons = unforgivable_reasons(pair.metrics)
+        ratio = math.inf if reasons else max(beyond.ratio, imbalance)
+        if beyond.count:
+            what = f"above {number(bounds.bound)} (absolute error up to |b| = 1, else relative)"
+            reasons += (f"{beyond.elements(pair)} {what}, {beyond.worst_and_remedy(pair)}",)
+        if imbalance > 1:
+            reasons += (
+                f"{above} elements are too large and {below} too small, of {size}: the errors are unbalanced by "
+                f"{number(balance)}, above {number(bounds.balance)} and beyond chance; {limit_above(balance)} would "
+                "pass.",
+            )
+        return Judgement("error" if reasons else "pass", reasons, ratio=ratio)
 
 
 @dataclass(frozen=True, slots=True)
-class Ulp:
+class Ulp(ElementRule[UlpBounds]):
     """Passes when few elements are far off, or the mean error is small, or a second opinion has more that are far off.
 
     The spacing at b is 2**(floor(log2|b|) - mantissa bits) down to the smallest subnormal, which also counts at b = 0.
+    The second opinion is asked for only where the others fail.
 
     Attributes:
         bounds: for every dtype; None for those of the table, by dtype.
@@ -462,31 +441,33 @@ class Ulp:
     bounds: UlpBounds | None = None
 
     name: ClassVar[str] = "ulp"
-    off_bound: ClassVar[float] = float("inf")
 
-    def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements."""
-        return judge_plain(metrics)
+    def bounds_of(self, dtype: str) -> UlpBounds | None:
+        """Those given, or those of the table."""
+        return self.bounds or ULP.get(dtype)
 
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output; asks for a second opinion only where the others fail."""
-        return weigh(self.name, pair, self.bounds or ULP.get(dtype_name(pair)), _judge_ulp)
-
-
-def _judge_ulp(pair: OutputPair, bounds: UlpBounds) -> Judgement:
-    reasons = unforgivable_reasons(pair.metrics)
-    if reasons:
-        return plain_judgement(reasons)
-    beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
-    ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
-    if ratio < 1:
-        return Judgement("pass", ratio=ratio)
-    opinion = pair.second_opinion()
-    second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
-    ratio = min(ratio, _over(beyond.count, second or 0))
-    if ratio < 1:
-        return Judgement("pass", ratio=ratio)
-    return Judgement("error", (_ulp_failure(pair, bounds, beyond, (mean, second)),), ratio=ratio)
+    def weigh(self, pair: OutputPair, bounds: UlpBounds) -> Judgement:
+        """The verdict on elements that differ."""
+        reasons = unforgivable_reasons(pair.metrics)
+        if reasons:
+            return plain_judgement(reasons)
+        beyond, mean = _spacings_off(pair.tested, pair.reference, bounds)
+        ratio = min(_over(beyond.count / pair.tested.size, bounds.share), _over(mean, bounds.mean))
+        if ratio < 1:
+            return Judgement("pass", ratio=ratio)
+        opinion = pair.second_opinion()
+        second = None if opinion is None else _spacings_off(opinion, pair.reference, bounds)[0].count
+        ratio = min(ratio, _over(beyond.count, second or 0))
+        if ratio < 1:
+            return Judgement("pass", ratio=ratio)
+        needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
+        rules = [f"a share below {number(bounds.share)} would pass (here {needed} would)"]
+        if bounds.mean:
+            rules.append(f"a mean below {number(bounds.mean)} ULP (measured {number(mean, bounds.mean)})")
+        if second is not None:
+            rules.append(f"fewer than those of the second opinion ({second})")
+        what = f"off by more than {number(bounds.ulps)} ULP, worst{beyond.place(pair)}: {number(beyond.worst)} ULP"
+        return Judgement("error", (f"{beyond.elements(pair)} {what}; {' or '.join(rules)}.",), ratio=ratio)
 
 
 def _over(figure: float, bound: float) -> float:
@@ -494,7 +475,7 @@ def _over(figure: float, bound: float) -> float:
     return figure / bound if bound else math.inf
 
 
-def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds: UlpBounds) -> tuple[Beyond, float]:
+def _spacings_off(tested: Array, reference: Array, bounds: UlpBounds) -> tuple[Beyond, float]:
     """The elements beyond the bound, and the mean error in spacings."""
     format_ = float_format(part_dtype(tested.dtype))
     beyond, total = Beyond(bounds.ulps), 0.0
@@ -505,22 +486,8 @@ def _spacings_off(tested: npt.NDArray[Any], reference: npt.NDArray[Any], bounds:
     return beyond, total / tested.size
 
 
-def _ulp_failure(pair: OutputPair, bounds: UlpBounds, beyond: Beyond, others: tuple[float, int | None]) -> str:
-    mean, second = others
-    needed = limit_above(beyond.count / pair.tested.size * (1 + 1e-9))
-    rules = [f"a share below {number(bounds.share)} would pass (here {needed} would)"]
-    if bounds.mean:
-        rules.append(f"a mean below {number(bounds.mean)} ULP (measured {number(mean, bounds.mean)})")
-    if second is not None:
-        rules.append(f"fewer than those of the second opinion ({second})")
-    return (
-        f"{share(beyond.count, pair.tested.size)} off by more than {number(bounds.ulps)} ULP, "
-        f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst)} ULP; {' or '.join(rules)}."
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class Thousandth:
+class Thousandth(ElementRule[float]):
     """Passes when at least `share` of the elements have a relative error below `relative`, in any float dtype.
 
     Where the benchmark is 0 only 0 has such an error.
@@ -530,31 +497,26 @@ class Thousandth:
     share: float = THOUSANDTH_SHARE
 
     name: ClassVar[str] = "thousandth"
-    off_bound: ClassVar[float] = float("inf")
 
-    def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements."""
-        return judge_plain(metrics)
+    def bounds_of(self, dtype: str) -> float:
+        """The neighbour below `relative`: "not below" is above it."""
+        return float(np.nextafter(self.relative, 0))
 
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output."""
-        verdict = settled(pair.metrics)
+    def weigh(self, pair: OutputPair, bounds: float) -> Judgement:
+        """The verdict on elements that differ."""
         reasons = unforgivable_reasons(pair.metrics)
-        if verdict is not None or reasons:
-            return verdict or plain_judgement(reasons)
-        # "Not below" is "above the neighbour below".
-        beyond = Beyond(float(np.nextafter(self.relative, 0)))
+        if reasons:
+            return plain_judgement(reasons)
+        beyond = Beyond(bounds)
         for chunk in rounded_chunks(pair.tested, pair.reference):
             beyond.add(chunk.start, chunk.relative)
         found = 1 - beyond.count / pair.tested.size
         ratio = (1 - found) / (1 - self.share) if self.share < 1 else math.inf
         if found >= self.share:
             return Judgement("pass", ratio=min(1.0, ratio) if found < 1 else 0.0)
-        return Judgement("error", (self._failure(pair, beyond, found),), ratio=ratio)
-
-    def _failure(self, pair: OutputPair, beyond: Beyond, found: float) -> str:
-        return (
-            f"{share(beyond.count, pair.tested.size)} not below a relative error of {number(self.relative)}, "
-            f"worst{place(pair, beyond.worst_at)}: {number(beyond.worst)}; a share of {number(found, self.share)} is, "
+        reason = (
+            f"{beyond.elements(pair)} not below a relative error of {number(self.relative)}, "
+            f"worst{beyond.place(pair)}: {number(beyond.worst)}; a share of {number(found, self.share)} is, "
             f"which is not {number(self.share)} or more; {limit_below(found)} would pass."
         )
+        return Judgement("error", (reason,), ratio=ratio)

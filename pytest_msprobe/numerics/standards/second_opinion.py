@@ -5,28 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import round_once
 from pytest_msprobe.numerics.judgement import Judgement, OutputPair, count_of, limit_above, number
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, Metrics
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same
 from pytest_msprobe.numerics.standards.elementwise import (
-    LEVELS,
+    ERROR_MULTIPLES,
     SECOND_OPINION,
-    Floats,
-    Levels,
+    ElementRule,
+    ErrorMultiples,
     SecondOpinionConstants,
-    dtype_name,
-    judge_plain,
-    weigh,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstSecondOpinion:
+class AgainstSecondOpinion(ElementRule[SecondOpinionConstants]):
     """Passes when each figure of the tested error is at most so many times that of the second opinion.
 
     Both errors are measured from the benchmark's raw result. NaN and Inf must stand where the benchmark or the second
@@ -36,62 +32,48 @@ class AgainstSecondOpinion:
         levels: how many times.
     """
 
-    levels: Levels = LEVELS[0]
+    levels: ErrorMultiples = ERROR_MULTIPLES[0]
 
     name: ClassVar[str] = "benchmark"
-    off_bound: ClassVar[float] = math.inf
 
-    def judge(self, metrics: Metrics) -> Judgement:
-        """The verdict on a value without elements."""
-        return judge_plain(metrics)
+    def bounds_of(self, dtype: str) -> SecondOpinionConstants | None:
+        """Which elements are small, and which errors count."""
+        return SECOND_OPINION.get(dtype)
 
-    def judge_pair(self, pair: OutputPair) -> Judgement:
-        """The verdict on one output."""
-        return weigh(self.name, pair, SECOND_OPINION.get(dtype_name(pair)), self._judge)
-
-    def _judge(self, pair: OutputPair, constants: SecondOpinionConstants) -> Judgement:
+    def weigh(self, pair: OutputPair, bounds: SecondOpinionConstants) -> Judgement:
+        """The verdict on elements that differ."""
         second = pair.second_opinion()
         if second is None:
-            return Judgement("skip", (_no_opinion(pair),))
-        return _judge(pair, second, constants, self.levels)
-
-
-def _no_opinion(pair: OutputPair) -> str:
-    return (
-        "There is no second opinion: PyTorch is not installed, or cannot run this call in "
-        f"{pair.tested.dtype}; install it, or choose another standard for this API."
-    )
-
-
-def _judge(pair: OutputPair, second: npt.NDArray[Any], constants: SecondOpinionConstants, levels: Levels) -> Judgement:
-    own, other = _Figures(constants), _Figures(constants)
-    alone = 0
-    for tested, opinion, reference, unmatched in _chunks(pair, second):
-        alone += unmatched
-        magnitude = np.abs(reference)
-        own.add(np.abs(tested - reference), magnitude)
-        other.add(np.abs(opinion - reference), magnitude)
-    reasons = []
-    ratio = math.inf if alone else 0.0
-    if alone:
-        verb = "has" if alone == 1 else "have"
-        elements = count_of(alone, pair.tested.size)
-        reasons.append(
-            f"{elements} {verb} a NaN or Inf that neither benchmark nor second opinion has there, or lacks theirs."
-        )
-    for label, mine, theirs, limit in zip(_LABELS, own.values(), other.values(), _limits(levels)):
-        floored = max(theirs, constants.least)
-        ratio = max(ratio, mine / (limit * floored) if limit else math.inf if mine else 0.0)
-        if not mine <= limit * floored:
-            reasons.append(_failure(label, (mine, theirs, constants.least), mine / floored, limit))
-    return Judgement("error" if reasons else "pass", tuple(reasons), ratio=ratio)
+            reason = (
+                "There is no second opinion: PyTorch is not installed, or cannot run this call in "
+                f"{pair.tested.dtype}; install it, or choose another standard for this API."
+            )
+            return Judgement("skip", (reason,))
+        own, other = _Figures(bounds), _Figures(bounds)
+        alone = 0
+        for tested, opinion, reference, unmatched in _chunks(pair, second):
+            alone += unmatched
+            magnitude = np.abs(reference)
+            own.add(np.abs(tested - reference), magnitude)
+            other.add(np.abs(opinion - reference), magnitude)
+        reasons = []
+        ratio = math.inf if alone else 0.0
+        if alone:
+            verb = "has" if alone == 1 else "have"
+            elements = count_of(alone, pair.tested.size)
+            reasons.append(
+                f"{elements} {verb} a NaN or Inf that neither benchmark nor second opinion has there, or lacks theirs."
+            )
+        limits = self.levels.small, self.levels.rmse, self.levels.max_relative, self.levels.mean_relative
+        for label, mine, theirs, limit in zip(_LABELS, own.values(), other.values(), limits):
+            floored = max(theirs, bounds.least)
+            ratio = max(ratio, mine / (limit * floored) if limit else math.inf if mine else 0.0)
+            if not mine <= limit * floored:
+                reasons.append(_failure(label, (mine, theirs, bounds.least), mine / floored, limit))
+        return Judgement("error" if reasons else "pass", tuple(reasons), ratio=ratio)
 
 
 _LABELS = ("Share of small elements that are off", "RMSE", "Max relative error", "Mean relative error")
-
-
-def _limits(levels: Levels) -> tuple[float, ...]:
-    return levels.small, levels.rmse, levels.max_relative, levels.mean_relative
 
 
 def _failure(label: str, figures: tuple[float, float, float], ratio: float, limit: float) -> str:
@@ -137,9 +119,7 @@ class _Figures:
         )
 
 
-def _chunks(
-    pair: OutputPair, second: npt.NDArray[Any]
-) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], int]]:
+def _chunks(pair: OutputPair, second: Array) -> Iterator[tuple[Array, Array, Array, int]]:
     """Tested, second and raw reference values, and how many NaN or Inf of the tested side stand alone.
 
     Values that are not finite are left out of the figures: the tested ones with the reference, those of the second
@@ -147,18 +127,12 @@ def _chunks(
     """
     dtype = pair.tested.dtype
     wide = np.complex128 if dtype.kind == "c" else np.float64
-    flat = [array.reshape(-1) for array in (pair.tested, second, pair.reference)]
-    for start in range(0, flat[0].size, CHUNK_ELEMENTS):
-        tested, opinion, reference = (array[start : start + CHUNK_ELEMENTS].astype(wide) for array in flat)
-        rounded = round_once(flat[2][start : start + CHUNK_ELEMENTS], dtype).astype(wide)
+    for _, sides in chunks(pair.tested, second, pair.reference):
+        rounded = round_once(sides[2], dtype).astype(wide)
+        tested, opinion, reference = (side.astype(wide) for side in sides)
         is_left_out = ~(np.isfinite(tested) & np.isfinite(rounded))
-        unmatched = is_left_out & ~_is_same(tested, rounded) & ~_is_same(tested, opinion)
+        unmatched = is_left_out & ~is_same(tested, rounded) & ~is_same(tested, opinion)
         reference[is_left_out] = tested[is_left_out] = opinion[is_left_out] = 0
         is_silent = ~np.isfinite(opinion)
         opinion[is_silent] = reference[is_silent]
         yield tested, opinion, reference, int(np.count_nonzero(unmatched))
-
-
-def _is_same(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    same: npt.NDArray[np.bool_] = (left == right) | (np.isnan(left) & np.isnan(right))
-    return same

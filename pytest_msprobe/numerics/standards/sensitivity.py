@@ -1,23 +1,21 @@
-"""How strongly an output answers to rounding errors of its inputs, from benchmark results for perturbed inputs.
+"""How strongly an output answers to rounding errors of its inputs, from runs of the benchmark that were moved by them.
 
-How one output answers to runs of the benchmark that were moved by rounding errors, chunk by chunk.
+Chunks are arrays of shape (n,); magnitudes, changes and tolerances are float64, in the unit of the output.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat
 from pytest_msprobe.numerics.judgement import Perturbed
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
-
-Floats = npt.NDArray[np.float64]
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, widened
 
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
 _SAME = 0.9
@@ -48,11 +46,11 @@ class Typical:
     relative: float = 0.0
 
     def floor(self, magnitude: Floats) -> Floats:
-        """Typical change of elements of these magnitudes |b|, in their unit; both shape (n,), float64."""
+        """Typical change of the elements of a chunk, from their |b|."""
         return self.absolute + self.relative * magnitude
 
 
-class Typicals:
+class LogMeans:
     """Gathers changes, chunk by chunk, for their geometric mean.
 
     One element with a huge change must not raise the floor under all the others.
@@ -64,7 +62,7 @@ class Typicals:
         self._relative = np.zeros(2)
 
     def add(self, magnitude: Floats, change: Floats) -> None:
-        """Take a chunk of |b| and changes into account, both shape (n,), float64, in the unit of the output.
+        """Take the |b| and the changes of a chunk into account.
 
         A change that is 0 or NaN, or an element that is 0 or infinite, does not count.
         """
@@ -75,7 +73,7 @@ class Typicals:
         logarithms -= np.log(magnitude[used])
         self._relative += logarithms.sum(), np.square(logarithms).sum()
 
-    def settled(self) -> Typical:
+    def finish(self) -> Typical:
         """The typical change, once all chunks are in: absolute or relative, whichever varies less."""
         if not self.count:
             return Typical()
@@ -102,71 +100,70 @@ class Sensitivity:
     is_constant: bool = False
 
     def response(self, magnitude: Floats, changes: Sequence[Floats]) -> Floats:
-        """Largest change of each element of a chunk, and no less than typical, shape (n,), float64.
+        """Largest change of each element of a chunk, and no less than typical.
 
         Args:
-            magnitude: |b| of the benchmark's result, shape (n,), float64.
-            changes: absolute ones of each run, shape (n,), float64, in the unit of the output per rounding error.
-                NaN is unknown, exactly 0 is no change.
+            magnitude: |b| of the benchmark's result.
+            changes: absolute ones of each run per rounding error; NaN is unknown, exactly 0 is no change.
         """
         if not changes:
             return np.zeros_like(magnitude)
         # That of the larger of two normal moves is 0.85 standard deviations.
         floor = _FLOOR * self.typical.floor(magnitude)
-        largest = _extreme(np.fmax, changes)
+        largest = reduce(np.fmax, changes)
         if self.is_constant:
             largest[largest > _JUMP_OF_CONSTANT * magnitude] = math.nan
         # What answers to nothing, such as the zeros of a mask, has no error to expect.
         return np.where(largest == 0, 0.0, np.fmax(largest, floor))
 
 
-class Scatter:
+class ChangeStatistics:
     """Gathers how the changes are distributed, chunk by chunk."""
 
     def __init__(self) -> None:
         self._alike = 0
         self._nonzero = 0
         self._changed = 0
-        self._typicals = Typicals()
+        self._log_means = LogMeans()
         self._squares = 0.0
         self._projections: list[float] = []
 
-    def add(self, reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]) -> None:
-        """Take a chunk of one or two moves per element into account.
+    def add(self, reference: Array, moves: Sequence[Array]) -> None:
+        """Take a chunk of the unperturbed result and its moves in one or two runs into account.
 
         Args:
-            reference: the unperturbed result, shape (n,), float64 or complex128.
+            reference: float64 or complex128.
             moves: signed changes of each run in the shape, dtype and unit of `reference`; NaN for unknown.
         """
         changes = [np.abs(move) for move in moves]
-        largest, smallest = _extreme(np.fmax, changes), _extreme(np.minimum, changes)
+        largest, smallest = reduce(np.fmax, changes), reduce(np.minimum, changes)
         self._changed += int(np.count_nonzero(largest > 0))
         if len(changes) > 1:
             self._alike += int(np.count_nonzero((largest > 0) & (smallest >= _SAME * largest)))
         magnitude = np.abs(reference)
         self._nonzero += int(np.count_nonzero(magnitude))
-        is_finite = np.isfinite(magnitude)
-        settled = np.where(is_finite, reference, 0)
-        self._squares += float(np.vdot(settled, settled).real)
+        finite = np.where(np.isfinite(magnitude), reference, 0)
+        self._squares += float(np.vdot(finite, finite).real)
         self._projections = self._projections or [0.0] * len(moves)
         for number, move in enumerate(moves):
-            self._projections[number] += float(np.vdot(settled, np.where(np.isnan(move), 0, move)).real)
-        self._typicals.add(magnitude, largest)
+            self._projections[number] += float(np.vdot(finite, np.where(np.isnan(move), 0, move)).real)
+        self._log_means.add(magnitude, largest)
 
-    def settled(self) -> Sensitivity:
+    def finish(self) -> Sensitivity:
         """The sensitivity of the output, once all chunks are in."""
         slope = max(map(abs, self._projections), default=0.0) / self._squares if self._squares else 0.0
         is_constant = self._changed <= _FEW_ANSWER * self._nonzero
-        if is_constant or self._typicals.count == 0 or _is_nearly_all(self._alike, self._changed):
+        is_single = self._changed >= _FEWEST and self._alike >= _MOSTLY * self._changed
+        if is_constant or self._log_means.count == 0 or is_single:
             return Sensitivity(is_single=True, slope=0.0 if is_constant else slope, is_constant=is_constant)
-        return Sensitivity(is_single=False, typical=self._typicals.settled(), slope=slope)
+        return Sensitivity(is_single=False, typical=self._log_means.finish(), slope=slope)
 
 
-def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]], size: float) -> None:
+def without_jumps(reference: Array, moves: Sequence[Array], size: float) -> None:
     """Set `moves` to NaN where an output jumps, as floor does at a whole number: exact inputs need an exact output.
 
     Args:
-        reference: the unperturbed result, shape (n,), float64 or complex128.
+        reference: a chunk of the unperturbed result, float64 or complex128.
         moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`, in the shape, dtype
             and unit of `reference`; changed in place.
         size: much smaller than 1; else jumps cannot be determined.
@@ -177,22 +174,12 @@ def without_jumps(reference: npt.NDArray[Any], moves: Sequence[npt.NDArray[Any]]
         move[jumps] = math.nan
 
 
-def _is_nearly_all(alike: int, changed: int) -> bool:
-    return changed >= _FEWEST and alike >= _MOSTLY * changed
-
-
-def _extreme(choose: Any, changes: Sequence[Floats]) -> Floats:
-    found: Floats = changes[0] if len(changes) == 1 else choose(*changes)
-    return found
-
-
 #: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
 #: inputs twice, and a quarter for what the probes did not meet.
 _PROBED = 2.25
 
-
 #: So many more results, for inputs or arithmetic that are off.
-Probes = Callable[[int], tuple[npt.NDArray[Any], ...]]
+Probes = Callable[[int], tuple[Array, ...]]
 
 
 class Factors(NamedTuple):
@@ -202,67 +189,71 @@ class Factors(NamedTuple):
     single: float
 
 
-class Answers:
+class Response:
     """The answers of one output to a set of moved runs.
 
     Attributes:
         is_known: whether there was any run.
-        format: the format whose reach counts.
-        sensitivity: what they say of the output as a whole.
+        reference: that of the constructor, flat; `format` and `is_for_all`: likewise.
+        sensitivity: what the answers say of the output as a whole.
     """
 
     def __init__(
         self,
         runs: Sequence[Perturbed],
         probes: Probes,
-        reference: npt.NDArray[Any],
+        reference: Array,
         format_: FloatFormat,
         *,
         is_for_all: bool = False,
     ) -> None:
-        """How the output moved in `runs` (probes are run only when asked).
+        """How the output moved in `runs`.
 
         Args:
             runs: results of the moved runs, each in the shape of the output.
-            probes: gives so many more of them, as arrays in the shape of the output.
+            probes: runs so many more, when it is asked: arrays in the shape of the output.
             reference: raw result of the benchmark in the shape of the output, float64 or complex128.
             format_: the format whose reach counts.
             is_for_all: every device makes this rounding, not only an inexact one.
         """
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
-        self._ask = probes
-        self._reference = reference.reshape(-1)
+        self._probes = probes
+        self.reference = reference.reshape(-1)
         self.format = format_
-        self._is_for_all = is_for_all
+        self.is_for_all = is_for_all
         self.is_known = bool(runs)
-        self.sensitivity = self._settled(self._reference)
+        statistics = ChangeStatistics()
+        for start, chunk in self.chunks() if self.is_known else ():
+            statistics.add(chunk, self.moves(start, chunk))
+        self.sensitivity = statistics.finish()
 
-    def near(self) -> Answers:
-        """Answers with nothing forgiven beyond what the runs themselves have shown."""
-        return NearAnswers(self)
+    def measured(self) -> Response:
+        """The response with nothing forgiven beyond what the runs themselves have shown."""
+        return MeasuredResponse(self)
 
-    def probed(self, count: int) -> Answers:
-        """Answers with `count` probes; `self` where there are none."""
-        probes = self._ask(count) if self.is_known else ()
-        if not probes:
-            return self
-        return ProbedAnswers(self, probes, self._reference, is_for_all=self._is_for_all)
+    def probed(self, count: int) -> Response:
+        """The response with `count` probes; `self` where there are none."""
+        probes = self._probes(count) if self.is_known else ()
+        return ProbedResponse(self, probes) if probes else self
 
-    def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
-        """Move of each element of a chunk for one rounding error of everything that was moved, shape (n,), float64.
+    def chunks(self) -> Iterator[tuple[int, Array]]:
+        """(flat position of the first, benchmark's values in reach of the format: float64 or complex128)."""
+        for start, (reference,) in chunks(self.reference):
+            yield start, in_reach(widened(reference), self.format)
 
-        In the unit of the output. `reference` is the benchmark's chunk in reach of the format, shape (n,), float64 or
-        complex128, whose first element stands at the flat position `start`.
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """Move of each element of a chunk for one rounding error of everything that was moved.
+
+        `start` and `reference` are as `chunks` has them.
         """
         magnitude = magnitude_of(reference)
         return self.sensitivity.response(magnitude, [np.abs(move) for move in self.moves(start, reference)])
 
-    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """Tolerance of each element of a chunk, shape (n,), float64.
+    def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
+        """Tolerance of each element of a chunk, whose `of_chunk` is `response`.
 
-        In the unit of the output, and for what was moved alone: the standard adds the rounding of the output.
-        `start` and `reference` are those of `responses`, whose result for them is `response`.
+        It is for what was moved alone: the standard adds the rounding of the output.
         """
         return (factors.single if self.sensitivity.is_single else factors.several) * response
 
@@ -270,17 +261,10 @@ class Answers:
         """Largest scaling of the output as a whole that is forgiven, relative to 1."""
         return factors.several * self.sensitivity.slope
 
-    def _settled(self, reference: npt.NDArray[Any]) -> Sensitivity:
-        scatter = Scatter()
-        for start in range(0, reference.size if self.is_known else 0, CHUNK_ELEMENTS):
-            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
-            scatter.add(chunk, self.moves(start, chunk))
-        return scatter.settled()
+    def moves(self, start: int, reference: Array) -> list[Array]:
+        """Signed moves of the elements of a chunk in each run, over its size: float64 or complex128.
 
-    def moves(self, start: int, reference: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        """Signed moves of the elements of a chunk in each run, over its size: shape (n,), float64 or complex128.
-
-        In the unit of the output; NaN where nothing is known. `start` and `reference` are those of `responses`.
+        NaN where nothing is known. `start` and `reference` are as `chunks` has them.
         """
         moves = []
         with np.errstate(invalid="ignore"):
@@ -293,23 +277,22 @@ class Answers:
         return moves
 
 
-class NearAnswers(Answers):
-    """Answers with nothing forgiven beyond what the runs themselves have shown."""
+class MeasuredResponse(Response):
+    """A response with nothing forgiven beyond what the runs themselves have shown."""
 
-    def __init__(self, answers: Answers) -> None:
-        self.answers = answers
-        self.is_known = answers.is_known
-        self.format = answers.format
-        self.sensitivity = answers.sensitivity
+    def __init__(self, wide: Response) -> None:
+        self.wide = wide
+        self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
+        self.sensitivity = wide.sensitivity
 
-    def responses(self, start: int, reference: npt.NDArray[Any]) -> Floats:
-        """Responses of the answers, which stand for the size of an element's terms: shape (n,), float64."""
-        return self.answers.responses(start, reference)
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """That of the wide response, which stands for the size of an element's terms."""
+        return self.wide.of_chunk(start, reference)
 
-    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """The larger of the two moves of each element, without a floor: shape (n,), float64."""
+    def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
+        """The larger of the two moves of each element, without a floor."""
         largest = np.zeros(reference.shape)
-        for move in self.answers.moves(start, reference):
+        for move in self.wide.moves(start, reference):
             np.fmax(largest, np.abs(move), out=largest)
         return np.minimum(largest, response)
 
@@ -318,85 +301,62 @@ class NearAnswers(Answers):
         return self.sensitivity.slope
 
 
-class ProbedAnswers(NearAnswers):
-    """Answers with probes that say more closely how far rounding takes each element.
+class ProbedResponse(MeasuredResponse):
+    """A response with probes that say more closely how far rounding takes each element.
 
     Two moved runs say little of one element: where their effects cancelled by chance it answers too little, and the
     allowance for that is too much for all others. The largest move of many probes is neither.
     """
 
-    def __init__(
-        self,
-        answers: Answers,
-        probes: Sequence[npt.NDArray[Any]],
-        reference: npt.NDArray[Any],
-        *,
-        is_for_all: bool,
-    ) -> None:
-        """Add the answers to `probes` to those to the two runs, which `answers` has.
+    def __init__(self, wide: Response, probes: Sequence[Array]) -> None:
+        """Add the answers to `probes`, results of the benchmark in the shape of the output, to those of two runs.
 
-        With `is_for_all`, an element whose probes are all small by chance gets the typical move instead.
-
-        Args:
-            answers: of the two runs.
-            probes: results of the benchmark in the shape of the output.
-            reference: the benchmark's raw result, flat, float64 or complex128.
-            is_for_all: every device makes this rounding.
+        Where every device makes this rounding, an element whose probes are all small by chance gets the typical move.
         """
-        super().__init__(answers)
-        self._probes = [probe.reshape(-1) for probe in probes]
-        self._slope = self._largest_slope(reference)
-        self._typical = self._typical_move(reference) if is_for_all else Typical()
+        super().__init__(wide)
+        self._probe_results = [probe.reshape(-1) for probe in probes]
+        self._slope = self._largest_slope()
+        log_means = LogMeans()
+        for start, chunk in self.chunks() if wide.is_for_all else ():
+            log_means.add(magnitude_of(chunk), self._largest_move(start, chunk))
+        self._typical = log_means.finish()
 
-    def forgiven(self, start: int, reference: npt.NDArray[Any], response: Floats, factors: Factors) -> Floats:
-        """`_PROBED` times the largest move of each element by a probe, shape (n,), float64."""
+    def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
+        """`_PROBED` times the largest move of each element by a probe."""
         largest = self._largest_move(start, reference)
-        wide = self.answers.forgiven(start, reference, response, factors)
+        wide = self.wide.forgiven(start, reference, response, factors)
         forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
         # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
         return np.where((wide == 0) | np.isinf(largest), wide, forgiven)
-
-    def _largest_move(self, start: int, reference: npt.NDArray[Any]) -> Floats:
-        largest = np.full(reference.shape, -np.inf)
-        for probe in self._probes:
-            np.fmax(largest, np.abs(self._probe_move(probe, start, reference)), out=largest)
-        return largest
-
-    def _typical_move(self, reference: npt.NDArray[Any]) -> Typical:
-        typicals = Typicals()
-        for start in range(0, reference.size, CHUNK_ELEMENTS):
-            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
-            typicals.add(magnitude_of(chunk), self._largest_move(start, chunk))
-        return typicals.settled()
 
     def scaling(self, factors: Factors) -> float:
         """`_PROBED` times the largest scaling by a probe, relative to 1."""
         return _PROBED * self._slope
 
-    def _largest_slope(self, reference: npt.NDArray[Any]) -> float:
-        squares, projections = 0.0, [0.0] * len(self._probes)
-        for start in range(0, reference.size, CHUNK_ELEMENTS):
-            chunk = in_reach(widened(reference[start : start + CHUNK_ELEMENTS]), self.format)
-            settled = np.where(np.isfinite(chunk), chunk, 0)
-            squares += float(np.vdot(settled, settled).real)
-            for number, probe in enumerate(self._probes):
-                move = self._probe_move(probe, start, chunk)
-                projections[number] += float(np.vdot(settled, np.where(np.isfinite(move), move, 0)).real)
+    def _largest_move(self, start: int, reference: Array) -> Floats:
+        largest = np.full(reference.shape, -np.inf)
+        for probe in self._probe_results:
+            np.fmax(largest, np.abs(self._move(probe, start, reference)), out=largest)
+        return largest
+
+    def _largest_slope(self) -> float:
+        squares, projections = 0.0, [0.0] * len(self._probe_results)
+        for start, chunk in self.chunks():
+            finite = np.where(np.isfinite(chunk), chunk, 0)
+            squares += float(np.vdot(finite, finite).real)
+            for number, probe in enumerate(self._probe_results):
+                move = self._move(probe, start, chunk)
+                projections[number] += float(np.vdot(finite, np.where(np.isfinite(move), move, 0)).real)
         return max(map(abs, projections)) / squares if squares else 0.0
 
-    def _probe_move(self, probe: npt.NDArray[Any], start: int, reference: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _move(self, probe: Array, start: int, reference: Array) -> Array:
         with np.errstate(invalid="ignore"):
-            move: npt.NDArray[Any] = widened(probe[start : start + reference.size]) - reference
+            move: Array = widened(probe[start : start + reference.size]) - reference
         move[~np.isfinite(move)] = math.nan
         return move
 
 
-def widened(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The values in float64 or complex128, in the shape of `array`, which it may be itself."""
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
-
-
-def in_reach(array: npt.NDArray[Any], format_: FloatFormat) -> npt.NDArray[Any]:
+def in_reach(array: Array, format_: FloatFormat) -> Array:
     """Values clipped to one spacing beyond the largest of `format_`, in the shape and dtype of `array`.
 
     A finite result at the end of the range and Inf are then neighbours. Complex values are left as they are.
@@ -407,7 +367,7 @@ def in_reach(array: npt.NDArray[Any], format_: FloatFormat) -> npt.NDArray[Any]:
     return np.clip(array, -limit, limit)
 
 
-def magnitude_of(reference: npt.NDArray[Any]) -> Floats:
+def magnitude_of(reference: Array) -> Floats:
     """|b| of each element, float64, in the shape of `reference` (float64 or complex128); 0 where it is NaN."""
     magnitude: Floats = np.abs(reference)
     magnitude[np.isnan(magnitude)] = 0

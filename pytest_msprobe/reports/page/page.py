@@ -1,9 +1,4 @@
-"""The page as one file: template, style, scripts and the data of all rows.
-
-The rows of one suite as columns, which the page's script reads.
-
-The sentence at the top of the page, and the few that follow it.
-"""
+"""The page as one file: a sentence that answers the question, the rows as columns, template, style and scripts."""
 
 from __future__ import annotations
 
@@ -12,21 +7,23 @@ import gzip
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.counts import RowCounts
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.support import version_of
-from pytest_msprobe.verdicts import EXPLAINED, Figure, OutputRow, StepPosition, VerdictRow
+from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
 
 _NAMED = 3
 _REASONS = 3
@@ -60,36 +57,20 @@ class _Fault:
 
 
 @dataclass(slots=True)
-class Answer:
-    """Counts over rows, taken in any order, and what they say.
+class Answer(RowCounts):
+    """Counts over rows, taken in any order, and what they say."""
 
-    Attributes:
-        item_noun: as in `Suite`.
-    """
-
-    item_noun: str
-    _outcomes: Counter[str] = field(default_factory=Counter)
-    _reasons: Counter[str] = field(default_factory=Counter)
     _faults: dict[str, _Fault] = field(default_factory=dict)
-    _totals: Counter[str] = field(default_factory=Counter)
     _ranks: set[int | None] = field(default_factory=set)
-    _explained: int = 0
     _first: tuple[tuple[Any, ...], VerdictRow, StepPosition] | None = None
 
     def add(self, row: VerdictRow, place: StepPosition, heat: float | None) -> None:
         """Count one row."""
-        self._outcomes[row.outcome] += 1
-        api = api_of(row.call)
+        self.count(row)
         self._ranks.add(place.rank)
-        self._totals[api] += 1
-        if row.status == "skip":
-            self._reasons[row.message.partition("\n")[0]] += 1
-        if row.outcome != "failed":
+        if row.outcome != "failed" or row.rounding == EXPLAINED:
             return
-        if row.rounding == EXPLAINED:
-            self._explained += 1
-            return
-        self._faults.setdefault(api, _Fault()).add(place, heat)
+        self._faults.setdefault(row.api, _Fault()).add(place, heat)
         order = (place.step or 0, place.order if place.order >= 0 else 1 << 60, place.rank or 0)
         if self._first is None or order < self._first[0]:
             self._first = order, row, place
@@ -102,29 +83,38 @@ class Answer:
             "headline": headline[:1].upper() + headline[1:],
             "points": [*([rest] if rest else []), *sentences[1:]],
             "is_bad": bool(self._faults) or headline.lower().startswith("at fault"),
-            "outcomes": dict(self._outcomes),
-            "explained": self._explained,
-            "faults": [[api, found.count, self._totals[api]] for api, found in self._ranked()],
-            "reasons": [[count, reason] for reason, count in self._reasons.most_common()],
+            "outcomes": dict(self.outcomes),
+            "explained": self.explained,
+            "faults": [[api, found.count, self.by_api[api].total()] for api, found in self._ranked()],
+            "reasons": [[count, reason] for reason, count in self._first_lines().most_common()],
         }
+
+    def _first_lines(self) -> Counter[str]:
+        """Skipped rows by the first line of their reason."""
+        found: Counter[str] = Counter()
+        for reason, count in self.reasons.items():
+            found[reason.partition("\n")[0]] += count
+        return found
 
     def _ranked(self) -> list[tuple[str, _Fault]]:
         return sorted(self._faults.items(), key=lambda entry: (-entry[1].count, -entry[1].worst))
 
     def _sentence(self) -> str:
-        total, failed = self._outcomes.total(), self._outcomes["failed"]
-        judged = total - self._outcomes["skipped"]
+        total, failed = self.outcomes.total(), self.outcomes["failed"]
+        judged = total - self.outcomes["skipped"]
         if not judged:
             return "Nothing was judged."
         if not failed:
-            return f"No failure: all {judged} {self.item_noun} that were judged are within their tolerances."
+            return f"No failure: all {judged} {self.suite.item_noun} that were judged are within their tolerances."
         if not self._faults:
             which = "The only failure is" if failed == 1 else f"All {failed} failures are"
             return f"{which} explained by rounding: no operation is at fault."
-        named = [f"{api} ({fault.count} of {self._totals[api]})" for api, fault in self._ranked()]
+        named = [f"{api} ({fault.count} of {self.by_api[api].total()})" for api, fault in self._ranked()]
         if len(named) == 1:
             ((api, fault),) = self._faults.items()
-            return f"{api} is at fault: {fault.count} of its {self._totals[api]} records fail{self._where(fault)}."
+            return (
+                f"{api} is at fault: {fault.count} of its {self.by_api[api].total()} records fail{self._where(fault)}."
+            )
         more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
         *front, last = [*named[:_NAMED], *more]
         return f"{len(named)} operations are at fault: {', '.join(front)} and {last}."
@@ -145,20 +135,15 @@ class Answer:
             where = f", in {place.cells[-1]}" if place.cells else ""
             rank = f", rank {place.rank}" if place.rank else ""
             yield f"First in execution order: {row.call} {row.label}".rstrip() + f"{where}{rank}."
-        if self._explained and self._faults:
+        if self.explained and self._faults:
             yield (
-                f"{self._explained} of the {self._outcomes['failed']} failures are explained by rounding; "
+                f"{self.explained} of the {self.outcomes['failed']} failures are explained by rounding; "
                 "--msprobe-standard=backward-error passes those."
             )
-        if self._reasons:
-            listed = [f"{reason} ({count})" for reason, count in self._reasons.most_common(_REASONS)]
-            more = f"; and {len(self._reasons) - _REASONS} more reasons" if len(self._reasons) > _REASONS else ""
-            yield f"{self._reasons.total()} not judged: {'; '.join(listed)}{more}"
-
-
-def api_of(call: str) -> str:
-    """What ran, without the number of the call."""
-    return call.rpartition(".")[0] or call
+        if reasons := self._first_lines():
+            listed = [f"{reason} ({count})" for reason, count in reasons.most_common(_REASONS)]
+            more = f"; and {len(reasons) - _REASONS} more reasons" if len(reasons) > _REASONS else ""
+            yield f"{reasons.total()} not judged: {'; '.join(listed)}{more}"
 
 
 _STATUS = {"pass": 0, "error": 1, "skip": 2}
@@ -168,55 +153,7 @@ _TEXTS = tuple("call part outcome message source side partner partner_cell devic
 _OUTPUT_TEXTS = ("label", "tested", "against", "shape", "message", "standard", "rounding", "pattern")
 
 
-class Summary(Protocol):
-    """What a suite says of finished rows: `RowSummary`."""
-
-    def add(self, row: VerdictRow) -> None:
-        """Take one row, with its attachment."""
-
-    def lines(self) -> Iterable[str]:
-        """The findings, most important first."""
-
-    def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Levels by (dump, call, part): what all rows together say that a record does; asked after `lines`."""
-
-
-class ShownSuite(Protocol):
-    """What the page asks of a suite: a subclass of `Suite`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the suite on the command line."""
-
-    @property
-    def title(self) -> str:
-        """Title of the page."""
-
-    @property
-    def item_noun(self) -> str:
-        """What a row is about, in the plural."""
-
-    @property
-    def group_noun(self) -> str:
-        """Plural word for what fails."""
-
-    @property
-    def figures(self) -> tuple[Figure, ...]:
-        """Numbers of an output."""
-
-    @property
-    def severity_figures(self) -> tuple[str, ...]:
-        """The figures whose sum pictures show."""
-
-    @property
-    def call_names_are_unique(self) -> bool:
-        """Whether the calls of files in one folder have different names."""
-
-    def summary(self) -> Summary:
-        """A new summary of rows."""
-
-
-def heat_of(suite: ShownSuite, output: OutputRow | None) -> float | None:
+def heat_of(suite: type[Suite], output: OutputRow | None) -> float | None:
     """How far off an output is, the larger the worse; None where that was not measured."""
     if output is None:
         return None
@@ -231,9 +168,9 @@ def heat_of(suite: ShownSuite, output: OutputRow | None) -> float | None:
 class Section:
     """Takes rows in any order; gives columns in the order of execution."""
 
-    def __init__(self, suite: ShownSuite) -> None:
+    def __init__(self, suite: type[Suite]) -> None:
         self._suite = suite
-        self._answer = Answer(suite.item_noun)
+        self._answer = Answer(suite)
         self._summary = suite.summary()
         self._texts: dict[str, int] = {"": 0}
         self._cells: dict[tuple[str, ...], int] = {}
@@ -285,13 +222,17 @@ class Section:
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._answer.content(findings),
             "runs": self._runs,
-            "slots": [_slot(dump, *self._files[dump], names.of(dump, "") if dump else "earlier") for dump in dumps],
+            "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
             "rows": _transposed(rows),
             "counts": [len(found) for _, _, found in self._rows],
             "outputs": _transposed(outputs),
             "texts": list(self._texts),
         }
+
+    def _slot(self, dump: str, name: str) -> dict[str, Any]:
+        step, rank, node = self._files[dump]
+        return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
         facts = dict(row.properties)
@@ -357,10 +298,6 @@ class Section:
         return self._cells[path]
 
 
-def _slot(dump: str, step: int | None, rank: int | None, node: str, name: str) -> dict[str, Any]:
-    return {"dump": dump, "step": step, "rank": rank, "id": node, "name": name.strip("/")}
-
-
 def _transposed(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
@@ -398,7 +335,7 @@ SCRIPTS = (
 _BEGINNING = b"<!doctype html>\n<!-- pytest-msprobe page -->"
 
 
-def write_page(path: Path, sources: Sequence[Path], suite_of: Callable[[str], ShownSuite | None]) -> None:
+def write_page(path: Path, sources: Sequence[Path], suite_of: Callable[[str], type[Suite] | None]) -> None:
     """Write the page of the rows in `sources`, files of `--msprobe-jsonl`, to `path`, which is whole or as it was.
 
     Of rows on the same record the last one counts, in the order of the sources. `suite_of` gives a suite by its name.

@@ -7,17 +7,18 @@ inputs agree and its outputs do not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.verdicts import Verdict, VerdictRow
+from pytest_msprobe.verdicts import VerdictRow
 
 #: The property of a row that says it, and the key of what a row must say for it.
-_LEVEL, _CELL = "level", "cell"
+LEVEL, CELL = "level", "cell"
 _BORN = "born inside"
 _MOST_NAMED = 10
 _PARAMETERS = "parameters"
@@ -114,11 +115,11 @@ class CellDifferences:
             return
         summary = attachment["summary"]
         operation = Operation.of(summary["record"], summary["order"])
-        if _CELL in attachment:
-            facts = msgspec.convert(attachment[_CELL], CellFacts)
+        if CELL in attachment:
+            facts = msgspec.convert(attachment[CELL], CellFacts)
             inputs = _differing_inputs(attachment.get("account"))
             self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
-            self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(_LEVEL, ""))
+            self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))
         elif (
             attachment.get("account", {}).get("basis") != "tensors"
         ):  # by distances alone: a call whose inputs agree is where a difference begins
@@ -188,13 +189,13 @@ class CellDifferences:
         }
 
 
-def cell_facts(
-    found: OperationComparison, beyond: Mapping[str, bool] | None = None, *, is_accounted: bool = False
-) -> CellFacts | None:
-    """What the values of a Cell say, None for anything else; `beyond` says by place which tensors differ, where known
-    better than by their verdicts.
+def cell_facts(found: OperationComparison, account: Account | None = None) -> CellFacts | None:
+    """What the values of a Cell say, None for anything else; where the `account` is made from tensors, it says better
+    than their verdicts which of them differ.
     """
     operation = found.operation
+    is_split = account is not None and account.basis == "tensors"
+    beyond = {key.path: key.is_beyond for key in account.keys} if account is not None and is_split else {}
     if not operation.is_cell or operation.phase == GRADIENTS or found.partner is None:
         return None
     inherits = passes_on = False
@@ -204,19 +205,10 @@ def cell_facts(
             continue
         if not value.is_output and (value.status == "unreadable" or (value.status == "unmatched" and value.is_tensor)):
             is_known = False
-        differs = value.status == "error" if beyond is None else beyond.get(value.path, value.status == "error")
+        differs = beyond.get(value.path, value.status == "error")
         inherits |= differs and not value.is_output
         passes_on |= differs and value.is_output
-    return CellFacts(inherits, passes_on, is_known, is_accounted)
-
-
-def with_cell(verdict: Verdict, facts: CellFacts | None) -> Verdict:
-    """The verdict on a Cell with what a difference does in it; on anything else as it is."""
-    if facts is None:
-        return verdict
-    attachment = {**(verdict.attachment or {}), _CELL: msgspec.to_builtins(facts)}
-    properties = (*verdict.properties, (_LEVEL, facts.level)) if facts.level else verdict.properties
-    return replace(verdict, attachment=attachment, properties=properties)
+    return CellFacts(inherits, passes_on, is_known, is_split and account is not None and account.kind == "contained")
 
 
 def _level(origin: str, *, passes_on: bool) -> str:
@@ -232,7 +224,5 @@ def _is_of_forward(cell: _Cell, forwards: Mapping[tuple[str, tuple[str, ...]], _
 def _differing_inputs(account: Mapping[str, Any] | None) -> frozenset[tuple[str, str]]:
     if account is None:
         return frozenset()
-    from pytest_msprobe.suites.comparison.accounting.account import Account
-
     keys = Account.from_wire(account).keys
     return frozenset((key.target, key.golden) for key in keys if key.differs and not key.path.startswith(_PARAMETERS))

@@ -1,27 +1,22 @@
-"""How far two tensors of real data are apart: everything that verdict and table need, in one pass over both."""
+"""What the values of two tensors show: how far they are apart, in one pass over both, and a key of their content."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics import Element, Kind, Metrics, kind_of, measure
-from pytest_msprobe.numerics.measurement import (
-    CHUNK_ELEMENTS,
-    CosineSums,
-    settle_nonfinite,
-    structural_mismatch,
-    unravelled,
-)
+from pytest_msprobe.numerics import Kind, Metrics, kind_of, measure
+from pytest_msprobe.numerics.measurement import ArrayPair, RunningMetrics, structural_mismatch, widened
 
 #: Relative errors whose shares tables list.
 _SHARE_BOUNDS = (0.001, 0.005)
 _ANY_DIFFERENCE = 5e-324
-_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_KEY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +26,35 @@ class Figures:
     Attributes:
         metrics: cosine, largest errors and mismatches as everywhere in this tool; no ULP error.
         euclid: |t-g| in the 2-norm.
-        norm, peak: 2-norm and largest magnitude of g, over the places where both sides are finite.
+        distance: |t-g| / |g|: 0 for equal tensors, inf where only g is all zero.
+        peak: largest magnitude of g, over the places where both sides are finite.
         shares: of relative errors below 0.001 and below 0.005.
+        is_identical: whether both are known to have the same dtype and the same bits.
     """
 
     metrics: Metrics
     euclid: float = 0.0
-    norm: float = 0.0
+    distance: float = 0.0
     peak: float = 0.0
     shares: tuple[float, float] = (1.0, 1.0)
+    is_identical: bool = False
 
-    @property
-    def distance(self) -> float:
-        """|t-g| / |g|: 0 for equal tensors, inf where only g is all zero."""
-        if self.euclid == 0:
-            return 0.0
-        return self.euclid / self.norm if self.norm > 0 else math.inf
+
+def content_keys(target: npt.NDArray[Any], golden: npt.NDArray[Any], figures: Figures) -> tuple[str, str]:
+    """The `content_key` of both, made once where their `figures` show that all bits are equal."""
+    key = content_key(target)
+    return key, key if figures.is_identical else content_key(golden)
+
+
+def content_key(array: npt.NDArray[Any]) -> str:
+    """A digest of the values, `v` and 16 hexadecimal digits: equal for equal bits in any shape.
+
+    Integers count by their numbers, so that they are the same in any width.
+    """
+    if array.dtype.kind in "iu":
+        array = array.astype(np.int64)
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return f"v{hashlib.blake2b(content.data, digest_size=_KEY_BYTES).hexdigest()}"
 
 
 def measure_pair(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
@@ -62,57 +70,48 @@ def measure_pair(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
         return Figures(Metrics(kind, target.size, structural=structural))
     if kind not in ("float", "complex"):
         return _exact(target, golden)
-    with np.errstate(all="ignore"):
-        return _Pass(target, golden, kind).figures()
+    return _measured(target, golden, kind)
 
 
 def _exact(target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> Figures:
     """Integers and bools: where they differ is what counts, the other figures are those of their float64 values."""
     metrics = measure(target, golden, off_bound=_ANY_DIFFERENCE)
-    with np.errstate(all="ignore"):
-        figures = _Pass(target.astype(np.float64), golden.astype(np.float64), "float").figures()
+    figures = _measured(target.astype(np.float64), golden.astype(np.float64), "float")
     metrics = replace(metrics, max_rel=figures.metrics.max_rel, off_count=metrics.unequal_count)
-    return replace(figures, metrics=metrics)
+    is_identical = target.dtype == golden.dtype and target.dtype.kind in "iub" and not metrics.unequal_count
+    return replace(figures, metrics=metrics, is_identical=is_identical)
 
 
-class _Pass:
-    """One pass in chunks; running sums and maxima."""
+def _measured(target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) -> Figures:
+    pair = ArrayPair(np.asarray(target), np.asarray(golden), kind, is_rounded=False)
+    running = _RunningFigures(math.inf, None, zero_reference=_epsilon(target.dtype, golden.dtype), mismatch_error=0.0)
+    with np.errstate(all="ignore"):
+        running.add(pair)
+        metrics = replace(running.metrics(pair, _cosine(pair, running)), off_count=0, off_bound=None)
+    if running.nonfinite_mismatches:
+        metrics = replace(metrics, max_abs=math.inf, max_rel=math.inf)
+    euclid, norm = math.sqrt(running.squares), math.sqrt(running.sums.reference)
+    return Figures(
+        metrics,
+        euclid=euclid,
+        distance=0.0 if euclid == 0 else euclid / norm if norm > 0 else math.inf,
+        peak=running.peak,
+        shares=(running.below[0] / target.size, running.below[1] / target.size),
+        is_identical=running.is_identical,
+    )
 
-    def __init__(self, target: npt.NDArray[Any], golden: npt.NDArray[Any], kind: Kind) -> None:
-        self.shape = target.shape
-        self.kind = kind
-        self.target = np.asarray(target).reshape(-1)
-        self.golden = np.asarray(golden).reshape(-1)
-        self.wide = np.dtype(np.complex128 if kind == "complex" else np.float64)
-        self.epsilon = _epsilon(target.dtype, golden.dtype)
-        self.sums = CosineSums()
-        self.squares = self.max_abs = self.max_rel = self.peak = 0.0
-        self.worst: int | None = None
-        self.worst_relative: int | None = None
-        self.mismatches = 0
-        self.first_mismatch: int | None = None
-        self.below = [0, 0]
 
-    def figures(self) -> Figures:
-        """Everything over all chunks."""
-        bits = _BITS.get(self.target.dtype.itemsize) if self.target.dtype == self.golden.dtype else None
-        for start in range(0, self.target.size, CHUNK_ELEMENTS):
-            target, golden = self.target[start : start + CHUNK_ELEMENTS], self.golden[start : start + CHUNK_ELEMENTS]
-            if bits is not None and not np.count_nonzero(target.view(bits) != golden.view(bits)):
-                self._add_equal(golden)
-            else:
-                self._add(start, target.astype(self.wide, copy=False), golden.astype(self.wide, copy=False))
-        size = self.target.size
-        return Figures(
-            self._metrics(),
-            euclid=math.sqrt(self.squares),
-            norm=math.sqrt(self.sums.reference),
-            peak=self.peak,
-            shares=(self.below[0] / size, self.below[1] / size),
-        )
+@dataclass
+class _RunningFigures(RunningMetrics):
+    """With the squares of t-g, the largest |g|, shares of relative errors, and whether all bits are equal."""
 
-    def _add_equal(self, both: npt.NDArray[Any]) -> None:
-        wide = both.astype(self.wide, copy=False)
+    squares: float = 0.0
+    peak: float = 0.0
+    below: list[int] = field(default_factory=lambda: [0] * len(_SHARE_BOUNDS))
+    is_identical: bool = True
+
+    def add_equal(self, start: int, both: npt.NDArray[Any]) -> None:
+        wide = widened(both)
         magnitude = np.abs(wide)
         largest = magnitude.item(int(magnitude.argmax()))
         if not largest < math.inf:
@@ -123,67 +122,27 @@ class _Pass:
         for index in range(len(_SHARE_BOUNDS)):
             self.below[index] += both.size
 
-    def _add(self, start: int, target: npt.NDArray[Any], golden: npt.NDArray[Any]) -> None:
-        difference = target - golden
-        error = np.abs(difference)
-        at = int(error.argmax())
-        if not error.item(at) < math.inf:
-            target, golden, mismatches = settle_nonfinite(target, golden)
-            self._add_mismatches(start, mismatches)
-            difference = target - golden
-            error = np.abs(difference)
-            at = int(error.argmax())
-        self.sums.add(target, golden)
+    def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
+        self.is_identical = False
+        tested, reference, error, at = self.settled(start, tested, reference)
+        self.sums.add(tested, reference)
         self.squares += float(np.einsum("i,i->", error, error))
-        if error.item(at) > self.max_abs:
-            self.max_abs, self.worst = error.item(at), start + at
-        magnitude = np.abs(golden)
+        self.raise_max_abs(error.item(at), start + at)
+        magnitude = np.abs(reference)
         self.peak = max(self.peak, magnitude.item(int(magnitude.argmax())))
-        self._add_relative(start, error, magnitude, golden)
-
-    def _add_relative(
-        self, start: int, error: npt.NDArray[Any], magnitude: npt.NDArray[Any], golden: npt.NDArray[Any]
-    ) -> None:
-        if magnitude.item(int(magnitude.argmin())) == 0:
-            magnitude[golden == 0] = self.epsilon
-        relative = np.divide(error, magnitude, out=magnitude)
-        at = int(relative.argmax())
-        if relative.item(at) > self.max_rel:
-            self.max_rel, self.worst_relative = relative.item(at), start + at
+        relative = self.add_relative(start, error, magnitude)
         for index, bound in enumerate(_SHARE_BOUNDS):
             self.below[index] += int(np.count_nonzero(relative < bound))
 
-    def _add_mismatches(self, start: int, mismatches: npt.NDArray[np.bool_]) -> None:
-        count = int(np.count_nonzero(mismatches))
-        if count and self.first_mismatch is None:
-            self.first_mismatch = start + int(mismatches.argmax())
-        self.mismatches += count
 
-    def _metrics(self) -> Metrics:
-        spoilt = self.mismatches > 0
-        return Metrics(
-            kind=self.kind,
-            size=self.target.size,
-            cosine=math.nan if spoilt else self._cosine(),
-            max_abs=math.inf if spoilt else self.max_abs,
-            max_rel=math.inf if spoilt else self.max_rel,
-            worst=self._element(self.worst),
-            worst_relative=self._element(self.worst_relative),
-            nonfinite_mismatches=self.mismatches,
-            first_nonfinite=self._element(self.first_mismatch),
-        )
-
-    def _cosine(self) -> float | None:
-        if self.max_abs == 0:
-            return 1.0
-        if self.sums.is_reliable:
-            return self.sums.cosine()
-        return measure(self.target, self.golden, off_bound=_ANY_DIFFERENCE).cosine
-
-    def _element(self, at: int | None) -> Element | None:
-        if at is None:
-            return None
-        return Element(unravelled(at, self.shape), self.target.item(at), self.golden.item(at))
+def _cosine(pair: ArrayPair, running: RunningMetrics) -> float | None:
+    if running.nonfinite_mismatches:
+        return math.nan
+    if running.max_abs == 0:
+        return 1.0
+    if running.sums.is_reliable:
+        return running.sums.cosine()
+    return measure(pair.tested, pair.reference, off_bound=_ANY_DIFFERENCE).cosine
 
 
 def _epsilon(*dtypes: np.dtype[Any]) -> float:

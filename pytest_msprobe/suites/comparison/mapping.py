@@ -233,7 +233,11 @@ class ValuePairing:
             return {}, {}
         orders = [tensor_order(of.name, name) for of, name in zip((operation, partner), self._frameworks)]
         paths = [
-            [leaf.path for leaf in leaves if leaf.path.startswith(part) and (leaf.is_tensor or _is_no_gradient(leaf))]
+            [
+                leaf.path
+                for leaf in leaves
+                if leaf.path.startswith(part) and (leaf.is_tensor or (leaf.is_output and leaf.is_none))
+            ]
             for leaves in (target, golden)
         ]
         if len(paths[0]) != len(paths[1]) or (paths[0] == paths[1] and not any(orders)):
@@ -262,10 +266,6 @@ class ValuePairing:
         if not index.isdecimal() or int(index) not in positions:
             return None
         return f"{part}.{positions[int(index)]}{dot}{deeper}"
-
-
-def _is_no_gradient(leaf: Leaf) -> bool:
-    return leaf.is_output and leaf.is_none
 
 
 Rules = Mapping[str, Mapping[str, str]]

@@ -5,14 +5,11 @@ does at each place: a sample of the error that stochastic arithmetic measures (V
 for validating results of numerical software", Numerical Algorithms 37, 2004; Parker, "Monte Carlo arithmetic", 1997).
 Two right computations of one step differ by about as much. `FACTOR` covers that one sample may be small by chance, and
 that another kernel may round more often: the difference has to be larger than `FACTOR` times the noise to count.
-
-How the distance between two runs grows along a step.
 """
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +18,9 @@ from typing import Literal
 from msprobe_collector.dump_format import DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
-from pytest_msprobe.suites.comparison.values import DISTANCES, DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
 
-#: One decimal digit, for what one sample cannot tell. Measured (tests/benchmarks/README.md): right values of a training
+#: One decimal digit, for what one sample cannot tell. Measured (tools/benchmarks/README.md): right values of a training
 #: step whose sums ran in another order stay below a fifth of the tolerance in float32, below one in float16.
 FACTOR = 10
 #: Four statistics may all be small by chance, in one of 10,000 tensors by this factor; the record's others tell then.
@@ -103,7 +100,7 @@ class NoiseRun:
                 file=str(path),
             )
 
-    def levels(self, record: str, golden: Sequence[Leaf]) -> Levels:
+    def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""
         try:
             noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
@@ -114,7 +111,7 @@ class NoiseRun:
             other = noise.get(leaf.path)
             if leaf.tensor is not None and other is not None and other.tensor is not None:
                 found[leaf.path] = self._level(leaf, other)
-        return Levels(found, self)
+        return RecordNoise(found, self)
 
     def tolerance(self, dtypes: Sequence[str], noise: float | None, rms: float) -> Tolerance:
         """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
@@ -151,7 +148,7 @@ class NoiseRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class RecordNoise:
     """What the noise run says about one record.
 
     Attributes:
@@ -176,7 +173,7 @@ class Levels:
         return self._run.tolerance((target.dtype, golden.dtype), own, rms)
 
 
-def settled(found: ValueComparison, tolerance: Tolerance) -> ValueComparison:
+def apply_tolerance(found: ValueComparison, tolerance: Tolerance) -> ValueComparison:
     """The verdict with its tolerance; no verdict on a value that rounding alone can change entirely."""
     kind = found.golden.tensor.dtype if found.golden is not None and found.golden.tensor is not None else None
     is_whole = kind is not None and kind.kind in ("int", "bool")
@@ -198,7 +195,7 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
     rms = _rms(golden)
     peak = max(abs(_finite(golden.maximum)), abs(_finite(golden.minimum)), rms)
     scales = (peak, peak, rms, rms * math.sqrt(max(1, golden.size)))
-    for left, right, scale in zip(_numbers(golden), _numbers(noise), scales):
+    for left, right, scale in zip(statistics_of(golden), statistics_of(noise), scales):
         if left is None or right is None:
             continue
         if left == right or (math.isnan(left) and math.isnan(right)):
@@ -209,11 +206,6 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
             yield abs(left - right) / scale if scale else math.inf
 
 
-def _numbers(tensor: TensorValue) -> Iterator[float | None]:
-    for value in (tensor.maximum, tensor.minimum, tensor.mean, tensor.norm):
-        yield None if value is None else float(value)
-
-
 def _rms(tensor: TensorValue) -> float:
     """Root mean square; the largest magnitude where the dump has no norm."""
     norm = _finite(tensor.norm) / math.sqrt(max(1, tensor.size))
@@ -222,60 +214,3 @@ def _rms(tensor: TensorValue) -> float:
 
 def _finite(value: float | None) -> float:
     return float(value) if value is not None and math.isfinite(value) else 0.0
-
-
-#: Parts of the step for which the largest distance is said.
-_PARTS = 4
-
-
-def growth_of(values: Sequence[ValueComparison]) -> tuple[float, float]:
-    """(largest finite distance of an operation's outputs, how many times that of its inputs this is).
-
-    Inputs count as at least a hundredth of the dtype's limit apart, about one rounding of an operation, so that this is
-    growth and not rounding of equal inputs. Both are 0.0 where the outputs agree, or no distance is known.
-    """
-    before = after = 0.0
-    farthest = None
-    for value in values:
-        distance = value.distance
-        if not distance or distance == math.inf or not value.is_tensor:
-            continue
-        if not value.is_output:
-            before = max(before, distance)
-        elif distance > after:
-            after, farthest = distance, value.golden
-    if farthest is None:
-        return 0.0, 0.0
-    dtype = find_dtype(farthest.dtype)
-    least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
-    known = max(before, least)
-    return after, after / known if known else 0.0
-
-
-class Growth:
-    """Distances of operations, taken in any order: two numbers for each, however many there are."""
-
-    def __init__(self) -> None:
-        self._orders = array("q")
-        self._distances = array("d")
-        self._largest = (0.0, 0, "")
-
-    def add(self, order: int, record: str, distance: float, growth: float) -> None:
-        """Take the operation `record` at the place `order`, whose outputs are `distance` apart."""
-        self._orders.append(order)
-        self._distances.append(distance)
-        # Of equal ones the first in the step, in whatever order they come.
-        self._largest = max(self._largest, (growth, -order, record))
-
-    def lines(self) -> Iterator[str]:
-        """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
-        last = max(self._orders, default=0)
-        if not any(self._distances):
-            return
-        parts = [0.0] * _PARTS
-        for order, distance in zip(self._orders, self._distances):
-            part = min(_PARTS - 1, _PARTS * order // (last + 1))
-            parts[part] = max(parts[part], distance)
-        growth, _, record = self._largest
-        grows = f"; it grows most in {record}: x {growth:.3g}" if growth > 1 else ""
-        yield f"largest distance by quarter of the step: {', '.join(f'{part:.3g}' for part in parts)}{grows}"

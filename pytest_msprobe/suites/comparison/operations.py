@@ -12,12 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format import DumpError, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
 from pytest_msprobe.suites.comparison.mapping import (
-    ApiRule,
     ValuePairing,
     api_naming,
     cell_naming,
@@ -28,24 +27,25 @@ from pytest_msprobe.suites.comparison.mapping import (
     read_layer_mapping,
 )
 from pytest_msprobe.suites.comparison.matching import ACROSS_FRAMEWORKS, SAME_NAMES, Matching, Naming, match
-from pytest_msprobe.suites.comparison.noise import Levels, NoiseRun, settled
+from pytest_msprobe.suites.comparison.noise import NoiseRun, RecordNoise, apply_tolerance
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.suites.comparison.values import (
+    DISTANCES,
     FUZZY_NOTE,
     DistanceLimits,
+    TensorComparison,
     ValueComparison,
     judge_plain,
-    judge_tensors,
 )
 from pytest_msprobe.suites.contract import cells_of
 from pytest_msprobe.verdicts import HeldBy
 
 #: An output counts as wrong by itself when it is this many times farther off than the worst input.
-_GROWTH = 10
+GROWTH = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OperationComparison:
     """What became of one operation.
 
@@ -67,7 +67,7 @@ class OperationComparison:
     fault: str = ""
     is_skipped: bool = False
 
-    @property
+    @cached_property
     def status(self) -> Literal["pass", "error", "skip"]:
         """`error` when a value differs or cannot be read, `skip` when not everything could be compared."""
         if self.is_skipped:
@@ -80,6 +80,13 @@ class OperationComparison:
         return "pass" if compared or not self.values else "skip"
 
     @property
+    def places(self) -> tuple[int, int]:
+        """Places in the order of execution of the target and of the golden dump; -1 where a dump lacks it."""
+        if self.partner is not None:
+            return self.operation.index, self.partner.index
+        return (-1, self.operation.index) if self.held_by == "golden" else (self.operation.index, -1)
+
+    @property
     def lacks_partners(self) -> bool:
         """Whether a tensor on either side has nothing to be compared with."""
         return any(value.status == "unmatched" and value.is_tensor for value in self.values)
@@ -89,7 +96,31 @@ class OperationComparison:
         """The first value that differs."""
         return next((value for value in self.values if value.status == "error"), None)
 
-    @property
+    @cached_property
+    def growth(self) -> tuple[float, float]:
+        """(largest finite distance of the outputs, how many times that of the inputs this is).
+
+        Inputs count as at least a hundredth of the dtype's limit apart, about one rounding of an operation, so that
+        this is growth and not rounding of equal inputs. Both are 0.0 where the outputs agree, or no distance is known.
+        """
+        before = after = 0.0
+        farthest = None
+        for value in self.values:
+            distance = value.distance
+            if not distance or distance == math.inf or not value.is_tensor:
+                continue
+            if not value.is_output:
+                before = max(before, distance)
+            elif distance > after:
+                after, farthest = distance, value.golden
+        if farthest is None:
+            return 0.0, 0.0
+        dtype = find_dtype(farthest.dtype)
+        least = DISTANCES.get(dtype.name, 0.0) / 100 if dtype is not None else 0.0
+        known = max(before, least)
+        return after, after / known if known else 0.0
+
+    @cached_property
     def is_origin(self) -> bool:
         """Whether the inputs agree and the outputs do not: this operation introduces the difference."""
         inputs = [value for value in self.values if not value.is_output]
@@ -97,7 +128,7 @@ class OperationComparison:
         if self.held_by != "both" or not outputs or any(_is_unknown(value) for value in inputs):
             return False
         farthest = max((value.distance or 0.0 for value in inputs), default=0.0)
-        return max(_distance(value) for value in outputs) > _GROWTH * farthest
+        return max(math.inf if value.distance is None else value.distance for value in outputs) > GROWTH * farthest
 
     @property
     def message(self) -> str:
@@ -120,10 +151,6 @@ class OperationComparison:
 def _is_unknown(value: ValueComparison) -> bool:
     """Whether an input cannot count as agreeing."""
     return value.status in ("error", "unreadable") or (value.status == "unmatched" and value.is_tensor)
-
-
-def _distance(value: ValueComparison) -> float:
-    return math.inf if value.distance is None else value.distance
 
 
 def _skip_message(values: Sequence[ValueComparison]) -> str:
@@ -160,18 +187,19 @@ class DumpComparison:
         self.golden = ComparedDump(golden, data_dirs)
         self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
-        self._rules = _api_rules(settings)
+        self._rules = read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
         self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
-        #: Which tolerance a bit may stay below is the noise run's to say.
-        self._accept = settings.accept | {"bits"} if settings.noise else settings.accept
+        # Which tolerance a bit may stay below is the noise run's to say.
+        accept = settings.accept | {"bits"} if settings.noise else settings.accept
         if self._naming.is_translated:
-            self._accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
+            accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
+        self._tensors = TensorComparison((self.target.tensors, self.golden.tensors), self.limits, accept)
         frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
         self._values = ValuePairing(frameworks=frameworks, rules=self._rules, names=self._names)
 
-    @property
+    @cached_property
     def mode(self) -> str:
         """See the class."""
         if self.target.task == self.golden.task == "tensor":
@@ -203,9 +231,13 @@ class DumpComparison:
         for operation in self.matching.golden_only:
             yield self.golden_only(operation)
 
-    def verdict(self, operation: Operation) -> OperationComparison:
-        """The verdict on one operation of the target. Holds the tensors of one value at a time."""
+    def verdict(self, operation: Operation, *, for_account: bool = False) -> OperationComparison:
+        """The verdict on one operation of the target. Holds the tensors of one value at a time.
+
+        `for_account` it tells the contents of values, too, and the tensors of an API call stay loaded until `release`.
+        """
         partner = self.matching.partners.get(operation.record)
+        self.target.tensors.keeps = self.golden.tensors.keeps = for_account and not operation.is_cell
         try:
             target = self.target.leaves(operation.record)
             golden = self.golden.leaves(partner.record) if partner is not None else []
@@ -216,12 +248,28 @@ class DumpComparison:
             lone = tuple(_lone(leaf, None) for leaf in target)
             return OperationComparison(operation, None, "target", operation.index, lone)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
-        noise = self._noise.levels(partner.record, golden) if self._noise is not None else None
-        values = tuple(
-            self._value(operation, left, right, unwritten, noise)
-            for left, right in self._values.pairs(operation, partner, target, golden)
-        )
-        return OperationComparison(operation, partner, "both", operation.index, values)
+        noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
+        values = []
+        for left, right in self._values.pairs(operation, partner, target, golden):
+            if left is None or right is None:
+                found = _lone(left, right)
+            elif (unwritten[0] and unwritten[0].covers(left.path)) or (
+                unwritten[1] and unwritten[1].covers(right.path)
+            ):
+                words = _UNWRITTEN_OUTPUT if left.is_output else _UNWRITTEN_INPUT
+                found = ValueComparison(left, right, "skip", (words,))
+            else:
+                found = self._value(left, right, noise, for_account)
+                if operation.record in self.matching.by_bare_name:
+                    status = "warning" if found.status == "pass" else found.status
+                    found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
+            values.append(found)
+        return OperationComparison(operation, partner, "both", operation.index, tuple(values))
+
+    def release(self) -> None:
+        """Let go of the tensors that stayed loaded."""
+        self.target.tensors.release()
+        self.golden.tensors.release()
 
     def golden_only(self, operation: Operation) -> OperationComparison:
         """The verdict on an operation that only the golden dump has."""
@@ -251,32 +299,14 @@ class DumpComparison:
                 (found if operation.is_cell else of_calls).setdefault(theirs, mine)
         return of_calls | found
 
-    def _value(
-        self,
-        operation: Operation,
-        target: Leaf | None,
-        golden: Leaf | None,
-        unwritten: tuple[UnwrittenMemory, UnwrittenMemory],
-        noise: Levels | None,
-    ) -> ValueComparison:
-        if target is None or golden is None:
-            return _lone(target, golden)
-        if unwritten[0].covers(target.path) or unwritten[1].covers(golden.path):
-            return ValueComparison(
-                target, golden, "skip", (_UNWRITTEN_OUTPUT if target.is_output else _UNWRITTEN_INPUT,)
-            )
-        if target.is_tensor or golden.is_tensor:
-            folders = self.target.tensors, self.golden.tensors
-            tolerance = noise.tolerance(target, golden) if noise is not None else None
-            limit = tolerance.limit if tolerance is not None else None
-            found = judge_tensors(target, golden, folders, self.limits, accept=self._accept, limit=limit)
-            found = settled(found, tolerance) if tolerance is not None else found
-        else:
-            found = judge_plain(target, golden, self.limits)
-        if operation.record in self.matching.by_bare_name:
-            status = "warning" if found.status == "pass" else found.status
-            return replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
-        return found
+    def _value(self, target: Leaf, golden: Leaf, noise: RecordNoise | None, with_contents: bool) -> ValueComparison:
+        if not (target.is_tensor or golden.is_tensor):
+            return judge_plain(target, golden, self.limits)
+        if noise is None:
+            return self._tensors.judge(target, golden, with_contents=with_contents)
+        tolerance = noise.tolerance(target, golden)
+        found = self._tensors.judge(target, golden, limit=tolerance.limit, with_contents=with_contents)
+        return apply_tolerance(found, tolerance)
 
     def _choose_naming(self) -> Naming:
         settings = self._settings
@@ -320,11 +350,9 @@ def _lone(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
     return ValueComparison(target, golden, "unmatched", (f"The {missing} has no such value.",))
 
 
-def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory:
-    """Which values of a forward mean nothing; the inputs of a backward are gradients, which count."""
-    is_forward = operation.phase == "forward"
-    return unwritten_memory(operation.name, side.framework, "mixed") if is_forward else UnwrittenMemory()
-
-
-def _api_rules(settings: ComparisonSettings) -> dict[str, ApiRule]:
-    return read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}
+def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | None:
+    """Which values of a forward mean nothing, if any; the inputs of a backward are gradients, which count."""
+    if operation.phase != "forward":
+        return None
+    found = unwritten_memory(operation.name, side.framework, "mixed")
+    return found if found.outputs or found.inputs else None

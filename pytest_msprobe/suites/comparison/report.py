@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,8 @@ import msgspec
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
-from pytest_msprobe.suites.comparison.cells import CellDifferences
-from pytest_msprobe.suites.comparison.noise import BASES, Growth, growth_of
+from pytest_msprobe.suites.comparison.cells import CellDifference, CellDifferences
+from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
@@ -36,9 +37,8 @@ from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, 
 from pytest_msprobe.verdicts import VerdictRow
 
 if TYPE_CHECKING:
-    from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis
-    from pytest_msprobe.suites.comparison.accounting.faults import Causes
-    from pytest_msprobe.suites.comparison.accounting.flow import Step
+    from pytest_msprobe.suites.comparison.accounting.account import Step
+    from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_KINDS = 3
@@ -127,7 +127,7 @@ class RecordSummary:
         )
         if verdict.fault:
             values["skip" if verdict.is_skipped else "unreadable"] += 1
-        distance, growth = growth_of(verdict.values)
+        distance, growth = verdict.growth
         tolerances: dict[str, int] = {}
         for value in verdict.values:
             if value.tolerance is not None:
@@ -160,6 +160,39 @@ class RecordSummary:
     def from_wire(cls, wire: dict[str, Any]) -> RecordSummary:
         """The inverse of `to_wire`."""
         return msgspec.convert(wire, cls)
+
+
+#: Parts of the step for which the largest distance is said.
+_PARTS = 4
+
+
+class Growth:
+    """Distances of operations, taken in any order: two numbers for each, however many there are."""
+
+    def __init__(self) -> None:
+        self._orders = array("q")
+        self._distances = array("d")
+        self._largest = (0.0, 0, "")
+
+    def add(self, order: int, record: str, distance: float, growth: float) -> None:
+        """Take the operation `record` at the place `order`, whose outputs are `distance` apart."""
+        self._orders.append(order)
+        self._distances.append(distance)
+        # Of equal ones the first in the step, in whatever order they come.
+        self._largest = max(self._largest, (growth, -order, record))
+
+    def lines(self) -> Iterator[str]:
+        """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
+        last = max(self._orders, default=0)
+        if not any(self._distances):
+            return
+        parts = [0.0] * _PARTS
+        for order, distance in zip(self._orders, self._distances):
+            part = min(_PARTS - 1, _PARTS * order // (last + 1))
+            parts[part] = max(parts[part], distance)
+        growth, _, record = self._largest
+        grows = f"; it grows most in {record}: x {growth:.3g}" if growth > 1 else ""
+        yield f"largest distance by quarter of the step: {', '.join(f'{part:.3g}' for part in parts)}{grows}"
 
 
 @dataclass(slots=True)
@@ -293,91 +326,86 @@ class Divergence:
             yield f"inputs agree, outputs do not: {names}{more}"
 
 
+@dataclass(slots=True)
+class _Findings:
+    """What the rows of one target dump amount to."""
+
+    divergence: Divergence = field(default_factory=Divergence)
+    cells: CellDifferences = field(default_factory=CellDifferences)
+    steps: list[Step] = field(default_factory=list)
+    diagnosis: RunDiagnosis | None = None
+
+
 class ComparisonSummary(RowSummary):
     """The divergence of each target dump; where differences were accounted for, what is at fault."""
 
     def __init__(self) -> None:
-        self._divergences: dict[str, Divergence] = {}
-        self._steps: dict[str, list[Step]] = {}
-        self._sources: dict[tuple[str, str], str] = {}
-        self._cells: dict[str, CellDifferences] = {}
-        self._causes: dict[str, Causes] = {}
+        self._found: dict[str, _Findings] = {}
 
     def add(self, row: VerdictRow) -> None:
         """Count one operation."""
         if row.attachment is None:
             return
-        summary = RecordSummary.from_wire(row.attachment["summary"])
-        self._divergences.setdefault(row.dump, Divergence()).add(summary)
-        self._cells.setdefault(row.dump, CellDifferences()).add(row)
+        found = self._found.setdefault(row.dump, _Findings())
+        found.divergence.add(RecordSummary.from_wire(row.attachment["summary"]))
+        if row.place is not None and row.place.cells:
+            found.cells.add(row)
         if "account" in row.attachment:
-            from pytest_msprobe.suites.comparison.accounting.flow import Step
+            from pytest_msprobe.suites.comparison.accounting.account import Step
 
             step = Step.of(row)
             assert step is not None
-            self._steps.setdefault(row.dump, []).append(step)
-            self._sources[row.dump, summary.record] = row.place.source if row.place is not None else ""
+            found.steps.append(step)
 
     def lines(self) -> Iterator[str]:
         """What is at fault, and the first divergence of each dump."""
-        for dump, steps in self._steps.items():
-            name = f"{dump}: " if len(self._steps) > 1 else ""
-            yield from (f"{name}{line}" for line in self._fault_lines(dump, steps))
-        yield from divergence_lines(self._divergences, {dump: cells.line() for dump, cells in self._cells.items()})
+        self.diagnose()
+        yield from self.findings({dump: dump for dump in self._found})
 
-    def levels(self) -> Mapping[tuple[str, str, str], str]:
+    def diagnose(
+        self, sides: Callable[[str], tuple[ComparedDump, ComparedDump]] | None = None
+    ) -> dict[str, RunDiagnosis]:
+        """The diagnosis of each dump whose differences were accounted for; `sides` are its dumps, where at hand."""
+        diagnoses = {}
+        for dump, found in self._found.items():
+            if found.steps:
+                from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+
+                found.steps.sort(key=lambda step: step.operation.index)
+                found.diagnosis = RunDiagnosis.of(found.steps, sides(dump) if sides is not None else None)
+                diagnoses[dump] = found.diagnosis
+        return diagnoses
+
+    def findings(self, names: Mapping[str, str]) -> Iterator[str]:
+        """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
+        several = len(self._found) > 1
+        for dump, found in self._found.items():
+            if found.diagnosis is not None:
+                yield f"{f'{names[dump]}: ' if several else ''}{found.diagnosis.text}"
+        for dump, found in self._found.items():
+            if several:
+                yield f"{names[dump]}:"
+            lines = filter(None, [*found.divergence.lines(), found.cells.line()])
+            yield from (f"  {line}" if several else line for line in lines)
+
+    def divergence(self, dump: str) -> Divergence:
+        """Counts and findings of one dump so far."""
+        return self._found[dump].divergence
+
+    def cells(self, dump: str) -> dict[str, CellDifference]:
+        """What differences do in the Cells of one dump, by record."""
+        found = self._found[dump]
+        return found.cells.of(found.diagnosis.origins if found.diagnosis is not None else ())
+
+    def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
         """What the calls of other shards say of the Cells around them."""
         return {
             (dump, *key): level
-            for dump, cells in self._cells.items()
-            for key, level in self._changed(dump, cells).items()
+            for dump, found in self._found.items()
+            for key, level in found.cells.changed(
+                found.diagnosis.origins if found.diagnosis is not None else (), only_born=only_born
+            ).items()
         }
-
-    def _changed(self, dump: str, cells: CellDifferences) -> dict[tuple[str, str], str]:
-        causes = self._causes.get(dump)
-        return cells.changed(causes.origins() if causes is not None else (), only_born=True)
-
-    def _fault_lines(self, dump: str, steps: list[Step]) -> Iterator[str]:
-        """What the rows alone tell of faults: sums of gradients cannot be made again without the tensors."""
-        from pytest_msprobe.suites.comparison.accounting import diagnosis as observed_text
-        from pytest_msprobe.suites.comparison.accounting.diagnosis import is_suspect
-        from pytest_msprobe.suites.comparison.accounting.faults import Causes
-        from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
-
-        steps.sort(key=lambda step: step.operation.index)
-        self._causes[dump] = causes = Causes(DataFlow(steps), lambda *_: False)
-        faults = [fault for fault in causes.find() if not fault.after]
-        basis = observed_text.basis_of(steps)
-        leads = ("at fault", "also at fault")
-        if basis != "tensors" and faults:
-            leads = observed_text.lead_of(basis), "also"
-        for number, fault in enumerate(faults[:_MOST_NAMED]):
-            record = next(iter(fault.records), fault.step.record)
-            source = self._sources.get((dump, record), "").partition(", in ")[0]
-            where = f", called from {source}" if source else ""
-            inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
-            inherit = observed_text.REACHED.get(basis, "operations inherit it")
-            reach = f"; {len(fault.reached)} {inherit}" if fault.reached else ""
-            yield f"{leads[number > 0]}: {record}{inside}: {fault.sentence.rstrip('.')}{where}{reach}."
-        if len(faults) > _MOST_NAMED:
-            yield f"and {len(faults) - _MOST_NAMED} more"
-        if not faults and basis != "tensors":
-            yield observed_text.without_fault(steps, basis)
-        elif not faults and (causes.unlinked or any(map(is_suspect, steps))):
-            yield "no operation is found to be wrong, but not every difference is accounted for"
-        elif not faults and any(key.differs for step in steps for key in step.account.keys):
-            yield "no operation is found to be wrong on either side: all that was accounted for is rounding"
-        elif not faults:
-            yield "every tensor that was compared is equal, bit by bit"
-
-
-def divergence_lines(divergences: Mapping[str, Divergence], cells: Mapping[str, str]) -> Iterator[str]:
-    """The findings on dumps by their names, which stand above them where there are several; `cells` on their Cells."""
-    for name, divergence in divergences.items():
-        if len(divergences) > 1:
-            yield f"{name}:"
-        lines = filter(None, [*divergence.lines(), cells.get(name, "")])
-        yield from (f"  {line}" if len(divergences) > 1 else line for line in lines)
 
 
 #: APIs whose kernels may sum in any order unless determinism is asked for.
@@ -414,21 +442,20 @@ def advice(divergence: Divergence, line: int) -> str:
 
 
 class ComparisonOutput:
-    """Collects rows and summaries of one target dump.
+    """Collects rows of the tables of one target dump, and writes them with advice.
 
     Attributes:
-        divergence: counts and findings so far.
+        divergence: counts and findings, which whoever adds rows adds to.
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, divergence: Divergence) -> None:
         self._target = target
         self._rows = RowStore()
-        self.divergence = Divergence()
+        self.divergence = divergence
 
-    def add(self, summary: RecordSummary, rows: list[list[Any]]) -> None:
-        """Take one operation."""
-        self.divergence.add(summary)
-        self._rows.add(summary.order, summary.record, rows)
+    def add(self, order: int, record: str, rows: list[list[Any]]) -> None:
+        """Take the rows of the operation `record` at the place `order`."""
+        self._rows.add(order, record, rows)
 
     def write(
         self,
@@ -488,27 +515,20 @@ class ComparisonReport(SuiteReport):
         self._suite = suite
         self._out = out
         self._root = root
+        self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
-        self._steps: dict[Path, list[Step]] = {}
-        self._cells: dict[Path, CellDifferences] = {}
-        self._diagnoses: dict[Path, Diagnosis] = {}
+        self._diagnoses: dict[str, RunDiagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take the table rows."""
-        if row.attachment is not None:
-            target = Path(row.dump)
-            if target not in self._outputs:
-                self._outputs[target] = ComparisonOutput(target)
-            summary = RecordSummary.from_wire(row.attachment["summary"])
-            self._outputs[target].add(summary, row.attachment["rows"])
-            self._cells.setdefault(target, CellDifferences()).add(row)
-            if "account" in row.attachment:
-                from pytest_msprobe.suites.comparison.accounting.flow import Step
-
-                step = Step.of(row)
-                assert step is not None
-                self._steps.setdefault(target, []).append(step)
+        if row.attachment is None:
+            return
+        self._summary.add(row)
+        target, summary = Path(row.dump), row.attachment["summary"]
+        if target not in self._outputs:
+            self._outputs[target] = ComparisonOutput(target, self._summary.divergence(row.dump))
+        self._outputs[target].add(summary["order"], summary["record"], row.attachment["rows"])
 
     def finish(self) -> None:
         """Write the files; those that rows were added to are closed in any case.
@@ -533,43 +553,27 @@ class ComparisonReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         """The first divergence of each dump, and what was not compared."""
-        several = len(self._outputs) > 1
-        for target, diagnosis in self._diagnoses.items():
-            yield f"{f'{file_id(target, self._root)}: ' if several else ''}{diagnosis.text}"
-        names = {target: file_id(target, self._root) for target in self._outputs}
-        yield from divergence_lines(
-            {names[target]: output.divergence for target, output in self._outputs.items()},
-            {names[target]: cells.line() for target, cells in self._cells.items()},
-        )
+        yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _diagnose(self) -> None:
-        if not self._steps:
-            return
-        from pytest_msprobe.suites.comparison.accounting.diagnosis import Diagnosis, write_diagnosis
+        def sides(dump: str) -> tuple[ComparedDump, ComparedDump]:
+            comparison = self._suite.comparison(Path(dump))
+            return comparison.target, comparison.golden
 
-        for target, steps in self._steps.items():
-            comparison = self._suite.comparison(target)
-            steps.sort(key=lambda step: step.operation.index)
-            self._diagnoses[target] = Diagnosis.of(comparison.target, comparison.golden, steps)
-        if self._suite.settings.diagnosis is not None:
-            found = [
-                (diagnosis, self._cells[target].of(diagnosis.origins)) for target, diagnosis in self._diagnoses.items()
-            ]
+        self._diagnoses = self._summary.diagnose(sides)
+        if self._diagnoses and self._suite.settings.diagnosis is not None:
+            from pytest_msprobe.suites.comparison.accounting.diagnosis import write_diagnosis
+
+            found = [(diagnosis, self._summary.cells(dump)) for dump, diagnosis in self._diagnoses.items()]
             write_diagnosis(self._suite.settings.diagnosis, found)
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
         """What the calls say of the Cells around them."""
-        return {
-            (str(target), *key): level
-            for target, cells in self._cells.items()
-            for key, level in cells.changed(
-                self._diagnoses[target].origins if target in self._diagnoses else ()
-            ).items()
-        }
+        return self._summary.levels(only_born=False)
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Diagnosis, tables and advice."""
+        """RunDiagnosis, tables and advice."""
         if self._diagnoses and self._suite.settings.diagnosis is not None:
             yield "diagnosis", self._suite.settings.diagnosis
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)

@@ -161,11 +161,13 @@ def _compare_pair(
 ) -> ComparisonResult:
     settings, with_advice = choice
     comparison = DumpComparison(target, golden, settings)
-    output = ComparisonOutput(target)
+    output = ComparisonOutput(target, Divergence())
     for verdict in comparison.verdicts():
         if prints:
             _show(f"{value.name}: {value.status} {value.message}".rstrip() for value in verdict.values)
-        output.add(RecordSummary.of(verdict), rows(verdict, comparison.mode, settings.result_column))
+        output.divergence.add(RecordSummary.of(verdict))
+        found = rows(verdict, comparison.mode, settings.result_column)
+        output.add(verdict.order, verdict.operation.record, found)
     try:
         files = output.write(folder, comparison, settings, targets=targets, with_advice=with_advice)
     finally:

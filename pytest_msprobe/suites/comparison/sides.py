@@ -1,4 +1,4 @@
-"""One of two dumps that are compared.
+"""One of two dumps that are compared, and its tensors, each read once.
 
 Which dump is compared with which: steps and ranks are paired by their numbers.
 """
@@ -11,13 +11,51 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import Dump, DumpError
+from msprobe_collector.dump_format import Dump, DumpError, TensorFolder, TensorValue
 from msprobe_collector.dump_format.dump import RANK, STEP, Slot, number_in
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import FieldPath
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _COMPARABLE = ("tensor", "statistics")
+
+
+class SharedTensors(TensorFolder):
+    """Tensors that all who need them read once: verdicts, accounts and pictures of one API call.
+
+    Attributes:
+        keeps: whether what is loaded stays in memory until `release`.
+    """
+
+    def __init__(self, files: TensorFolder) -> None:
+        super().__init__(files.folder)
+        self.keeps = False
+        self._files = files
+        self._loaded: dict[object, np.ndarray[Any, Any]] = {}
+
+    def load(self, value: TensorValue, place: FieldPath) -> np.ndarray[Any, Any]:
+        """The values of `value`; see `TensorFolder.load`.
+
+        Raises:
+            DumpError: they cannot be read.
+        """
+        key = value.data_name, value.dtype, value.shape
+        found = self._loaded.get(key)
+        if found is None:
+            found = self._files.load(value, place)
+            if self.keeps:
+                self._loaded[key] = found
+        return found
+
+    def release(self) -> None:
+        """Let go of all tensors, and keep none any more."""
+        self.keeps = False
+        self._loaded.clear()
 
 
 class ComparedDump(Dump):
@@ -41,6 +79,11 @@ class ComparedDump(Dump):
                 field="task",
             )
         self.operations = [Operation.of(name, index) for index, name in enumerate(self._records)]
+
+    @cached_property
+    def tensors(self) -> SharedTensors:
+        """The tensor files, see `Dump`; those of one API call may stay loaded."""
+        return SharedTensors(super().tensors)
 
     @cached_property
     def holds_md5(self) -> bool:

@@ -13,14 +13,12 @@ from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_du
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.suites.comparison.cells import cell_facts, with_cell
 from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
-from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
+from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary
 from pytest_msprobe.suites.comparison.sides import find_files, pair_dumps
-from pytest_msprobe.suites.comparison.table import rows
-from pytest_msprobe.suites.comparison.verdict_row import SHARES, explanation, output_rows, pictured
+from pytest_msprobe.suites.comparison.verdict_row import SHARES, attachment_of, pictured, verdict_of
 from pytest_msprobe.suites.contract import (
     Context,
     Group,
@@ -38,6 +36,7 @@ from pytest_msprobe.verdicts import Figure, HeldBy, Status, StepPosition, Verdic
 
 if TYPE_CHECKING:
     from pytest_msprobe.evidence.pictures import ErrorPictures
+    from pytest_msprobe.suites.comparison.accounting.account import Account
     from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
 #: Before the names of operations that only the golden dump has, so that they are not taken for the target's.
@@ -77,7 +76,7 @@ class ComparisonSuite(Suite):
         self.settings = ComparisonSettings.of(context.values)
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
-        self._accountants: dict[Path, Accountant] = {}
+        self._accountants: dict[Path, Accountant | None] = {}
         bench, python = context.values["bench"], context.values["bench_python"]
         self._engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
 
@@ -119,59 +118,57 @@ class ComparisonSuite(Suite):
 
     def judge(self, record: Record) -> Verdict:
         """The verdict on one operation."""
-        comparison = self.comparison(record.file)
-        found = _found(comparison, record)
-        verdict = self._judged(comparison, found, record)
-        sides = comparison.target, comparison.golden
-        return verdict if self._pictures is None else pictured(verdict, found, sides, self._pictures)
+        comparison, accountant = self.comparison(record.file), self._accountant(record.file)
+        operation = _operation(record)
+        if _payload(record).is_golden_only:
+            found = comparison.golden_only(operation)
+        else:
+            found = comparison.verdict(operation, for_account=accountant is not None)
+        account = accountant.account(found) if accountant is not None else self._observed(comparison, found)
+        verdict = verdict_of(found, account, comparison, self.settings)
+        if verdict.status != "error" or verdict.excuse or self._pictures is None:
+            return verdict
+        return pictured(verdict, found, (comparison.target, comparison.golden), self._pictures)
 
     @cached_property
     def _pictures(self) -> ErrorPictures | None:
         """Drawer of where outputs are off; None where nobody would see the pictures. Imports NumPy."""
-        if all(self._context.values.get(name) is None for name in ("page", "jsonl", "resume")):
+        if not self._context.shows_pictures:
             return None
         from pytest_msprobe.evidence.pictures import ErrorPictures
 
         return ErrorPictures()
 
-    def _judged(self, comparison: DumpComparison, found: OperationComparison, record: Record) -> Verdict:
-        verdict = self._by_distance(comparison, found)
-        if not self.accounts(comparison):
-            return with_cell(self._observed(comparison, found, verdict), cell_facts(found))
-        from pytest_msprobe.suites.comparison.verdict_row import accounted
-
-        account, passes = self._accountant(record.file).account(found), self.settings.inherited == "pass"
-        verdict = accounted(verdict, account, inherited_passes=passes, is_excusable=_is_excusable(found, account.kind))
-        verdict = _with_account(verdict, account.to_wire())
-        beyond = {key.path: key.is_beyond for key in account.keys}
-        return with_cell(verdict, cell_facts(found, beyond, is_accounted=account.kind == "contained"))
-
-    def _observed(self, comparison: DumpComparison, found: OperationComparison, verdict: Verdict) -> Verdict:
+    def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
+        """What can be said without computing anything again, where that is asked for."""
+        if self.settings.accounting != "auto" and self.settings.diagnosis is None:
+            return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
-        is_wanted = self.settings.accounting == "auto" or self.settings.diagnosis is not None
-        return _with_account(verdict, observed(found, comparison.limits).to_wire()) if is_wanted else verdict
+        return observed(found, comparison.limits)
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
         has_bench = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
         return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
 
-    def _accountant(self, target: Path) -> Accountant:
+    def _accountant(self, target: Path) -> Accountant | None:
+        """Who splits the differences of the dump at `target`; None where they are not accounted for."""
         if target not in self._accountants:
-            from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
+            comparison, accountant = self.comparison(target), None
+            if self.accounts(comparison):
+                from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
-            comparison = self.comparison(target)
-            memory = self._context.values["max_memory"] // self._context.sharers
-            self._accountants[target] = Accountant(
-                comparison.target, comparison.golden, self._engines, comparison.limits, max_memory_bytes=memory
-            )
+                memory = self._context.values["max_memory"] // self._context.sharers
+                accountant = Accountant(comparison, self._engines, max_memory_bytes=memory)
+            self._accountants[target] = accountant
         return self._accountants[target]
 
     def release(self, group: Group) -> None:
         """Free the tensors of an API call."""
         for accountant in self._accountants.values():
-            accountant.close()
+            if accountant is not None:
+                accountant.close()
 
     def cost(self, file: Path, group: Group) -> float:
         """Estimated from the shapes of its records where it is computed again."""
@@ -182,23 +179,6 @@ class ComparisonSuite(Suite):
         """End child processes."""
         self._engines.close()
 
-    def _by_distance(self, comparison: DumpComparison, found: OperationComparison) -> Verdict:
-        """The verdict by how far the values are apart."""
-        # The reason of an error stands with its value, where there is one.
-        has_value = any(value.status in ("error", "unreadable") for value in found.values)
-        frame = (
-            comparison.target.stacks.user_frame(f"{found.operation.call}.forward") if found.status == "error" else None
-        )
-        return Verdict(
-            found.status,
-            message=found.message if found.status != "error" or not has_value else "",
-            outputs=output_rows(found, comparison.limits),
-            explanation=explanation(found, comparison.golden, frame) if found.status == "error" else "",
-            bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
-            attachment=self._attachment(comparison, found),
-            properties=(("called_from", f"{frame.file}:{frame.line}"),) if frame is not None else (),
-        )
-
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
         comparison = self.comparison(record.file)
@@ -207,11 +187,11 @@ class ComparisonSuite(Suite):
         held_by: HeldBy = "golden" if _payload(record).is_golden_only else "both" if partner is not None else "target"
         order = operation.index + (len(comparison.target.operations) if held_by == "golden" else 0)
         found = OperationComparison(operation, partner, held_by, order, fault=message, is_skipped=status == "skip")
-        return self._attachment(comparison, found)
+        return attachment_of(found, mode=comparison.mode, style=self.settings.result_column)
 
     def headline(self, record: Record) -> str:
         """`Mint.matmul.2, forward`."""
-        return f"{_payload(record).call}, {record.part}"
+        return f"{_operation(record).call}, {record.part}"
 
     def api(self, record: Record) -> ApiName:
         """The name that hooks get."""
@@ -252,10 +232,6 @@ class ComparisonSuite(Suite):
         """Tables, advice and findings."""
         return ComparisonReport(self, self._context.out, self._context.config.rootpath)
 
-    def _attachment(self, comparison: DumpComparison, found: OperationComparison) -> Mapping[str, Any]:
-        table = rows(found, comparison.mode, self.settings.result_column)
-        return {"summary": RecordSummary.of(found).to_wire(), "rows": table}
-
 
 SUITE = ComparisonSuite
 
@@ -279,10 +255,6 @@ def make(context: Context) -> ComparisonSuite:
     return ComparisonSuite(context, golden)
 
 
-def _with_account(verdict: Verdict, account: dict[str, Any]) -> Verdict:
-    return replace(verdict, attachment={**(verdict.attachment or {}), "account": account})
-
-
 def _payload(record: Record) -> Operations:
     payload: Operations = record.payload
     return payload
@@ -290,19 +262,3 @@ def _payload(record: Record) -> Operations:
 
 def _operation(record: Record) -> Operation:
     return _payload(record).by_part[record.part]
-
-
-def _found(comparison: DumpComparison, record: Record) -> OperationComparison:
-    operation = _operation(record)
-    return comparison.golden_only(operation) if _payload(record).is_golden_only else comparison.verdict(operation)
-
-
-def _is_excusable(found: OperationComparison, kind: str) -> bool:
-    """Whether an account of `kind` can explain the operation's errors: not a file that cannot be read, and not another
-    plain argument (a number, a text) where all tensors are equal.
-    """
-    if found.fault or any(value.status == "unreadable" for value in found.values):
-        return False
-    wrong = [value for value in found.values if value.status == "error"]
-    leaves = [leaf for value in wrong for leaf in (value.target, value.golden) if leaf is not None]
-    return kind != "equal" or all(leaf.tensor is not None for leaf in leaves)

@@ -127,8 +127,8 @@ def _whole(verdict: OperationComparison, mode: str, style: str) -> list[Cell]:
 def _basic(target: Leaf | None, golden: Leaf | None) -> list[Cell]:
     pair = (target, golden)
     row: list[Cell] = [leaf.name if leaf is not None else ABSENT for leaf in pair]
-    row += [leaf.dtype if leaf is not None and not leaf.is_none else ABSENT for leaf in pair]
-    row += [str(list(leaf.shape)) if leaf is not None and not leaf.is_none else ABSENT for leaf in pair]
+    row += [leaf.dtype if leaf is not None and leaf.value is not None else ABSENT for leaf in pair]
+    row += [str(list(leaf.shape)) if leaf is not None and leaf.value is not None else ABSENT for leaf in pair]
     row += [leaf.requires_grad or ABSENT if leaf is not None else ABSENT for leaf in pair]
     return row
 
@@ -147,8 +147,9 @@ def _real_cells(value: ValueComparison) -> list[Cell]:
         target, golden = value.target, value.golden
         is_shape = target is not None and golden is not None and target.is_tensor and target.shape != golden.shape
         return ["shape unmatched" if is_shape else "unsupported"] * 6
-    shares = figures.shares or (None, None)
-    return [_cell(number) for number in (figures.cosine, figures.euclid, figures.max_abs, figures.max_rel, *shares)]
+    metrics = figures.metrics
+    numbers = (metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, *figures.shares)
+    return [_cell(number) for number in numbers]
 
 
 def _difference_cells(value: ValueComparison) -> list[Cell]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
@@ -26,6 +26,7 @@ from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import STATISTICS, printable
 
 if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.figures import Figures
     from pytest_msprobe.suites.comparison.noise import Tolerance
 
 #: Largest distance by dtype. A step is hundreds of operations long, so each limit is some roundings of its dtype
@@ -84,13 +85,13 @@ def statistics_reasons(
     """
     pairs = {
         name: (left, right)
-        for name, left, right in zip(STATISTICS, _values(target), _values(golden))
+        for name, left, right in zip(STATISTICS, statistics_of(target), statistics_of(golden))
         if left is not None and right is not None
     }
     kind = golden.dtype.kind if golden.dtype is not None else "float"
     reasons, distances = [], [0.0]
     for name, (left, right) in pairs.items():
-        if _is_same(left, right):
+        if left == right or (math.isnan(left) and math.isnan(right)):
             continue
         if not (math.isfinite(left) and math.isfinite(right)):
             reasons.append(f"{name} is {left!r} in the target and {right!r} in the golden dump.")
@@ -109,17 +110,14 @@ def statistics_reasons(
 
 def has_common_statistics(target: TensorValue, golden: TensorValue) -> bool:
     """Whether there is a statistic that both dumps hold; an empty tensor has none to hold."""
-    common = any(a is not None and b is not None for a, b in zip(_values(target), _values(golden)))
+    common = any(a is not None and b is not None for a, b in zip(statistics_of(target), statistics_of(golden)))
     return common or (target.size == 0 and golden.size == 0)
 
 
-def _values(tensor: TensorValue) -> Iterator[float | None]:
+def statistics_of(tensor: TensorValue) -> Iterator[float | None]:
+    """Max, Min, Mean and Norm as numbers; None for what the dump has not."""
     for value in (tensor.maximum, tensor.minimum, tensor.mean, tensor.norm):
         yield None if value is None else float(value)
-
-
-def _is_same(left: float, right: float) -> bool:
-    return left == right or (math.isnan(left) and math.isnan(right))
 
 
 def _allowed(name: str, golden: TensorValue, limit: float, agreement: DistanceLimits) -> tuple[float, float]:
@@ -150,17 +148,6 @@ FUZZY_NOTE = "Fuzzy matching data, the comparison accuracy may be affected."
 
 
 @dataclass(frozen=True, slots=True)
-class RealFigures:
-    """Figures of real data, for tables: see `figures.Figures`; None where they have no meaning."""
-
-    cosine: float | None
-    euclid: float | None
-    max_abs: float | None
-    max_rel: float | None
-    shares: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True)
 class ValueComparison:
     """What became of one pair of values.
 
@@ -170,9 +157,15 @@ class ValueComparison:
         reasons: whole sentences; empty for a plain pass.
         distance: relative distance of the two, or what their statistics prove of it; 0 for equal ones, inf where it
             cannot be determined; None where nothing was compared, or bits differ with equal statistics.
-        figures: of real data.
+        figures: of real data of one shape and kind.
         explanation: several lines for a failure of real data, else "".
         tolerance: of this value, where a noise run gives each its own.
+        limit: largest distance of a pass; None where nothing was compared.
+        contents: keys of the content of both, where they were asked for and real data was compared.
+        path: place in the record.
+        name: full name, the target's where there is one.
+        is_tensor: whether either side has a tensor here.
+        is_output: whether the operation made it.
     """
 
     target: Leaf | None
@@ -180,34 +173,24 @@ class ValueComparison:
     status: ValueStatus
     reasons: tuple[str, ...] = ()
     distance: float | None = None
-    figures: RealFigures | None = None
+    figures: Figures | None = None
     explanation: str = ""
     tolerance: Tolerance | None = None
+    limit: float | None = None
+    contents: tuple[str, str] | None = None
+    path: str = field(init=False)
+    name: str = field(init=False)
+    is_tensor: bool = field(init=False)
+    is_output: bool = field(init=False)
 
-    @property
-    def path(self) -> str:
-        """Place in the record."""
-        leaf = self.target or self.golden
+    def __post_init__(self) -> None:
+        leaf, other = self.target or self.golden, self.golden
         assert leaf is not None
-        return leaf.path
-
-    @property
-    def name(self) -> str:
-        """Full name, the target's where there is one."""
-        leaf = self.target or self.golden
-        assert leaf is not None
-        return leaf.name
-
-    @property
-    def is_tensor(self) -> bool:
-        """Whether either side has a tensor here."""
-        return any(leaf is not None and leaf.is_tensor for leaf in (self.target, self.golden))
-
-    @property
-    def is_output(self) -> bool:
-        """Whether the operation made it."""
-        leaf = self.target or self.golden
-        return leaf is not None and leaf.is_output
+        is_tensor = leaf.is_tensor or (other is not None and other.is_tensor)
+        for name, value in zip(
+            ("path", "name", "is_tensor", "is_output"), (leaf.path, leaf.name, is_tensor, leaf.is_output)
+        ):
+            object.__setattr__(self, name, value)  # the class is frozen
 
     @property
     def differs_in_bits(self) -> bool:
@@ -215,8 +198,12 @@ class ValueComparison:
         target, golden = self.target, self.golden
         if target is None or golden is None or self.status == "skip":
             return False
-        pairs = ((target.fingerprint, golden.fingerprint), (target.md5, golden.md5))
-        return any(left and right and left != right for left, right in pairs)
+        if target.md5 and golden.md5 and target.md5 != golden.md5:
+            return True
+        left, right = target.value, golden.value
+        if not (isinstance(left, TensorValue) and isinstance(right, TensorValue)):
+            return False
+        return bool(left.fingerprint and right.fingerprint) and left.fingerprint != right.fingerprint
 
     @property
     def message(self) -> str:
@@ -231,18 +218,18 @@ def judge_plain(target: Leaf, golden: Leaf, agreement: DistanceLimits) -> ValueC
     """
     left, right = target.statistics[0], golden.statistics[0]
     if target.is_peer or "Group" in target.dtype:
-        return ValueComparison(target, golden, "pass", distance=0.0)
+        return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
     numbers = _number(left), _number(right)
     if left == right or (numbers[0] is not None and numbers[0] == numbers[1]):
-        return ValueComparison(target, golden, "pass", distance=0.0)
+        return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
     if numbers[0] is not None and numbers[1] is not None and "float" in target.dtype + golden.dtype:
         if math.isnan(numbers[0]) and math.isnan(numbers[1]):
-            return ValueComparison(target, golden, "pass", distance=0.0)
+            return ValueComparison(target, golden, "pass", distance=0.0, limit=0.0)
         distance = abs(numbers[0] - numbers[1]) / abs(numbers[1]) if numbers[1] else math.inf
         if distance <= agreement.limit("Float32"):
-            return ValueComparison(target, golden, "pass", distance=distance)
+            return ValueComparison(target, golden, "pass", distance=distance, limit=0.0)
     reason = f"The value is {_shown(left)} in the target and {_shown(right)} in the golden dump."
-    return ValueComparison(target, golden, "error", (reason,), distance=math.inf)
+    return ValueComparison(target, golden, "error", (reason,), distance=math.inf, limit=0.0)
 
 
 def _number(text: str) -> float | None:
@@ -257,144 +244,143 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-#: Tensor files of the target and of the golden dump.
-Folders = tuple[TensorFolder, TensorFolder]
-
-
 @dataclass(frozen=True, slots=True)
-class Differences:
-    """What is said of a pair before its numbers are looked at: `hard` makes an error, `soft` a warning."""
+class _Pair:
+    """Two tensors, and what is said of them before their numbers are looked at.
 
+    Attributes:
+        target, golden: the values.
+        left, right: what the dumps hold of them.
+        limit: largest distance of a pass.
+        is_one_dtype: whether both have the same dtype, in the words of either framework.
+        hard, soft: differences that make an error, and that make a warning.
+    """
+
+    target: Leaf
+    golden: Leaf
+    left: TensorValue
+    right: TensorValue
+    limit: float
+    is_one_dtype: bool
     hard: tuple[str, ...]
     soft: tuple[str, ...]
 
-
-def judge_tensors(
-    target: Leaf,
-    golden: Leaf,
-    folders: Folders,
-    agreement: DistanceLimits,
-    *,
-    accept: frozenset[str],
-    limit: float | None = None,
-) -> ValueComparison:
-    """The verdict on two tensors; `accept` names differences that only warn, `limit` is in place of the dtype's."""
-    if target.tensor is None or golden.tensor is None:
-        faults = tuple(
-            leaf.fault or f"{leaf.name} is not a tensor." for leaf in (target, golden) if leaf.tensor is None
+    def verdict(self, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
+        """An error where there are `reasons`, else what was said before; the warnings `soft` besides."""
+        warnings = (*self.soft, *soft)
+        status: ValueStatus = "error" if self.hard or reasons else "warning" if warnings else "pass"
+        distance = math.inf if self.hard else distance
+        return ValueComparison(
+            self.target, self.golden, status, self.hard + reasons + warnings, distance, limit=self.limit
         )
-        status = "unreadable" if target.fault or golden.fault else "error"
-        return ValueComparison(target, golden, status, faults)  # type: ignore[arg-type]  # both are ValueStatus
-    found = _differences(target, golden, accept)
-    limit = agreement.limit(target.dtype, golden.dtype) if limit is None else limit
-    if target.data_name and golden.data_name:
-        return _by_data(target, golden, folders, (limit, agreement), found)
-    if target.md5 and golden.md5:
-        return _by_checksum(target, golden, found)
-    if not has_common_statistics(target.tensor, golden.tensor):
-        return ValueComparison(target, golden, "unmatched", ("The dumps hold nothing in common about this value.",))
-    if found.hard:
-        return ValueComparison(target, golden, "error", found.hard + found.soft, float("inf"))
-    reasons, distance = statistics_reasons(target.tensor, golden.tensor, limit, agreement)
-    is_one_dtype = canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
-    if not (target.fingerprint and golden.fingerprint and is_one_dtype):
-        return _verdict(target, golden, found, reasons, distance)
-    return _by_fingerprint(target, golden, found, (reasons, distance), accepts_bits="bits" in accept)
 
 
-def _differences(target: Leaf, golden: Leaf, accept: frozenset[str]) -> Differences:
-    assert target.tensor is not None
-    assert golden.tensor is not None
-    hard: list[str] = []
-    soft: list[str] = []
-    if canonical_dtype(target.dtype) != canonical_dtype(golden.dtype):
-        kind = _kind(target.tensor)
-        is_accepted = "dtype" in accept or (kind == "int" and "integers" in accept)
-        is_rounding = kind == _kind(golden.tensor) and is_accepted
-        (soft if is_rounding else hard).append(f"Dtypes differ: target {target.dtype}, golden {golden.dtype}.")
-    if target.shape != golden.shape:
-        hard.append(f"Shapes differ: target {list(target.shape)}, golden {list(golden.shape)}.")
-    if target.requires_grad and golden.requires_grad and target.requires_grad != golden.requires_grad:
-        words = f"Requires_grad differs: target {target.requires_grad}, golden {golden.requires_grad}."
-        (soft if "requires_grad" in accept else hard).append(words)
-    return Differences(tuple(hard), tuple(soft))
+@dataclass(frozen=True, slots=True)
+class TensorComparison:
+    """How tensors are compared.
 
+    Attributes:
+        folders: tensor files of the target and of the golden dump.
+        limits: of the run.
+        accept: differences that only warn.
+    """
 
-def _kind(tensor: TensorValue) -> str:
-    return tensor.dtype.kind if tensor.dtype is not None else ""
+    folders: tuple[TensorFolder, TensorFolder]
+    limits: DistanceLimits
+    accept: frozenset[str]
 
+    def judge(
+        self, target: Leaf, golden: Leaf, *, limit: float | None = None, with_contents: bool = False
+    ) -> ValueComparison:
+        """The verdict on two tensors; `limit` is in place of the dtype's. `with_contents` tells their contents, too."""
+        left, right = target.tensor, golden.tensor
+        if left is None or right is None:
+            lacking = [leaf for leaf, tensor in ((target, left), (golden, right)) if tensor is None]
+            faults = tuple(leaf.fault or f"{leaf.name} is not a tensor." for leaf in lacking)
+            is_unreadable = target.fault or golden.fault
+            return ValueComparison(target, golden, "unreadable" if is_unreadable else "error", faults)
+        limit = self.limits.limit(target.dtype, golden.dtype) if limit is None else limit
+        pair = self._pair((target, golden), (left, right), limit)
+        if target.data_name and golden.data_name:
+            return self._by_data(pair, with_contents)
+        if target.md5 and golden.md5:
+            if target.md5 == golden.md5:
+                return pair.verdict((), 0.0)
+            reason = f"The checksum is {target.md5} in the target and {golden.md5} in the golden dump."
+            return pair.verdict((reason,), math.inf)
+        if not has_common_statistics(left, right):
+            return ValueComparison(target, golden, "unmatched", ("The dumps hold nothing in common about this value.",))
+        if pair.hard:
+            return pair.verdict((), math.inf)
+        reasons, distance = statistics_reasons(left, right, limit, self.limits)
+        if not (left.fingerprint and right.fingerprint and pair.is_one_dtype):
+            return pair.verdict(reasons, distance)
+        return self._by_fingerprint(pair, reasons, distance)
 
-def _verdict(
-    target: Leaf, golden: Leaf, found: Differences, reasons: tuple[str, ...], distance: float
-) -> ValueComparison:
-    if found.hard or reasons:
-        distance = float("inf") if found.hard else distance
-        return ValueComparison(target, golden, "error", found.hard + reasons + found.soft, distance)
-    return ValueComparison(target, golden, "warning" if found.soft else "pass", found.soft, distance)
+    def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:
+        target, golden = leaves
+        hard: list[str] = []
+        soft: list[str] = []
+        is_one_dtype = target.dtype == golden.dtype or canonical_dtype(target.dtype) == canonical_dtype(golden.dtype)
+        if not is_one_dtype:
+            kinds = [tensor.dtype.kind if tensor.dtype is not None else "" for tensor in tensors]
+            is_accepted = "dtype" in self.accept or (kinds[0] == "int" and "integers" in self.accept)
+            is_rounding = kinds[0] == kinds[1] and is_accepted
+            (soft if is_rounding else hard).append(f"Dtypes differ: target {target.dtype}, golden {golden.dtype}.")
+        if target.shape != golden.shape:
+            hard.append(f"Shapes differ: target {list(target.shape)}, golden {list(golden.shape)}.")
+        if target.requires_grad and golden.requires_grad and target.requires_grad != golden.requires_grad:
+            words = f"Requires_grad differs: target {target.requires_grad}, golden {golden.requires_grad}."
+            (soft if "requires_grad" in self.accept else hard).append(words)
+        return _Pair(*leaves, *tensors, limit, is_one_dtype, tuple(hard), tuple(soft))
 
+    def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float) -> ValueComparison:
+        """Equal fingerprints are equal bits. For others the statistics say how far apart they are, if they can."""
+        left, right = pair.left.fingerprint, pair.right.fingerprint
+        if left == right:
+            return pair.verdict((), 0.0)
+        bits = f"The bits differ: fingerprint {left}, golden {right}"
+        bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
+        if reasons or "bits" not in self.accept:
+            verdict = pair.verdict((*reasons, bits), distance)
+        else:
+            verdict = pair.verdict((), distance, bits)
+        # Equal statistics do not say that the distance is 0.
+        return verdict if distance else replace(verdict, distance=None)
 
-def _by_checksum(target: Leaf, golden: Leaf, found: Differences) -> ValueComparison:
-    if target.md5 == golden.md5:
-        return _verdict(target, golden, found, (), 0.0)
-    reason = f"The checksum is {target.md5} in the target and {golden.md5} in the golden dump."
-    return _verdict(target, golden, found, (reason,), float("inf"))
+    def _by_data(self, pair: _Pair, with_contents: bool) -> ValueComparison:
+        from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
+        from pytest_msprobe.suites.comparison.figures import content_keys, measure_pair
 
-
-def _by_fingerprint(
-    target: Leaf, golden: Leaf, found: Differences, statistics: tuple[tuple[str, ...], float], *, accepts_bits: bool
-) -> ValueComparison:
-    """Equal fingerprints are equal bits. For others the statistics say how far apart they are, if they can."""
-    if target.fingerprint == golden.fingerprint:
-        return _verdict(target, golden, found, (), 0.0)
-    reasons, distance = statistics
-    bits = f"The bits differ: fingerprint {target.fingerprint}, golden {golden.fingerprint}"
-    bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
-    if reasons or not accepts_bits:
-        verdict = _verdict(target, golden, found, (*reasons, bits), distance)
-    else:
-        verdict = _verdict(target, golden, Differences(found.hard, (*found.soft, bits)), (), distance)
-    # Equal statistics do not say that the distance is 0.
-    return verdict if distance else replace(verdict, distance=None)
-
-
-def _by_data(
-    target: Leaf,
-    golden: Leaf,
-    folders: Folders,
-    rule: tuple[float, DistanceLimits],
-    found: Differences,
-) -> ValueComparison:
-    from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
-    from pytest_msprobe.suites.comparison.figures import measure_pair
-
-    assert target.tensor is not None
-    assert golden.tensor is not None
-    try:
-        left = folders[0].load(target.tensor, target.place)
-        right = folders[1].load(golden.tensor, golden.place)
-    except DumpError as error:
-        return ValueComparison(target, golden, "unreadable", (str(error),))
-    if left.shape != right.shape and left.squeeze().shape == right.squeeze().shape:
-        left, right = left.squeeze(), right.squeeze()
-    figures = measure_pair(left, right)
-    metrics = figures.metrics
-    table = RealFigures(metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, figures.shares)
-    if metrics.structural:
-        return ValueComparison(target, golden, "error", found.hard or (metrics.structural,), float("inf"), None)
-    reasons = found.hard + unforgivable_reasons(metrics)
-    is_measured = not (metrics.nonfinite_mismatches or found.hard)
-    distance = figures.distance if is_measured else float("inf")
-    limit, agreement = rule
-    if not metrics.is_exact and is_measured and metrics.size:
-        reasons += _too_far(distance, limit, metrics.max_abs or 0.0, agreement.element_limit(limit, figures.peak))
-    if not reasons:
-        status = "warning" if found.soft else "pass"
-        return ValueComparison(target, golden, status, found.soft, distance, table)  # type: ignore[arg-type]
-    judgement = Judgement("error", reasons)
-    words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
-    return ValueComparison(
-        target, golden, "error", (summarise(metrics, judgement), *found.soft), distance, table, words
-    )
+        target, golden = pair.target, pair.golden
+        try:
+            left = self.folders[0].load(pair.left, target.place)
+            right = self.folders[1].load(pair.right, golden.place)
+        except DumpError as error:
+            return ValueComparison(target, golden, "unreadable", (str(error),))
+        if left.shape != right.shape and left.squeeze().shape == right.squeeze().shape:
+            left, right = left.squeeze(), right.squeeze()
+        figures = measure_pair(left, right)
+        contents = content_keys(left, right, figures) if with_contents else None
+        metrics = figures.metrics
+        if metrics.structural:
+            hard = pair.hard or (metrics.structural,)
+            return ValueComparison(target, golden, "error", hard, math.inf, limit=pair.limit, contents=contents)
+        reasons = pair.hard + unforgivable_reasons(metrics)
+        is_measured = not (metrics.nonfinite_mismatches or pair.hard)
+        distance = figures.distance if is_measured else math.inf
+        if not metrics.is_exact and is_measured and metrics.size:
+            element_limit = self.limits.element_limit(pair.limit, figures.peak)
+            reasons += _too_far(distance, pair.limit, metrics.max_abs or 0.0, element_limit)
+        status: ValueStatus = "error" if reasons else "warning" if pair.soft else "pass"
+        words, said = "", pair.soft
+        if reasons:
+            judgement = Judgement("error", reasons)
+            words = explain(metrics, judgement, label=printable(target.name), dtype=target.dtype, shape=target.shape)
+            said = (summarise(metrics, judgement), *pair.soft)
+        return ValueComparison(
+            target, golden, status, said, distance, figures, words, limit=pair.limit, contents=contents
+        )
 
 
 def _too_far(distance: float, limit: float, max_abs: float, element_limit: float) -> tuple[str, ...]:

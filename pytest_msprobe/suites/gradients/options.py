@@ -3,52 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import GOLDEN, Option
-
-ITEMS = ("parameter", "step")
-
-
-@dataclass(frozen=True, slots=True)
-class GradientSettings:
-    """Which gradients are judged, and how.
-
-    Attributes:
-        golden: folder of the run to compare with, or None.
-        run: folder of a run's gradients, or None.
-        items: `parameter` for one item per rank, step and parameter, `step` for one per rank and step.
-        first: lowest similarity of a parameter's first step.
-        drop: by how much a similarity may be below that of the step before.
-        drift: by how much it may be below the best of all steps before; None: not judged.
-        md5: whether gradients of level L0 must be equal in every bit.
-        zero: whether a gradient that is zero throughout is an error.
-        turbulence: a norm may be 1 + this many times its running mean.
-        collapse: a norm must be at least this many times its running mean; None: not judged.
-        warmup: how many norms the mean must be made of before it judges.
-    """
-
-    run: Path | None = None
-    golden: Path | None = None
-    items: str = ITEMS[0]
-    first: float = 0.97
-    drop: float = 0.03
-    drift: float | None = None
-    md5: bool = False
-    zero: bool = False
-    turbulence: float = 9.0
-    collapse: float | None = None
-    warmup: int = 3
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> GradientSettings:
-        """The settings in `values`, which hold a parsed value for every one of `OPTIONS`."""
-        own = {name: values[f"gradient_{name}"] for name in cls.__dataclass_fields__ if name not in ("run", "golden")}
-        return cls(run=values["gradients"], golden=values["golden"], **own)
+from pytest_msprobe.suites.options import GOLDEN, Options, choice, flag, option
 
 
 def share(text: str) -> float:
@@ -75,56 +34,54 @@ def factor(text: str) -> float:
         ValueError: it is not such a number.
     """
     value = option_values.number(text)
-    if math.isnan(value) or value < 0:
+    if math.isnan(value):
+        raise ValueError(f"{text!r} is not a number")
+    if value < 0:
         raise ValueError(f"{text!r} is below 0")
     return value
 
 
-OPTIONS = (
-    GOLDEN,
-    Option(
-        "gradients",
+@dataclass(frozen=True)
+class GradientSettings(Options):
+    """Which gradients are judged, and how; `drift` and `collapse` are None where they are not judged."""
+
+    golden: Path | None = GOLDEN
+    run: Path | None = option(
         "DIR",
         "judge the gradients in this folder (task grad_probe), with --msprobe-golden against those of another run",
-        "",
         option_values.optional_path,
+        name="gradients",
         is_path=True,
-    ),
-    Option(
-        "gradient_items",
-        "|".join(ITEMS),
+    )
+    items: str = choice(
+        ("parameter", "step"),
         "gradients: an item for each parameter at each step and rank, or only for each step and rank",
-        ITEMS[0],
-        option_values.one_of(*ITEMS),
-    ),
-    Option("gradient_first", "X", "gradients: similarity of signs that a first step must reach", "0.97", share),
-    Option("gradient_drop", "X", "gradients: how far it may fall in one step", "0.03", share),
-    Option("gradient_drift", "X", "gradients: how far it may fall below the best step", "", optional_share),
-    Option(
-        "gradient_md5",
-        "true",
-        "gradients: fail where checksums of level L0 differ; else such gradients are skipped",
-        "false",
-        option_values.switch,
-        bare="true",
-    ),
-    Option(
-        "gradient_zero",
-        "true",
-        "gradients of one run: fail gradients that are zero everywhere",
-        "false",
-        option_values.switch,
-        bare="true",
-    ),
-    Option(
-        "gradient_turbulence", "X", "gradients of one run: fail norms above 1 + X times the running mean", "9", factor
-    ),
-    Option(
-        "gradient_collapse",
+        name="gradient_items",
+    )
+    first: float = option(
+        "X", "gradients: similarity of signs that a first step must reach", share, "0.97", name="gradient_first"
+    )
+    drop: float = option("X", "gradients: how far it may fall in one step", share, "0.03", name="gradient_drop")
+    drift: float | None = option(
+        "X", "gradients: how far it may fall below the best step", optional_share, name="gradient_drift"
+    )
+    md5: bool = flag(
+        "gradients: fail where checksums of level L0 differ; else such gradients are skipped", name="gradient_md5"
+    )
+    zero: bool = flag("gradients of one run: fail gradients that are zero everywhere", name="gradient_zero")
+    turbulence: float = option(
         "X",
-        "gradients of one run: fail norms below X times the running mean",
-        "",
-        optional_share,
-    ),
-    Option("gradient_warmup", "N", "gradients of one run: judge norms after N steps", "3", option_values.count),
-)
+        "gradients of one run: fail norms above 1 + X times the running mean",
+        factor,
+        "9",
+        name="gradient_turbulence",
+    )
+    collapse: float | None = option(
+        "X", "gradients of one run: fail norms below X times the running mean", optional_share, name="gradient_collapse"
+    )
+    warmup: int = option(
+        "N", "gradients of one run: judge norms after N steps", option_values.count, "3", name="gradient_warmup"
+    )
+
+
+OPTIONS = GradientSettings.declared()

@@ -8,17 +8,17 @@ models are trained in would have helped (log(0), 1/0, inf - inf, exp(300)).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from msprobe_collector.dump_format import Direction, DumpError, Value, dtype_of_array, parse_api_name, tensors_in
 from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.cases.call_run import CapturedError, Executions
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
-from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming
+from pytest_msprobe.cases.case import Case, NotJudged, output_label
 from pytest_msprobe.engines.protocol import Array, DeviceSpecification, Engine, Execution, Unsupported
 from pytest_msprobe.engines.recorded import gradient_field
 from pytest_msprobe.engines.selection import Engines
@@ -120,18 +120,18 @@ class Recomputer:
             return Recomputation("undecided", f"it was not computed again: {error}")
 
     def _recompute(self, call: str, direction: Direction, bad: Sequence[ObservedValue]) -> Recomputation:
-        source = InputSource(str(self.dump.path), self.dump.tensors, self.seed)
         is_backward = direction == "backward"
         if random_api(parse_api_name(call), self.dump.framework) is not None:
             raise NotJudged("skip", "random by nature: it would draw other values")
-        case = read_case(self.dump, call, source, with_backward=is_backward, max_memory_bytes=self.max_memory_bytes)
-        results = _gradients(case, read_incoming(case, source)) if is_backward else _outputs
-        executions = Executions()
-        same, bench, refusals = _first(self._same_engines(), executions, case, results)
+        run = CallRun(
+            self.dump, call, with_backward=is_backward, max_memory_bytes=self.max_memory_bytes, seed=self.seed
+        )
+        results = partial(_gradients, run.case, run.incoming(direction)) if is_backward else _outputs
+        same, bench, refusals = _first(run.outcomes(self._same_engines(), results))
         if same is None:
             return Recomputation("undecided", f"no engine could compute it again: {'; '.join(refusals)}")
-        high, high_bench, _ = _first(self.engines.benchmarks, executions, case, results)
-        are_drawn = _are_drawn(case)
+        high, high_bench, _ = _first(run.outcomes(self.engines.benchmarks, results))
+        are_drawn = _are_drawn(run.case)
         places = self._places(bad, are_drawn=are_drawn)
         return _verdict(
             _kind_at(same, places),
@@ -164,41 +164,32 @@ def _are_drawn(case: Case) -> bool:
     """Whether inputs are random ones, not the values that the device got."""
     backward: tuple[Value, ...] = case.backward.incoming or () if case.backward is not None else ()
     given: tuple[Value, ...] = (*(case.forward.arguments or ()), *case.forward.keywords.values(), *backward)
-    tensors = [tensor for value in given for tensor in tensors_in(value) if tensor.data_name is None and tensor.size]
-    return any(not (_is_finite(tensor.maximum) and tensor.maximum == tensor.minimum) for tensor in tensors)
-
-
-def _is_finite(number: float | None) -> bool:
-    return number is not None and math.isfinite(number)
+    drawn = [tensor for value in given for tensor in tensors_in(value) if tensor.data_name is None and tensor.size]
+    return any(
+        tensor.maximum is None or not math.isfinite(tensor.maximum) or tensor.maximum != tensor.minimum
+        for tensor in drawn
+    )
 
 
 def _outputs(execution: Execution) -> _Results:
-    return {".".join(("output", *map(str, output.path))): output.value for output in execution.outputs}
+    return {output_label(output.path): output.value for output in execution.outputs}
 
 
-def _gradients(case: Case, incoming: tuple[Array | None, ...]) -> Callable[[Execution], _Results]:
-    def results(execution: Execution) -> _Results:
-        found = execution.gradients(incoming)
-        entries = [case.pairing.entries.get(path, place) for place, path in enumerate(case.wanted)]
-        return {f"{gradient_field(entry)}.{entry}": value for entry, value in zip(entries, found)}
-
-    return results
+def _gradients(case: Case, incoming: Incoming, execution: Execution) -> _Results:
+    found = execution.gradients(incoming)
+    entries = [case.pairing.entries.get(path, place) for place, path in enumerate(case.wanted)]
+    return {f"{gradient_field(entry)}.{entry}": value for entry, value in zip(entries, found)}
 
 
 def _first(
-    engines: Sequence[Engine], executions: Executions, case: Case, results: Callable[[Execution], _Results]
+    outcomes: Iterable[tuple[Engine, _Results | Unsupported | CapturedError]],
 ) -> tuple[_Results | None, str, list[str]]:
     """(result of the first engine that can, its label, why others cannot)."""
-    refusals = []
-    for engine in engines:
-        reason = engine.refusal(case.api, case.call.framework)
-        outcome = Unsupported(reason) if reason else executions.ask(engine, case.call, case.wanted, results)
-        if isinstance(outcome, Unsupported):
-            refusals.append(f"{engine.name}: {outcome}")
-        elif isinstance(outcome, CapturedError):
-            refusals.append(f"{engine.name}: {outcome.text}")
-        else:
+    refusals: list[str] = []
+    for engine, outcome in outcomes:
+        if not isinstance(outcome, (Unsupported, CapturedError)):
             return outcome, engine.label, refusals
+        refusals.append(f"{engine.name}: {outcome}")
     return None, "", refusals
 
 

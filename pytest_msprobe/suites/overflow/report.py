@@ -14,7 +14,7 @@ from typing import Any
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.reports.csv_pair import neutral, new_result_file
+from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport, file_id
 from pytest_msprobe.suites.overflow.first_anomaly import StepAnomalies
 from pytest_msprobe.suites.overflow.judgement import OverflowRecord
@@ -139,7 +139,7 @@ class OverflowReport(SuiteReport):
         if row.attachment is None or "finding" not in row.attachment:
             return
         if self._csv is None:
-            self._csv = new_result_file(self._out, "overflow_result")
+            (self._csv,) = new_files(self._out, "overflow_result")
             csv.writer(self._csv).writerow(COLUMNS)
         record = OverflowRecord.from_wire(row.attachment["finding"])
         cells = _cells(record, self._summary.ranks[record.dump])

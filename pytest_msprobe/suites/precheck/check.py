@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter, methodcaller
+from functools import cache, partial
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,20 +19,12 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype_of_array
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import index_output
-from pytest_msprobe.cases.call_run import CapturedError, Executions, benchmark_result
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
-from pytest_msprobe.cases.edge_cases import constructed_incoming, edge_case, refuse_lack_of_memory
-from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
-from pytest_msprobe.cases.outputs import follow_tested_indices, in_best_order, in_one_order, selection
-from pytest_msprobe.cases.second_runs import (
-    Bench,
-    Opinions,
-    gradient_values,
-    has_rounded_operands,
-    operand_roundoff,
-    output_values,
-)
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
+from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
+from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
+from pytest_msprobe.cases.inputs import drawn_arguments
+from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
+from pytest_msprobe.cases.second_runs import Bench, ExtraRuns, has_rounded_operands, operand_roundoff
 from pytest_msprobe.engines.protocol import (
     Array,
     Engine,
@@ -41,20 +34,18 @@ from pytest_msprobe.engines.protocol import (
     Unsupported,
     is_differentiable,
 )
-from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.evidence.evidence import FailureKeeper, Sides
-from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter, illustrated
+from pytest_msprobe.evidence.evidence import BothResults, FailureKeeper
+from pytest_msprobe.evidence.pictures import ErrorPictures, illustrated
 from pytest_msprobe.numerics import (
     NOTHING_MORE,
     CosineMaxAbs,
-    Diagnosis,
     Judgement,
     Metrics,
     OutputPair,
+    RoundingDiagnosis,
     Standard,
-    check_indices,
     compare_scalars,
     diagnose,
     explain,
@@ -66,8 +57,12 @@ from pytest_msprobe.numerics import (
 from pytest_msprobe.suites.precheck.hooks import Hooks, reference_fault
 from pytest_msprobe.suites.precheck.options import NumericSettings
 from pytest_msprobe.suites.precheck.random_calls import random_call
-from pytest_msprobe.suites.precheck.standards import Standards, for_dtype, for_outputs
+from pytest_msprobe.suites.precheck.standards import ByDtype, Standards
 from pytest_msprobe.verdicts import OutputRow, Verdict
+
+_Result = TypeVar("_Result")
+_ARRAY = "__array_interface__"
+_FIGURES = ("cosine", "max_abs", "max_rel", "max_ulp")
 
 
 def worst_of_draws(
@@ -93,124 +88,144 @@ def _badness(finding: Verdict) -> tuple[int, float]:
     return {"skip": 0, "pass": 1, "error": 2}[finding.status], max(ratios, default=0.0)
 
 
-@dataclass(slots=True)
 class Comparison:
-    """Rows and explanations of one direction, as they are found.
+    """Outputs or gradients of one call, compared one by one: a row for each, an explanation of each that failed.
 
     Attributes:
-        rows: one per compared output.
-        explanations: for the rows that failed.
         problem: what is wrong beyond single outputs, such as their number; "" when nothing is.
     """
 
-    rows: list[OutputRow] = field(default_factory=list)
-    explanations: list[str] = field(default_factory=list)
-    problem: str = ""
+    def __init__(self, case: Case, standard: Standard, extra_runs: Callable[[], ExtraRuns]) -> None:
+        """Nothing compared yet; `extra_runs` is asked where `standard` or a failure needs them."""
+        self._case = case
+        self._standard = standard
+        self._extra_runs = extra_runs
+        self._rows: list[OutputRow] = []
+        self._explanations: list[str] = []
+        self.problem = ""
 
-    def add(
+    def add_outputs(self, tested: Sequence[Output], reference: Sequence[Output]) -> None:
+        """Compare forward outputs in order."""
+        left, right = paired_outputs(self._case.call, tested, reference)
+        if len(left) != len(right):
+            compared = min(len(left), len(right))
+            self.problem = (
+                f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {compared} are compared"
+            )
+        recorded = self._case.output_dtypes()
+        for position, (actual, expected) in enumerate(zip(left, right)):
+            label = output_label(actual.path)
+            if not (hasattr(actual.value, _ARRAY) and hasattr(expected.value, _ARRAY)):
+                self._add_plain(label, actual.value, expected.value)
+                continue
+            arrays = cast("Array", actual.value), cast("Array", expected.value)
+            indices = index_metrics(self._case.call, label, *arrays, lambda: left)
+            if indices is not None:
+                self._add_indices(label, *arrays, indices)
+            else:
+                dtype = recorded[position] if len(recorded) == len(left) else None
+                self._add_arrays(position, label, *arrays, recorded=dtype)
+
+    def add_gradients(self, tested: Incoming, reference: Incoming) -> None:
+        """Compare gradients argument by argument; one that the dump does not hold is not compared.
+
+        None in the benchmark is a gradient of zero, or one that it does not know: where the device has another value,
+        the gradient is not judged.
+        """
+        for position, (path, actual, expected) in enumerate(zip(self._case.wanted, tested, reference)):
+            label = self._case.gradient_label(path)
+            if actual is not None and expected is not None:
+                self._add_arrays(position, label, actual, expected)
+            elif actual is not None and actual.any():
+                message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
+                self._rows.append(OutputRow(label, "", dtype_names(actual)[0], tuple(actual.shape), "skip", message))
+
+    def finding(self, device: str, bench: str) -> Verdict:
+        """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
+        failed = bool(self.problem) or any(row.status == "error" for row in self._rows)
+        if not self._rows and not failed:
+            return Verdict("skip", "the call returned nothing that can be compared", device=device, bench=bench)
+        unjudged = dict.fromkeys(row.message for row in self._rows if row.status == "skip")
+        notes = self._case.notes
+        return Verdict(
+            status="error" if failed else "skip" if unjudged else "pass",
+            message=self.problem or "; ".join(notes if failed else (*unjudged, *notes)),
+            outputs=tuple(self._rows),
+            explanation="\n\n".join(filter(None, [self.problem, *self._explanations])),
+            device=device,
+            bench=bench,
+        )
+
+    def _add_arrays(
+        self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
+    ) -> None:
+        """Compare the outputs, or gradients, number `position`; `recorded` is the dtype in the dump."""
+        standard = self._standard.of(actual.dtype) if isinstance(self._standard, ByDtype) else self._standard
+        tolerance = integer_tolerance(self._case.api, actual.dtype)
+        metrics = measure(actual, expected, off_bound=standard.off_bound, integer_tolerance=tolerance)
+        names = dtype_names(expected, actual)
+        if metrics.structural is None and recorded is not None and dtype_of_array(actual.dtype) is not recorded:
+            fault = f"Tested dtype {names[1]}, but the dump recorded {recorded.name}."
+            metrics = Metrics(metrics.kind, metrics.size, structural=fault)
+
+        def pair() -> OutputPair:
+            return self._extra_runs().pair(position, actual, expected, metrics)
+
+        judgement = judge_output(standard, metrics, pair)
+        diagnosis = NOTHING_MORE
+        if judgement.status == "error":
+            diagnosis = diagnose(standard, judgement, pair, lambda: self._extra_runs().lookalikes(position))
+        self._add(label, names, tuple(expected.shape), metrics, judgement, standard.name, diagnosis)
+
+    def _add_indices(self, label: str, actual: Array, expected: Array, metrics: Metrics) -> None:
+        judgement = self._standard.judge(metrics)
+        pattern = "" if judgement.is_pass else name_pattern(actual, expected)
+        names = dtype_names(expected, actual)
+        self._add(label, names, tuple(expected.shape), metrics, judgement, diagnosis=RoundingDiagnosis(pattern=pattern))
+
+    def _add_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
+        first: Any = self._case.call.arguments[0] if self._case.call.arguments else None
+        # A Python float out of a float32 tensor is as coarse as that tensor.
+        dtype = first.dtype if hasattr(first, _ARRAY) and is_differentiable(first) else None
+        metrics, judgement = compare_scalars(actual, expected, self._standard, dtype=dtype)
+        names = [
+            dtype_names(value)[0] if hasattr(value, _ARRAY) else type(value).__name__ for value in (expected, actual)
+        ]
+        self._add(label, names, (), metrics, judgement, self._standard.name)
+
+    def _add(
         self,
         label: str,
-        dtypes: tuple[str, str],
+        dtypes: Sequence[str],
         shape: tuple[int, ...],
         metrics: Metrics,
         judgement: Judgement,
-        *,
-        standard: Standard | None = None,
-        diagnosis: Diagnosis = NOTHING_MORE,
+        standard: str = CosineMaxAbs.name,
+        diagnosis: RoundingDiagnosis = NOTHING_MORE,
     ) -> None:
-        """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict.
-
-        `standard` is the one that judged it, where it had something to judge; `diagnosis` that of a failed one.
-        """
-        self.rows.append(
+        """Enter one compared output: (benchmark dtype, tested dtype), the benchmark's shape, figures and verdict."""
+        is_pass = judgement.status == "pass"
+        self._rows.append(
             OutputRow(
                 label=label,
                 bench_dtype=dtypes[0],
                 tested_dtype=dtypes[1],
                 shape=shape,
                 status=judgement.status,
-                message=summarise(metrics, judgement, diagnosis),
-                standard=standard.name if standard is not None and standard.name != CosineMaxAbs.name else "",
-                figures={
-                    **{name: getattr(metrics, name) for name in ("cosine", "max_abs", "max_rel", "max_ulp")},
-                    "ratio": judgement.ratio,
-                },
+                message="" if is_pass else summarise(metrics, judgement, diagnosis),
+                standard=standard if standard != CosineMaxAbs.name else "",
+                figures={**{name: getattr(metrics, name) for name in _FIGURES}, "ratio": judgement.ratio},
                 rounding=diagnosis.rounding,
                 pattern=diagnosis.pattern,
             )
         )
-        if not judgement.is_pass:
-            self.explanations.append(
+        if not is_pass:
+            self._explanations.append(
                 explain(metrics, judgement, label=label, dtype=dtypes[1], shape=shape, diagnosis=diagnosis)
             )
 
-    def leave(self, label: str, tested: Array) -> None:
-        """Enter a gradient that only the device has."""
-        message = f"{label}: the benchmark gave no gradient, the device one that is not zero"
-        self.rows.append(OutputRow(label, "", _dtype_name(tested), tuple(tested.shape), "skip", message))
 
-    def finding(self, device: str, bench: str, notes: tuple[str, ...]) -> Verdict:
-        """The verdict over all outputs: `pass` when every one passes and their number agrees; an error goes first."""
-        failed = bool(self.problem) or any(row.status == "error" for row in self.rows)
-        if not self.rows and not failed:
-            return Verdict("skip", "the call returned nothing that can be compared", device=device, bench=bench)
-        unjudged = dict.fromkeys(row.message for row in self.rows if row.status == "skip")
-        return Verdict(
-            status="error" if failed else "skip" if unjudged else "pass",
-            message=self.problem or ("; ".join(notes) if failed else "; ".join((*unjudged, *notes))),
-            outputs=tuple(self.rows),
-            explanation="\n\n".join(filter(None, [self.problem, *self.explanations])),
-            device=device,
-            bench=bench,
-        )
-
-
-def compare_outputs(
-    case: Case, tested: Sequence[Output], reference: Sequence[Output], standard: Standard, opinions: Opinions
-) -> Comparison:
-    """Forward outputs compared one by one, in order.
-
-    None on the tested side is not an output. None in the benchmark is one that it leaves open, such as the softmax
-    statistics of a fused attention: it is not judged.
-    """
-    left_open = {output.path for output in reference if output.value is None}
-    judged = [output for output in tested if output.value is not None and output.path not in left_open]
-    left = in_one_order(case.call, judged)
-    right = in_one_order(case.call, [output for output in reference if output.value is not None])
-    comparer = _Comparer(case, standard, opinions, Comparison(), left)
-    if len(left) != len(right):
-        compared = min(len(left), len(right))
-        comparer.found.problem = (
-            f"{len(left)} outputs tested, but the benchmark has {len(right)}; the first {compared} are compared"
-        )
-    recorded = case.output_dtypes()
-    for position, (actual, expected) in enumerate(zip(left, right)):
-        comparer.compare_output(position, actual, expected, recorded[position] if len(recorded) == len(left) else None)
-    return comparer.found
-
-
-def compare_gradients(
-    case: Case,
-    tested: Sequence[Array | None],
-    reference: Sequence[Array | None],
-    standard: Standard,
-    opinions: Opinions,
-) -> Comparison:
-    """Gradients compared argument by argument; one that the dump does not hold is not compared.
-
-    None in the benchmark is a gradient of zero, or one that it does not know: where the device has another value, the
-    gradient is not judged.
-    """
-    comparer = _Comparer(case, standard, opinions, Comparison(), ())
-    for position, (path, actual, expected) in enumerate(zip(case.wanted, tested, reference)):
-        if actual is not None and expected is not None:
-            comparer.compare_arrays(position, case.gradient_label(path), actual, expected)
-        elif actual is not None and actual.any():
-            comparer.found.leave(case.gradient_label(path), actual)
-    return comparer.found
-
-
-def lost_gradients(case: Case, tested: Sequence[Array | None], reference: Sequence[Array | None]) -> str:
+def lost_gradients(case: Case, tested: Incoming, reference: Incoming) -> str:
     """What is wrong when the device gives no gradient where the benchmark has one that is not zero; "" when nothing."""
     pairs = zip(case.wanted, tested, reference)
     lost = [path for path, actual, expected in pairs if actual is None and expected is not None and expected.any()]
@@ -227,105 +242,6 @@ def integer_tolerance(api: ApiName, dtype: np.dtype[Any]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparer:
-    """Compares the outputs of one direction one by one and enters them in `found`."""
-
-    case: Case
-    standard: Standard
-    opinions: Opinions
-    found: Comparison
-    tested: Sequence[Output]
-
-    def compare_output(self, position: int, actual: Output, expected: Output, recorded: Dtype | None) -> None:
-        """Compare a forward output: an array, indices, or a plain Python value; `recorded` is the dtype in the dump."""
-        label = ".".join(("output", *map(str, actual.path)))
-        if not (_is_array(actual.value) and _is_array(expected.value)):
-            self._compare_plain(label, actual.value, expected.value)
-            return
-        described = index_output(self.case.api)
-        is_index = described is not None and actual.path == (described.position,)
-        if not (is_index and self._compare_indices(label, actual, expected)):
-            self.compare_arrays(position, label, _array(actual.value), _array(expected.value), recorded=recorded)
-
-    def compare_arrays(
-        self, position: int, label: str, actual: Array, expected: Array, *, recorded: Dtype | None = None
-    ) -> None:
-        """Two arrays, the outputs (or gradients) number `position`."""
-        standard = for_dtype(self.standard, actual.dtype)
-        tolerance = integer_tolerance(self.case.api, actual.dtype)
-        metrics = measure(actual, expected, off_bound=standard.off_bound, integer_tolerance=tolerance)
-        dtype = dtype_of_array(actual.dtype)
-        if metrics.structural is None and recorded is not None and dtype is not recorded:
-            metrics = Metrics(
-                metrics.kind,
-                metrics.size,
-                structural=f"Tested dtype {_dtype_name(actual)}, but the dump recorded {recorded.name}.",
-            )
-
-        def pair() -> OutputPair:
-            return self.opinions.pair(position, actual, expected, metrics)
-
-        judgement = judge_output(standard, metrics, pair)
-        diagnosis = diagnose(standard, judgement, pair, lambda: self.opinions.confusable(position))
-        dtypes = (_dtype_name(expected), _dtype_name(actual))
-        shape = tuple(expected.shape)
-        self.found.add(label, dtypes, shape, metrics, judgement, standard=standard, diagnosis=diagnosis)
-
-    def _compare_indices(self, label: str, actual: Output, expected: Output) -> bool:
-        """Whether the output could be judged by the values that its indices select; then it was."""
-        chosen = selection(self.case.call, self.tested)
-        if chosen is None:
-            return False
-        actual_indices, expected_indices = _array(actual.value), _array(expected.value)
-        if actual_indices.dtype.kind not in "iu" or expected_indices.dtype.kind not in "iu":
-            return False
-        metrics = check_indices(
-            chosen.source,
-            chosen.flattened(actual_indices),
-            chosen.flattened(expected_indices),
-            chosen.axis,
-            unique_along_axis=chosen.described.is_selection,
-            values=chosen.values,
-            is_stable=chosen.is_stable,
-        )
-        names = (_dtype_name(expected_indices), _dtype_name(actual_indices))
-        judgement = self.standard.judge(metrics)
-        pattern = "" if judgement.is_pass else name_pattern(actual_indices, expected_indices)
-        shape = tuple(expected_indices.shape)
-        self.found.add(label, names, shape, metrics, judgement, diagnosis=Diagnosis(pattern=pattern))
-        return True
-
-    def _compare_plain(self, label: str, actual: OutputValue, expected: OutputValue) -> None:
-        first = self.case.call.arguments[0] if self.case.call.arguments else None
-        # A Python float out of a float32 tensor is as coarse as that tensor.
-        dtype = _array(first).dtype if _is_array(first) and is_differentiable(_array(first)) else None
-        metrics, judgement = compare_scalars(actual, expected, self.standard, dtype=dtype)
-        names = (_type_name(expected), _type_name(actual))
-        self.found.add(label, names, (), metrics, judgement, standard=self.standard)
-
-
-def _is_array(value: object) -> bool:
-    return hasattr(value, "__array_interface__")
-
-
-def _array(value: object) -> Array:
-    return cast("Array", value)
-
-
-def _type_name(value: OutputValue) -> str:
-    return _dtype_name(value) if _is_array(value) else type(value).__name__
-
-
-def _dtype_name(array: Any) -> str:
-    dtype = dtype_of_array(array.dtype)
-    return dtype.name if dtype is not None else str(array.dtype)
-
-
-_Result = TypeVar("_Result")
-_OUTPUTS: Callable[[Execution], tuple[Output, ...]] = attrgetter("outputs")
-
-
-@dataclass(frozen=True, slots=True)
 class CheckSettings:
     """What checking a call depends on besides the dump.
 
@@ -333,9 +249,9 @@ class CheckSettings:
         seed: of random inputs.
         max_memory_bytes: a call that may need more is skipped.
         standard: the rule for verdicts, or what chooses one for each API call.
-        hooks: of conftest.py files, which may change the standard and more.
+        hooks: of conftest.py files, which may change the standard and more; None where nobody implements any.
         numeric: what the device does to numbers, and how many random inputs are drawn.
-        plotter, pictures: draw what a failing output is off by, for either page; None when nobody will look.
+        pictures: draws what a failing output is off by; None when nobody will look.
         keeper: keeps what failing calls computed; None when that was not asked for.
         edge_case: name of the one to check in place of the recorded call; "" for that call.
     """
@@ -343,9 +259,8 @@ class CheckSettings:
     seed: int
     max_memory_bytes: int
     standard: Standard | Standards
-    hooks: Hooks
+    hooks: Hooks | None = None
     numeric: NumericSettings = field(default_factory=NumericSettings)
-    plotter: ErrorPlotter | None = None
     pictures: ErrorPictures | None = None
     keeper: FailureKeeper | None = None
     edge_case: str = ""
@@ -362,21 +277,44 @@ class CallCheck:
         self._name = name
         self._engines = engines
         self._settings = settings
+        self._hooks = settings.hooks
         self._directions = directions
-        self._source = InputSource(str(dump.path), dump.tensors, settings.seed)
-        self._prepared: Case | Verdict | None = None
-        self._executions = Executions()
-        self._own_benchmark: tuple[ReferenceEngine, ...] | None = None
+        self._prepared: CallRun | Verdict | None = None
+        self._own_benchmark: tuple[ReferenceEngine, ...] | None = None if settings.hooks is not None else ()
         self._findings: dict[Direction, Verdict] = {}
 
     def run(self, direction: Direction) -> Verdict:
         """The finding for one direction. Never raises for what the dump, an engine or the API does wrong."""
-        case = self._case()
-        if isinstance(case, Verdict):
-            return case
-        if self._settings.numeric.seeds > 1 and drawn_arguments(case.forward):
-            return worst_of_draws(self._draw, direction, first=self._settings.seed, count=self._settings.numeric.seeds)
-        return self._run(case, direction)
+        settings = self._settings
+        if self._prepared is None:
+            try:
+                self._prepared = CallRun(
+                    self._dump,
+                    self._name,
+                    with_backward="backward" in self._directions,
+                    max_memory_bytes=settings.max_memory_bytes,
+                    seed=settings.seed,
+                    edge_case=settings.edge_case,
+                )
+            except NotJudged as stop:
+                self._prepared = Verdict(stop.status, stop.message)
+        run = self._prepared
+        if isinstance(run, Verdict):
+            return run
+        if settings.numeric.seeds > 1 and drawn_arguments(run.case.forward):
+            return worst_of_draws(self._draw, direction, first=settings.seed, count=settings.numeric.seeds)
+        try:
+            return self._forward(run) if direction == "forward" else self._backward(run)
+        except NotJudged as stop:
+            finding = Verdict(stop.status, stop.message)
+        return self._finished(run, direction, finding, partial(self._sides_so_far, run, direction))
+
+    def close(self) -> None:
+        """Release all arrays and graphs."""
+        if isinstance(self._prepared, CallRun):
+            self._prepared.close()
+        self._findings.clear()
+        self._prepared = None
 
     def _draw(self, seed: int, direction: Direction) -> Verdict:
         """The finding for other random inputs."""
@@ -387,180 +325,152 @@ class CallCheck:
         finally:
             check.close()
 
-    def _run(self, case: Case, direction: Direction) -> Verdict:
-        try:
-            return self._forward(case) if direction == "forward" else self._backward(case)
-        except NotJudged as stop:
-            finding = Verdict(stop.status, stop.message)
-        return self._kept(case, direction, finding, lambda: self._sides_so_far(case, direction))
-
-    def close(self) -> None:
-        """Release all arrays and graphs."""
-        self._executions.clear()
-        self._findings.clear()
-        self._prepared = None
-
-    def _case(self) -> Case | Verdict:
-        if self._prepared is None:
-            limit = self._settings.max_memory_bytes
-            has_backward = "backward" in self._directions
-            try:
-                case = read_case(
-                    self._dump, self._name, self._source, with_backward=has_backward, max_memory_bytes=limit
-                )
-                self._prepared = edge_case(case, self._settings.edge_case, limit) if self._settings.edge_case else case
-            except NotJudged as stop:
-                self._prepared = Verdict(stop.status, stop.message)
-        return self._prepared
-
-    def _forward(self, case: Case) -> Verdict:
-        device, tested = self._tested(case, _OUTPUTS)
-        tested, note = self._settings.hooks.outputs(case.api, tested)
-        random = random_call(case, is_recorded=device.name == "recorded")
-        if random is not None:
+    def _forward(self, run: CallRun) -> Verdict:
+        case, (device, tested) = run.case, self._tested(run, OUTPUTS)
+        tested, note = (tested, "") if self._hooks is None else self._hooks.outputs(case.api, tested)
+        if case.random is not None:
+            random = random_call(case, is_recorded=device.name == "recorded")
             finding = random.judge_outputs(tested, device.label + note)
-            return self._kept(case, "forward", finding, lambda: Sides(tested))
-        bench, reference = self._reference(case, _OUTPUTS)
+            return self._finished(run, "forward", finding, lambda: BothResults(tested))
+        bench, reference = run.benchmark(self._engines, OUTPUTS, benches=self._benchmarks(case))
         standard = self._standard(case, "forward", [output.value for output in tested])
-        opinions = Opinions(case, self._executions, self._bench(bench, case), output_values(case))
-        compared = compare_outputs(case, tested, reference, standard, opinions)
-        compared.problem = reference_fault(bench, tested, reference) or compared.problem
-        finding = compared.finding(device.label + note, bench.label, case.notes)
-        finding = illustrated(
-            self._settings.pictures, self._settings.plotter, finding, list(zip(_values(tested), _values(reference)))
-        )
-        return self._kept(case, "forward", finding, lambda: Sides(tested, reference))
+        compared = Comparison(case, standard, cache(lambda: ExtraRuns(run, self._bench(bench, run))))
+        compared.add_outputs(tested, reference)
+        if isinstance(bench, ReferenceEngine):
+            compared.problem = reference_fault(bench, tested, reference) or compared.problem
+        finding = compared.finding(device.label + note, bench.label)
+        pairs = list(zip(_values(tested), _values(reference)))
+        return self._finished(run, "forward", finding, lambda: BothResults(tested, reference), pairs)
 
-    def _backward(self, case: Case) -> Verdict:
-        incoming = self._incoming(case)
-        device, tested = self._tested(case, methodcaller("gradients", incoming))
+    def _backward(self, run: CallRun) -> Verdict:
+        case, incoming = run.case, self._incoming(run)
+        device, tested = self._tested(run, methodcaller("gradients", incoming))
         if all(gradient is None for gradient in tested):
             is_null = case.backward is not None and bool(case.backward.outgoing)
             reason = "null in place of every gradient" if is_null else "no gradients"
             why = "" if is_null else ", as of tensors in lists or keywords"
             raise NotJudged("skip", f"the dump holds {reason} of this call{why}: nothing to compare")
-        tested, note = self._settings.hooks.gradients(case.api, tested)
-        random = random_call(case, is_recorded=device.name == "recorded")
-        if random is not None:
-            forward = self._outputs_of(device, case)
+        tested, note = (tested, "") if self._hooks is None else self._hooks.gradients(case.api, tested)
+        is_recorded = device.name == "recorded"
+        outputs = partial(self._outputs_of, device, run)
+        if case.random is not None:
+            random = random_call(case, is_recorded=is_recorded)
+            forward = outputs()
             finding = random.judge_gradients(forward, tested, incoming, device.label + note)
-            return self._kept(case, "backward", finding, lambda: Sides(forward, None, incoming, tested))
-        bench, reference = self._reference(case, methodcaller("gradients", incoming))
-        reference = follow_tested_indices(case, reference, incoming, lambda: self._outputs_of(device, case))
-        if device.name == "recorded":
-            tested = in_best_order(case, tested, reference)
-        opinions = Opinions(case, self._executions, self._bench(bench, case), gradient_values, incoming=incoming)
-        compared = compare_gradients(case, tested, reference, self._standard(case, "backward", tested), opinions)
-        if device.name != "recorded":  # a dump need not hold all of them
-            compared.problem = compared.problem or lost_gradients(case, tested, reference)
-        finding = compared.finding(device.label + note, bench.label, case.notes)
+            return self._finished(run, "backward", finding, lambda: BothResults(forward, None, incoming, tested))
+        gradients = methodcaller("gradients", incoming)
+        bench, reference = run.benchmark(self._engines, gradients, benches=self._benchmarks(case))
+        tested, reference = paired_gradients(case, tested, reference, incoming, outputs, are_recorded=is_recorded)
+        standard = self._standard(case, "backward", tested)
+        compared = Comparison(case, standard, cache(lambda: ExtraRuns(run, self._bench(bench, run), incoming)))
+        compared.add_gradients(tested, reference)
+        if not is_recorded:  # a dump need not hold all of them
+            compared.problem = lost_gradients(case, tested, reference)
+        finding = compared.finding(device.label + note, bench.label)
+
+        def sides() -> BothResults:
+            return BothResults(outputs(), self._outputs_of(bench, run), incoming, tested, reference)
+
         present = [pair for pair in zip(tested, reference) if pair[0] is not None and pair[1] is not None]
-        finding = illustrated(self._settings.pictures, self._settings.plotter, finding, present)
+        return self._finished(run, "backward", finding, sides, present)
 
-        def sides() -> Sides:
-            outputs = self._outputs_of(device, case), self._outputs_of(bench, case)
-            return Sides(*outputs, incoming, tested, reference)
-
-        return self._kept(case, "backward", finding, sides)
-
-    def _incoming(self, case: Case) -> tuple[Array | None, ...]:
-        """Incoming gradients. Raises NotJudged where there are none."""
-        if not case.constructed:
-            return read_incoming(case, self._source)
-        if not case.wanted:
-            raise NotJudged("skip", "no argument of this call can be differentiated")
-        outputs = self._tested(case, lambda execution: execution.outputs)[1]
-        return constructed_incoming(case, outputs, self._settings.seed)
-
-    def _kept(self, case: Case, direction: Direction, finding: Verdict, sides: Callable[[], Sides]) -> Verdict:
-        """`finding`, with its evidence on disk when it failed and that was asked for."""
-        if self._settings.keeper is None:
+    def _finished(
+        self,
+        run: CallRun,
+        direction: Direction,
+        finding: Verdict,
+        sides: Callable[[], BothResults],
+        pairs: Sequence[tuple[Any, Any]] | None = None,
+    ) -> Verdict:
+        """`finding`; that of a failure has pictures of the compared `pairs`, and evidence on disk, where asked for."""
+        settings = self._settings
+        if finding.status == "error" and pairs is not None:
+            finding = illustrated(settings.pictures, finding, pairs)
+        if settings.keeper is None:
             return finding
         self._findings[direction] = finding
         if finding.status != "error":
             return finding
-        return _with_lines(finding, self._settings.keeper.keep(self._dump, case, sides(), self._findings))
+        lines = settings.keeper.keep(self._dump, run.case, sides(), self._findings)
+        texts = [finding.explanation or printable(finding.message), "\n".join(lines)]
+        return replace(finding, explanation="\n\n".join(texts))
 
-    def _sides_so_far(self, case: Case, direction: Direction) -> Sides:
+    def _sides_so_far(self, run: CallRun, direction: Direction) -> BothResults:
         """What there is of a check that ended before anything could be compared."""
         incoming = None
         if direction == "backward":
             try:
-                incoming = self._incoming(case)
+                incoming = self._incoming(run)
             except NotJudged:
                 incoming = None
-        return Sides(tested=self._outputs_of(self._device(case), case), incoming=incoming)
+        return BothResults(tested=self._outputs_of(self._device(run), run), incoming=incoming)
 
-    def _outputs_of(self, engine: Engine, case: Case) -> tuple[Output, ...] | None:
+    def _incoming(self, run: CallRun) -> Incoming:
+        """Incoming gradients. Raises NotJudged where there are none."""
+        if not run.case.constructed:
+            return run.incoming("backward")
+        if not run.case.wanted:
+            raise NotJudged("skip", "no argument of this call can be differentiated")
+        return constructed_incoming(run.case, self._tested(run, OUTPUTS)[1], self._settings.seed)
+
+    def _outputs_of(self, engine: Engine, run: CallRun) -> tuple[Output, ...] | None:
         """Forward outputs of an engine that has run; None when it raised."""
         try:
-            found = self._ask(engine, case, _OUTPUTS)
+            found = run.ask(engine, OUTPUTS)
         except NotJudged:
             return None
         if isinstance(found, (Unsupported, CapturedError)):
             return None
-        return self._settings.hooks.outputs(case.api, found)[0] if engine.label == self._device(case).label else found
+        if self._hooks is None or engine.label != self._device(run).label:
+            return found
+        return self._hooks.outputs(run.case.api, found)[0]
 
     def _standard(self, case: Case, direction: Direction, tested: Sequence[object]) -> Standard:
         chosen = self._settings.standard
         default = chosen.of_call(case.api) if isinstance(chosen, Standards) else chosen
-        dtypes = [cast("Array", value).dtype for value in tested if hasattr(value, "__array_interface__")]
-        return self._settings.hooks.standard(case.api, direction, tested, for_outputs(default, dtypes))
+        if isinstance(default, ByDtype):
+            default = default.of_all([cast("Array", value).dtype for value in tested if hasattr(value, _ARRAY)])
+        return default if self._hooks is None else self._hooks.standard(case.api, direction, tested, default)
 
-    def _bench(self, engine: Engine, case: Case) -> Bench:
-        applies_to = self._settings.numeric.hf32.mode_of(case.api)
-        if applies_to == "off" or not has_rounded_operands(case.api.short, applies_to):
+    def _bench(self, engine: Engine, run: CallRun) -> Bench:
+        api = run.case.api
+        applies_to = self._settings.numeric.hf32.mode_of(api)
+        if applies_to == "off" or not has_rounded_operands(api.short, applies_to):
             return Bench(engine, self._engines.second_opinion)
-        mode = "TF32" if "CUDA" in self._device(case).label else "HF32"
+        mode = "TF32" if "CUDA" in self._device(run).label else "HF32"
         return Bench(engine, self._engines.second_opinion, operand_roundoff(mode))
 
-    def _device(self, case: Case) -> Engine:
-        specification = self._engines.device_for(self._dump, runs=bool(case.constructed))
-        if specification.engine == "recorded":
-            return RecordedEngine(case.forward, case.backward, case.pairing, self._dump.tensors, str(self._dump.path))
-        return self._engines.device(specification)
+    def _benchmarks(self, case: Case) -> tuple[Engine, ...]:
+        """The user's own benchmark of this API, and then those that there are."""
+        if self._own_benchmark is None:
+            assert self._hooks is not None  # without any there is none
+            found = self._hooks.reference(case.api)
+            self._own_benchmark = () if found is None else (found,)
+        return (*self._own_benchmark, *self._engines.benchmarks)
 
-    def _tested(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
-        device = self._device(case)
-        outcome = self._ask(device, case, result)
+    def _device(self, run: CallRun) -> Engine:
+        specification = self._engines.device_for(self._dump, runs=bool(run.case.constructed))
+        return run.recorded if specification.engine == "recorded" else self._engines.device(specification)
+
+    def _tested(self, run: CallRun, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
+        device = self._device(run)
+        outcome = run.ask(device, result)
         if isinstance(outcome, Unsupported):
             raise NotJudged("skip", f"device: {outcome}")
         if isinstance(outcome, CapturedError):
-            refuse_lack_of_memory(case, outcome.text)
-            self._skip_refused_inputs(case, outcome, result)
-            raise NotJudged("error", f"device ({device.label}): {outcome.text}")
+            refuse_lack_of_memory(run.case, outcome.text)
+            self._skip_refused_inputs(run, outcome, result)
+            raise NotJudged("error", f"device ({device.label}): {outcome}")
         return device, outcome
 
-    def _skip_refused_inputs(self, case: Case, raised: CapturedError, result: Callable[[Execution], _Result]) -> None:
+    def _skip_refused_inputs(self, run: CallRun, raised: CapturedError, result: Callable[[Execution], Any]) -> None:
         """Raise NotJudged where the benchmark refuses the inputs as well, and nobody has recorded them."""
-        drawn = drawn_arguments(case.forward)
+        case, drawn = run.case, drawn_arguments(run.case.forward)
         origin = "; ".join(case.notes[-1:]) if case.constructed else f"drawn at random ({drawn})" if drawn else ""
-        benches = (*self._own_benchmarks(case), *self._engines.benchmarks) if origin else ()
-        if any(isinstance(self._ask(bench, case, result), CapturedError) for bench in benches):
-            raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised.text}")
-
-    def _reference(self, case: Case, result: Callable[[Execution], _Result]) -> tuple[Engine, _Result]:
-        benches = (*self._own_benchmarks(case), *self._engines.benchmarks)
-        return benchmark_result(benches, case, self._executions, result, choice=self._engines.choice)
-
-    def _own_benchmarks(self, case: Case) -> tuple[ReferenceEngine, ...]:
-        if self._own_benchmark is None:
-            found = self._settings.hooks.reference(case.api)
-            self._own_benchmark = () if found is None else (found,)
-        return self._own_benchmark
-
-    def _ask(
-        self, engine: Engine, case: Case, result: Callable[[Execution], _Result]
-    ) -> _Result | Unsupported | CapturedError:
-        return self._executions.ask(engine, case.call, case.wanted, result)
+        outcomes = run.outcomes(self._benchmarks(case), result) if origin else ()
+        if any(isinstance(outcome, CapturedError) for _, outcome in outcomes):
+            raise NotJudged("skip", f"both sides refuse the inputs, which were {origin}: {raised}")
 
 
 def _values(outputs: Sequence[Output]) -> list[OutputValue]:
     return [output.value for output in outputs if output.value is not None]
-
-
-def _with_lines(verdict: Verdict, lines: Sequence[str]) -> Verdict:
-    """`verdict` with `lines` below its explanation."""
-    return replace(
-        verdict, explanation="\n\n".join([verdict.explanation or printable(verdict.message), "\n".join(lines)])
-    )

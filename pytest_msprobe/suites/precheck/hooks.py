@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from msprobe_collector.dump_format import ApiName, Direction, dtype_of_array
-from pytest_msprobe.cases.case import Ending, NotJudged
+from msprobe_collector.dump_format import ApiName, Direction
+from pytest_msprobe.cases.case import Ending, NotJudged, dtype_names
 from pytest_msprobe.engines.protocol import Array, Engine, Output
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
@@ -17,8 +17,6 @@ from pytest_msprobe.support import place_of, text_of
 if TYPE_CHECKING:
     from pytest_msprobe.numerics import Standard
 
-_SKIP: Ending = "skip"
-_ERROR: Ending = "error"
 _ALTERED = ", altered by pytest_msprobe_outputs"
 
 
@@ -30,6 +28,13 @@ class Hooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+
+    @classmethod
+    def if_implemented(cls, config: pytest.Config) -> Hooks | None:
+        """The hooks, or None where no plugin and no conftest.py implements any."""
+        names = ("reference", "standard", "outputs")
+        callers = [getattr(config.hook, f"pytest_msprobe_{name}") for name in names]
+        return cls(config) if any(caller.get_hookimpls() for caller in callers) else None
 
     def reference(self, api: ApiName) -> ReferenceEngine | None:
         """The user's own benchmark of `api`.
@@ -54,7 +59,7 @@ class Hooks:
         """
         if not self._config.hook.pytest_msprobe_standard.get_hookimpls():
             return default
-        dtypes = tuple(_dtype_name(value) for value in tested if _is_array(value))
+        dtypes = dtype_names(*filter(_is_array, tested))
         found = self._ask("pytest_msprobe_standard", api=api, direction=direction, dtypes=dtypes, default=default)
         if found is None:
             return default
@@ -88,7 +93,9 @@ class Hooks:
         if not isinstance(found, (list, tuple)) or len(found) != len(values):
             raise _wrong(name, where, found, f"a list of {len(values)}, or None")
         for index, (old, new) in enumerate(zip(values, found)):
-            is_allowed = _is_array(new) if _is_array(old) and direction == "backward" else _is_value(new)
+            is_allowed = _is_array(new)
+            if not (_is_array(old) and direction == "backward"):
+                is_allowed = is_allowed or isinstance(new, (bool, int, float, str))
             if (new is None) != (old is None) or not (new is None or is_allowed):
                 raise _wrong(
                     name, f"entry {index} of {where}", new, "an array" if old is not None else "None, as given"
@@ -99,13 +106,14 @@ class Hooks:
         caller = getattr(self._config.hook, name)
         if not caller.get_hookimpls():
             return None
+        status: Ending
         try:
             return caller(config=self._config, **arguments)
         except pytest.skip.Exception as skip:
-            status, text = _SKIP, f"{name}: {skip.msg}"
+            status, text = "skip", f"{name}: {skip.msg}"
             skip.__traceback__ = None
         except Exception as error:
-            status, text = _ERROR, f"{name} failed: {text_of(error)} ({place_of(error)})"
+            status, text = "error", f"{name} failed: {text_of(error)} ({place_of(error)})"
             # pluggy keeps the exception in a frame of this traceback: a cycle that would keep the arrays alive.
             error.__traceback__ = None
         raise NotJudged(status, text)
@@ -141,10 +149,6 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array_interface__")
 
 
-def _is_value(value: object) -> bool:
-    return _is_array(value) or isinstance(value, (bool, int, float, str))
-
-
 def _read_only(value: Any) -> Any:
     if not _is_array(value):
         return value
@@ -158,8 +162,3 @@ def _as_array(value: Any) -> Any:
     import numpy as np
 
     return np.asarray(value) if _is_array(value) else value
-
-
-def _dtype_name(array: Any) -> str:
-    dtype = dtype_of_array(array.dtype)
-    return dtype.name if dtype is not None else str(array.dtype)

@@ -1,8 +1,6 @@
 """What the pre-check can be asked to do, and its defaults.
 
-Options of the pre-check that say what the device does to numbers, and how many random inputs are drawn.
-
-The key `standards` of --msprobe-config: which standard judges which dtypes and API calls, and how strictly.
+The key `standards` of --msprobe-config says which standard judges which dtypes and API calls, and how strictly.
 
 Loads neither NumPy nor a framework: a mistake is found before the run. `standards.py` makes the standards.
 """
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import BENCHMARK_OPTIONS, DATA_DIR, DEVICE_OPTIONS, Option
+from pytest_msprobe.suites.options import Options, flag, option
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
@@ -51,26 +49,6 @@ class Hf32:
         return "all" if any(fnmatchcase(name, pattern) for pattern in self.patterns for name in names) else self.mode
 
 
-@dataclass(frozen=True, slots=True)
-class NumericSettings:
-    """What the options of this module say.
-
-    Attributes:
-        hf32: where operands are rounded.
-        strict: what `backward-error` and `fused` do not tolerate: of `saturation`, `subnormals`.
-        seeds: how many draws of random inputs each API call is checked with.
-    """
-
-    hf32: Hf32 = field(default_factory=Hf32)
-    strict: frozenset[str] = frozenset()
-    seeds: int = 1
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> NumericSettings:
-        """Settings from the parsed values of all options by name."""
-        return cls(values["hf32"], values["strict"], values["seeds"])
-
-
 def _hf32(text: str) -> Hf32:
     if text in _HF32_MODES:
         return Hf32(text)
@@ -94,155 +72,22 @@ def _seeds(text: str) -> int:
     return int(text)
 
 
-NUMERIC_OPTIONS = (
-    Option(
-        "hf32",
+@dataclass(frozen=True)
+class NumericSettings(Options):
+    """What the device does to numbers, what `backward-error` and `fused` do not tolerate, draws of random inputs."""
+
+    hf32: Hf32 = option(
         "conv|matmul|all|off",
         "precheck: APIs whose float32 operands the device rounds to HF32 (CUDA: TF32); or patterns: Mint.conv*",
-        "off",
         _hf32,
-    ),
-    Option(
-        "strict",
+        "off",
+    )
+    strict: frozenset[str] = option(
         "NAMES",
         "precheck, standards backward-error and fused: do not tolerate saturation, subnormals (flushed to 0)",
-        "",
         _strict,
-    ),
-    Option("seeds", "K", "precheck: check each API call with K draws of random inputs", "1", _seeds),
-)
-
-
-_DEFAULT_ERROR_DATA = "error_data in --msprobe-out"
-
-
-@dataclass(frozen=True, slots=True)
-class PrecheckSettings:
-    """What is tested against what, by which rule, and what failing API calls leave behind.
-
-    Attributes:
-        device, bench, bench_python: what is tested, against what, and with which interpreter.
-        seed: of random inputs.
-        max_memory_bytes: an API call that may need more is skipped.
-        standard: name of the rule for verdicts.
-        standards: what is judged by another one.
-        cosine, max_abs: limits of the default standard.
-        error_data, reproducers: folders for what failing calls leave behind, or None.
-        error_data_limit_bytes: how much each of them may take.
-        devices: ids that workers may use; empty for all that are visible.
-        workers_per_device: how many workers may share one.
-        remote_root: folder that corresponds to rootdir on other hosts, as they call it, or "".
-        numeric: what the device does to numbers, and how many random inputs are drawn.
-    """
-
-    device: DeviceSpecification
-    bench: str
-    bench_python: str | None
-    seed: int
-    max_memory_bytes: int
-    standard: str
-    standards: StandardChoice
-    cosine: float
-    max_abs: float
-    error_data: Path | None
-    reproducers: Path | None
-    error_data_limit_bytes: int
-    devices: tuple[str, ...]
-    workers_per_device: int
-    remote_root: str
-    numeric: NumericSettings
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], out: Path) -> PrecheckSettings:
-        """The settings in `values`, which hold a parsed value for every one of `OPTIONS`; `out` holds the results."""
-        names = ("device", "bench", "bench_python", "seed", "standard", "standards", "cosine", "max_abs", "reproducers")
-        more = ("devices", "workers_per_device", "remote_root")
-        return cls(
-            **{name: values[name] for name in (*names, *more)},
-            max_memory_bytes=values["max_memory"],
-            error_data=values["error_data_dir"] or (out / "error_data" if values["save_error_data"] else None),
-            error_data_limit_bytes=values["error_data_limit"],
-            numeric=NumericSettings.of(values),
-        )
-
-
-def _standard(text: str) -> str:
-
-    return standard_name(text)
-
-
-def _standards(value: Any, file: str) -> StandardChoice:
-
-    return read_choice(value, file) if value is not None else StandardChoice()
-
-
-def _error_data_folder(text: str) -> Path | None:
-    return None if text == _DEFAULT_ERROR_DATA else option_values.optional_path(text)
-
-
-OPTIONS = (
-    *DEVICE_OPTIONS,
-    *BENCHMARK_OPTIONS,
-    DATA_DIR,
-    Option(
-        "standard",
-        "NAME",
-        "precheck: rule for verdicts: cosine-maxabs, backward-error, fused, absolute-threshold, benchmark, ulp, "
-        "binary, thousandth, accumulative-error or msprobe",
-        "cosine-maxabs",
-        _standard,
-    ),
-    Option("cosine", "X", "precheck, default standard: the cosine must be above X", "0.99", option_values.cosine),
-    Option(
-        "max_abs",
-        "X",
-        "precheck, default standard: the maximum absolute error must be below X",
-        "1e-4",
-        option_values.positive,
-    ),
-    *NUMERIC_OPTIONS,
-    Option(
-        "edge_cases",
-        "",
-        "precheck: check every API with constructed inputs as well: empty, scalar, broadcast, strided and large "
-        "tensors, extreme values, NaN, Inf",
-        "",
-        option_values.switch,
-        bare="true",
-    ),
-    Option("standards", "", "standards by dtype and API", "", _standards, is_yaml_only=True),
-    Option(
-        "save_error_data",
-        "",
-        "precheck: save inputs and outputs of every failing API call, as a dump that can be checked again",
-        "",
-        option_values.switch,
-        bare="true",
-    ),
-    Option(
-        "error_data_dir",
-        "DIR",
-        "precheck: save inputs and outputs of failing API calls in DIR; implies --msprobe-save-error-data",
-        _DEFAULT_ERROR_DATA,
-        _error_data_folder,
-        is_path=True,
-    ),
-    Option(
-        "reproducers",
-        "DIR",
-        "precheck: write a script with its data for every failing API call into DIR",
-        "",
-        option_values.optional_path,
-        is_path=True,
-    ),
-    Option(
-        "error_data_limit",
-        "SIZE",
-        "precheck: largest size of the folder of error data, and of the folder of reproducers",
-        "1GB",
-        option_values.size,
-    ),
-)
+    )
+    seeds: int = option("K", "precheck: check each API call with K draws of random inputs", _seeds, "1")
 
 
 Bounds = tuple[tuple[str, float], ...]
@@ -429,3 +274,76 @@ def _mapping(content: Any, where: str) -> Mapping[str, Any]:
 def _hint(text: str, known: Any) -> str:
     near = get_close_matches(text, known, n=1)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+_DEFAULT_ERROR_DATA = "error_data in --msprobe-out"
+
+
+def _error_data_folder(text: str) -> Path | None:
+    return None if text == _DEFAULT_ERROR_DATA else option_values.optional_path(text)
+
+
+@dataclass(frozen=True)
+class PrecheckSettings(Options):
+    """What is tested against what, by which rule, and what failing API calls leave behind."""
+
+    device: DeviceSpecification = option_values.DEVICE
+    devices: tuple[str, ...] = option_values.DEVICES
+    workers_per_device: int = option_values.WORKERS_PER_DEVICE
+    remote_root: str = option_values.REMOTE_ROOT
+    bench: str = option_values.BENCH
+    bench_python: str | None = option_values.BENCH_PYTHON
+    seed: int = option_values.SEED
+    max_memory_bytes: int = option_values.MAX_MEMORY_BYTES
+    data_dir: tuple[Path, ...] = option_values.DATA_DIR
+    standard: str = option(
+        "NAME",
+        "precheck: rule for verdicts: cosine-maxabs, backward-error, fused, absolute-threshold, benchmark, ulp, "
+        "binary, thousandth, accumulative-error or msprobe",
+        standard_name,
+        DEFAULT,
+    )
+    cosine: float = option("X", "precheck, default standard: the cosine must be above X", option_values.cosine, "0.99")
+    max_abs: float = option(
+        "X", "precheck, default standard: the maximum absolute error must be below X", option_values.positive, "1e-4"
+    )
+    numeric: NumericSettings = field(default_factory=NumericSettings)
+    edge_cases: bool = flag(
+        "precheck: check every API with constructed inputs as well: empty, scalar, broadcast, strided and large "
+        "tensors, extreme values, NaN, Inf",
+        metavar="",
+        default="",
+    )
+    standards: StandardChoice = option("", "standards by dtype and API", read_choice, is_yaml_only=True)
+    save_error_data: bool = flag(
+        "precheck: save inputs and outputs of every failing API call, as a dump that can be checked again",
+        metavar="",
+        default="",
+    )
+    error_data_dir: Path | None = option(
+        "DIR",
+        "precheck: save inputs and outputs of failing API calls in DIR; implies --msprobe-save-error-data",
+        _error_data_folder,
+        _DEFAULT_ERROR_DATA,
+        is_path=True,
+    )
+    reproducers: Path | None = option(
+        "DIR",
+        "precheck: write a script with its data for every failing API call into DIR",
+        option_values.optional_path,
+        is_path=True,
+    )
+    error_data_limit_bytes: int = option(
+        "SIZE",
+        "precheck: largest size of the folder of error data, and of the folder of reproducers",
+        option_values.size,
+        "1GB",
+        name="error_data_limit",
+    )
+
+    def error_data(self, out: Path) -> Path | None:
+        """Folder for inputs and outputs of failing calls, None for none; `out` is that of the results."""
+        return self.error_data_dir or (out / "error_data" if self.save_error_data else None)
+
+
+OPTIONS = PrecheckSettings.declared()

@@ -15,8 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
-from pytest_msprobe.apis.topics import random_api
-from pytest_msprobe.cases.case import Case, NotJudged
+from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
 from pytest_msprobe.engines.protocol import Array, Output
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
@@ -116,11 +115,6 @@ def _bernoulli(probability: Any) -> OutputLaw:
     return OutputLaw(f"Bernoulli({text})", lambda output: judge_bernoulli(output, probability), has_zero_gradient=True)
 
 
-def _bernoulli_or_given(source: Any, probability: Any) -> OutputLaw:
-    """torch.bernoulli: of the input's own values unless p is given."""
-    return _bernoulli(source if probability is None else probability)
-
-
 def _categories(weights: Array, with_replacement: Any) -> OutputLaw:
     return OutputLaw(
         f"categories {'with' if with_replacement else 'without'} replacement",
@@ -143,10 +137,6 @@ def _gumbel_softmax(logits: Array, is_hard: Any, axis: Any) -> OutputLaw:
 def _permutation(count: Any) -> OutputLaw:
     wanted = int(_scalar(count))
     return OutputLaw(f"permutation of {wanted}", lambda output: judge_permutation(output, wanted))
-
-
-def _shuffled(source: Array) -> OutputLaw:
-    return OutputLaw("rows in random order", lambda output: judge_shuffled(output, source))
 
 
 def _dropout(source: Array, probability: Any, is_training: Any, axes: int) -> OutputLaw:
@@ -206,11 +196,6 @@ def _rrelu(source: Array, lower: Any, upper: Any, is_training: Any) -> OutputLaw
     return OutputLaw(f"rrelu with slopes {slopes.text}", judge)
 
 
-def _uninitialised() -> OutputLaw:
-    note = "uninitialised: judged by dtype and shape only"
-    return OutputLaw("dtype and shape only", lambda output: SampleResult(notes=(note,)))
-
-
 def _scalar(value: Any) -> Any:
     """A Python number out of one or out of an array of one element."""
     array = np.asarray(value)
@@ -219,10 +204,11 @@ def _scalar(value: Any) -> Any:
     return array.reshape(-1)[0].item()
 
 
+_UNINITIALISED = SampleResult(notes=("uninitialised: judged by dtype and shape only",))
 #: Maker of each law by its name in the table.
 LAWS: Mapping[str, Callable[..., OutputLaw]] = MappingProxyType(
     {
-        "uninitialised": _uninitialised,
+        "uninitialised": lambda: OutputLaw("dtype and shape only", lambda output: _UNINITIALISED),
         "uniform": lambda low, high: _of(laws.uniform(low, high)),
         "uniform_of_dtype": _uniform_of_dtype,
         "normal": lambda mean, deviation: _of(laws.normal(mean, deviation)),
@@ -237,12 +223,13 @@ LAWS: Mapping[str, Callable[..., OutputLaw]] = MappingProxyType(
         "integers_below": _integers_below,
         "integers_in": _integers_in,
         "bernoulli": _bernoulli,
-        "bernoulli_or_given": _bernoulli_or_given,
+        # torch.bernoulli: of the input's own values unless p is given.
+        "bernoulli_or_given": lambda source, given: _bernoulli(source if given is None else given),
         "categories": _categories,
         "categories_of_logits": _categories_of_logits,
         "gumbel_softmax": _gumbel_softmax,
         "permutation": _permutation,
-        "shuffled": _shuffled,
+        "shuffled": lambda source: OutputLaw("rows in random order", lambda output: judge_shuffled(output, source)),
         "dropout": _dropout,
         "alpha_dropout": _alpha_dropout,
         "rrelu": _rrelu,
@@ -277,10 +264,6 @@ def _size(size: Any, dtype: Any, default: str) -> ExpectedForm:
     return ExpectedForm(_dtype(dtype) or find_dtype(default), _shape(size))
 
 
-def _size_of(size: Any, source: Any, dtype: Any) -> ExpectedForm:
-    return ExpectedForm(_like(source, dtype).dtype, _shape(size))
-
-
 def _size_in(size: Any, bounds: tuple[Any, ...], dtype: Any, default: str) -> ExpectedForm:
     """randint, whose size stands last among its positional arguments."""
     return _size(size if size is not None else bounds[-1] if bounds else None, dtype, default)
@@ -305,7 +288,12 @@ def _shape(size: Any) -> tuple[int, ...] | None:
 
 #: Reader of each form by its name in the table.
 FORMS: Mapping[str, Callable[..., ExpectedForm]] = MappingProxyType(
-    {"like": _like, "size": _size, "size_of": _size_of, "size_in": _size_in}
+    {
+        "like": _like,
+        "size": _size,
+        "size_of": lambda size, source, dtype: ExpectedForm(_like(source, dtype).dtype, _shape(size)),
+        "size_in": _size_in,
+    }
 )
 
 
@@ -346,7 +334,7 @@ class RandomCall:
             verdicts = self._verdicts(arrays)
         except ValueError as error:
             raise _untestable(error) from None
-        labels = [".".join(("output", *map(str, output.path))) for output in present]
+        labels = [output_label(output.path) for output in present]
         return self._finding(labels, arrays, verdicts, device)
 
     def judge_gradients(
@@ -363,27 +351,21 @@ class RandomCall:
         Raises:
             NotJudged: the law says nothing of gradients, or what was dropped is not known.
         """
-        if self.law.has_zero_gradient:
-            return self._zero_gradients(gradients, device)
-        if self.law.dropout is None:
-            raise NotJudged("skip", _NO_GRADIENT_LAW)
-        forward = _arrays(outputs or ())
-        found = [(path, gradient) for path, gradient in zip(self.case.wanted, gradients) if gradient is not None]
-        if not forward or incoming[0] is None or len(found) != 1:
-            raise NotJudged("skip", f"{_NO_GRADIENT_LAW}, and the tested forward output is not known")
-        try:
-            verdict = judge_dropout_gradient(found[0][1], incoming[0], self.law.dropout(forward[0]))
-        except ValueError as error:
-            raise _untestable(error) from None
-        return self._finding(
-            [f"output.{self.case.pairing.entries.get(found[0][0], 0)}"], [found[0][1]], [verdict], device
-        )
-
-    def _zero_gradients(self, gradients: Sequence[Array | None], device: str) -> Verdict:
         found = [(path, gradient) for path, gradient in zip(self.case.wanted, gradients) if gradient is not None]
         labels = [f"output.{self.case.pairing.entries.get(path, 0)}" for path, _ in found]
         arrays = [gradient for _, gradient in found]
-        return self._finding(labels, arrays, [_zero_verdict(array) for array in arrays], device)
+        if self.law.has_zero_gradient:
+            return self._finding(labels, arrays, [_zero_verdict(array) for array in arrays], device)
+        if self.law.dropout is None:
+            raise NotJudged("skip", _NO_GRADIENT_LAW)
+        forward = _arrays(outputs or ())
+        if not forward or incoming[0] is None or len(found) != 1:
+            raise NotJudged("skip", f"{_NO_GRADIENT_LAW}, and the tested forward output is not known")
+        try:
+            verdict = judge_dropout_gradient(arrays[0], incoming[0], self.law.dropout(forward[0]))
+        except ValueError as error:
+            raise _untestable(error) from None
+        return self._finding(labels, arrays, [verdict], device)
 
     def _verdicts(self, arrays: Sequence[Array]) -> list[SampleResult]:
         faults = self._form_faults(arrays)
@@ -413,25 +395,28 @@ class RandomCall:
         rows = tuple(_row(*parts) for parts in zip(labels, arrays, verdicts))
         failed = [(row, verdict) for row, verdict in zip(rows, verdicts) if verdict.reasons]
         notes = dict.fromkeys([*self.case.notes, *(note for verdict in verdicts for note in verdict.notes)])
+        texts = (
+            f"{row.label} {row.tested_dtype} {row.shape}: " + "\n  ".join(verdict.reasons) for row, verdict in failed
+        )
         return Verdict(
             status="error" if failed else "pass",
             message="" if failed else "; ".join(notes),
             outputs=rows,
-            explanation="\n\n".join(_explained(row, verdict) for row, verdict in failed),
+            explanation="\n\n".join(texts),
             device=device,
             bench=f"law: {self.law.text}",
         )
 
 
-def random_call(case: Case, *, is_recorded: bool) -> RandomCall | None:
-    """`case` as a call that is judged by a law; None when a benchmark can foretell its outputs.
+def random_call(case: Case, *, is_recorded: bool) -> RandomCall:
+    """`case`, a random one, with the law that its outputs follow.
 
     Raises:
         NotJudged: its arguments do not tell the law.
     """
-    entry = random_api(case.api, case.call.framework)
-    if entry is None or entry.law is None:
-        return None
+    entry = case.random
+    assert entry is not None  # the caller asks only then
+    assert entry.law is not None  # without one a call is not run
     try:
         bound = entry.bind(case.call.arguments, case.call.keywords)
         law = LAWS[entry.law.name](*entry.law.values(bound))
@@ -456,8 +441,7 @@ def _arrays(outputs: Sequence[Output]) -> list[Array]:
 
 
 def _row(label: str, array: Array, verdict: SampleResult) -> OutputRow:
-    dtype = dtype_of_array(array.dtype)
-    name = dtype.name if dtype else str(array.dtype)
+    (name,) = dtype_names(array)
     return OutputRow(
         label=label,
         bench_dtype=name,
@@ -466,7 +450,3 @@ def _row(label: str, array: Array, verdict: SampleResult) -> OutputRow:
         status="error" if verdict.reasons else "pass",
         message=" ".join(verdict.reasons) or "; ".join(verdict.notes),
     )
-
-
-def _explained(row: OutputRow, verdict: SampleResult) -> str:
-    return "\n  ".join([f"{row.label} {row.tested_dtype} {row.shape}: {verdict.reasons[0]}", *verdict.reasons[1:]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName, dtype_of_array
 from pytest_msprobe.apis import facts
 from pytest_msprobe.numerics import (
-    LEVELS,
+    ERROR_MULTIPLES,
     AbsoluteBounds,
     AbsoluteThreshold,
     AccumulativeBounds,
@@ -20,9 +20,9 @@ from pytest_msprobe.numerics import (
     BackwardError,
     Binary,
     CosineMaxAbs,
+    ErrorMultiples,
     Fused,
     Judgement,
-    Levels,
     Metrics,
     OutputPair,
     Standard,
@@ -39,7 +39,9 @@ MAKERS: Mapping[str, Callable[..., Standard]] = {
     BackwardError.name: BackwardError,
     Fused.name: Fused,
     AbsoluteThreshold.name: lambda **bounds: AbsoluteThreshold(AbsoluteBounds(**bounds) if bounds else None),
-    AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(Levels(**bounds) if bounds else LEVELS[0]),
+    AgainstSecondOpinion.name: lambda **bounds: AgainstSecondOpinion(
+        ErrorMultiples(**bounds) if bounds else ERROR_MULTIPLES[0]
+    ),
     Ulp.name: lambda **bounds: Ulp(UlpBounds(**bounds) if bounds else None),
     Binary.name: Binary,
     Thousandth.name: Thousandth,
@@ -73,6 +75,11 @@ class ByDtype:
         """The standard for outputs of `dtype`."""
         known = dtype_of_array(dtype)
         return self.dtypes.get(known.name, self.default) if known is not None else self.default
+
+    def of_all(self, dtypes: Sequence[np.dtype[Any]]) -> Standard:
+        """The one standard for outputs of all `dtypes`; this one where they have different ones, or there is none."""
+        first, *others = [self.of(dtype) for dtype in dtypes] or [self]
+        return first if all(one == first for one in others) else self
 
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements."""
@@ -122,18 +129,5 @@ class Standards:
         made = MAKERS[named.name](**dict(bounds))
         if isinstance(made, AgainstSecondOpinion) and not bounds:
             level = facts("benchmark_levels").of(api)
-            return replace(made, levels=LEVELS[int(level.text.removeprefix("level ")) if level else 0])
+            return replace(made, levels=ERROR_MULTIPLES[int(level.text.removeprefix("level ")) if level else 0])
         return replace(made, strict=self._strict) if isinstance(made, BackwardError) else made
-
-
-def for_outputs(standard: Standard, tested: list[np.dtype[Any]]) -> Standard:
-    """The one standard that judges all these dtypes; `standard` unchanged where they have different ones."""
-    if not isinstance(standard, ByDtype) or not tested:
-        return standard
-    found = [standard.of(dtype) for dtype in tested]
-    return found[0] if all(one == found[0] for one in found) else standard
-
-
-def for_dtype(standard: Standard, dtype: np.dtype[Any]) -> Standard:
-    """The standard that judges outputs of `dtype`."""
-    return standard.of(dtype) if isinstance(standard, ByDtype) else standard

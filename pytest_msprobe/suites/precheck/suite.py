@@ -86,11 +86,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
     untested = 0
-    for path in suite.files:
-        try:
-            dump = suite.dump(path)
-        except DumpError:
-            continue  # the collection reports it
+    for dump in suite.readable_dumps():
         if dump.problem:
             problems.append(f"msprobe: {dump.problem}")
         devices[suite.engines.device_for(dump)] += 1
@@ -100,9 +96,9 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
             if is_cell_record(record):
                 cells += 1
             elif found is not None:
-                calls[path, found[0]] = dump.framework
+                calls[dump.path, found[0]] = dump.framework
                 if dump.holds_half(record):
-                    half.add((path, found[0]))
+                    half.add((dump.path, found[0]))
     left = f"; {cells} Cell records are left to the other suites" if cells else ""
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
@@ -261,7 +257,7 @@ class EvidenceFolders:
             return {kind: Path(path) for kind, path in self._context.evidence.items()}
         settings = self._settings
         asked = (
-            (_ERROR_DATA, settings.error_data, "--msprobe-error-data-dir"),
+            (_ERROR_DATA, settings.error_data(self._context.out), "--msprobe-error-data-dir"),
             (_REPRODUCERS, settings.reproducers, "--msprobe-reproducers"),
         )
         if not any(path for _, path, _ in asked):
@@ -275,9 +271,8 @@ class EvidenceFolders:
         if self.paths:
             from pytest_msprobe.evidence.folder import EvidenceFolder, EvidencePlugin
 
-            folders = {
-                kind: EvidenceFolder(path, self._settings.error_data_limit_bytes) for kind, path in self.paths.items()
-            }
+            limit = self._settings.error_data_limit_bytes
+            folders = {kind: EvidenceFolder(path, limit) for kind, path in self.paths.items()}
             yield "msprobe-evidence", EvidencePlugin(folders)
 
     def keeper(self, dumps: Sequence[Path], seed: int) -> FailureKeeper | None:
@@ -293,10 +288,8 @@ class EvidenceFolders:
             _ERROR_DATA: ErrorData,
             _REPRODUCERS: Reproducers,
         }
-        writers: list[EvidenceWriter] = [
-            makers[kind](EvidenceFolder(path, self._settings.error_data_limit_bytes), dumps)
-            for kind, path in self.paths.items()
-        ]
+        limit = self._settings.error_data_limit_bytes
+        writers = [makers[kind](EvidenceFolder(path, limit), dumps) for kind, path in self.paths.items()]
         return FailureKeeper(tuple(writers), seed)
 
 
@@ -310,7 +303,6 @@ class PrecheckSuite(Suite):
 
     name = "precheck"
     title = "API accuracy pre-check"
-    item_noun = "API calls by direction"
     options = OPTIONS
     figures = (
         Figure("cosine", "Cosine", ".9f", is_low_bad=True),
@@ -322,7 +314,7 @@ class PrecheckSuite(Suite):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.settings = PrecheckSettings.of(context.values, context.out)
+        self.settings = PrecheckSettings.of(context.values)
         self._evidence = EvidenceFolders(context, self.settings)
         settings = self.settings
         self.engines = Engines(EngineChoice(settings.device, settings.bench, settings.bench_python))
@@ -340,6 +332,15 @@ class PrecheckSuite(Suite):
             self._dumps[path] = Dump(path, self._context.values["data_dir"])
         return self._dumps[path]
 
+    def readable_dumps(self) -> Iterator[Dump]:
+        """The dumps that can be read; the collection reports the others."""
+        for path in self.files:
+            try:
+                dump = self.dump(path)
+            except DumpError:
+                continue
+            yield dump
+
     def groups(self, file: Path) -> Iterator[Group]:
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
         found = [*group_api_calls(self.dump(file).record_names)]
@@ -353,8 +354,8 @@ class PrecheckSuite(Suite):
         if record.part == RECORD:
             return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be checked")
         verdict = self._check_of(record).run(cast("Direction", record.part))
-        if verdict.device and own_device():
-            verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
+        if verdict.device and self._own_device:
+            verdict = replace(verdict, device=f"{verdict.device} (device {self._own_device})")
         return self._explained(record, verdict) if verdict.status == "error" else verdict
 
     def headline(self, record: Record) -> str:
@@ -395,11 +396,10 @@ class PrecheckSuite(Suite):
     def warnings(self) -> Iterator[str]:
         """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
         choice = self.settings.standards
-        apis = (
-            [parse_api_name(recorded_call(group)) for group in self._all_groups() if group.parts != (RECORD,)]
-            if choice.apis
-            else []
-        )
+        if not choice.apis:
+            return
+        groups = [group for dump in self.readable_dumps() for group in self.groups(dump.path)]
+        apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
                 yield f"{choice.source}: standards: apis: {pattern!r}: {named}: matches no API call of the dumps"
@@ -412,16 +412,8 @@ class PrecheckSuite(Suite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        dumps = [self.dump(path) for path in self.files if self._is_readable(path)]
-        untested = [dump for dump in dumps if self.engines.tests_no_device(dump)]
-        return f"no device was tested: {NO_DEVICE}" if untested and len(untested) == len(dumps) else ""
-
-    def _is_readable(self, path: Path) -> bool:
-        try:
-            self.dump(path)
-        except DumpError:
-            return False  # the collection reports it
-        return True
+        are_untested = [self.engines.tests_no_device(dump) for dump in self.readable_dumps()]
+        return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
 
     def advice_when_empty(self) -> str:
         """What an L0 dump lacks."""
@@ -449,13 +441,6 @@ class PrecheckSuite(Suite):
         """End child processes."""
         self.engines.close()
 
-    def _all_groups(self) -> Iterator[Group]:
-        for path in self.files:
-            try:
-                yield from self.groups(path)
-            except DumpError:
-                continue  # the collection reports it
-
     def _check_of(self, record: Record) -> CallCheck:
         if self._check is None or self._check[0] is not record.group:
             from pytest_msprobe.suites.precheck.check import CallCheck
@@ -480,15 +465,18 @@ class PrecheckSuite(Suite):
         return with_call_site(verdict, lines, self.dump(record.file), recorded_call(record.group))
 
     @cached_property
+    def _own_device(self) -> str | None:
+        return own_device()
+
+    @cached_property
     def _check_settings(self) -> CheckSettings:
         """The part of the settings that checking a call needs. Imports NumPy."""
-        from pytest_msprobe.evidence.pictures import ErrorPictures, ErrorPlotter
+        from pytest_msprobe.evidence.pictures import ErrorPictures
         from pytest_msprobe.suites.precheck.check import CheckSettings
         from pytest_msprobe.suites.precheck.options import NamedStandard
         from pytest_msprobe.suites.precheck.standards import Standards
 
-        settings, config = self.settings, self._context.config
-        has_rows = any(self._context.values.get(name) is not None for name in ("page", "jsonl", "resume"))
+        settings = self.settings
         return CheckSettings(
             seed=settings.seed,
             max_memory_bytes=settings.max_memory_bytes // self._context.sharers,
@@ -500,9 +488,8 @@ class PrecheckSuite(Suite):
                 strict=settings.numeric.strict,
             ),
             numeric=settings.numeric,
-            hooks=Hooks(config),
-            plotter=ErrorPlotter.if_possible() if config.getoption("htmlpath", None) else None,
-            pictures=ErrorPictures() if has_rows else None,
+            hooks=Hooks.if_implemented(self._context.config),
+            pictures=ErrorPictures() if self._context.shows_pictures else None,
             keeper=self._evidence.keeper(self.files, settings.seed),
         )
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
-from pytest_msprobe.apis.topics import documented_difference, random_api
-from pytest_msprobe.cases.call_run import CapturedError, attempt
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
-from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
-from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, map_leaves
+from pytest_msprobe.apis.topics import documented_difference
+from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming, attempt
+from pytest_msprobe.cases.case import Case, NotJudged, output_label
+from pytest_msprobe.cases.inputs import drawn_arguments
+from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, leaves
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, failure_text, judge_runs
 from pytest_msprobe.verdicts import Verdict
 
@@ -71,20 +71,26 @@ class RepeatCheck:
         return self._verdicts[direction]
 
     def _judge(self) -> dict[Direction, Verdict]:
-        source = InputSource(str(self._dump.path), self._dump.tensors, self._settings.seed)
-        limit = self._settings.max_memory_bytes
         with_backward = "backward" in self._directions
-        case = read_case(self._dump, self._name, source, with_backward=with_backward, max_memory_bytes=limit)
-        if random_api(case.api, case.call.framework) is not None:
+        settings = self._settings
+        call_run = CallRun(
+            self._dump,
+            self._name,
+            with_backward=with_backward,
+            max_memory_bytes=settings.max_memory_bytes,
+            seed=settings.seed,
+        )
+        case = call_run.case
+        if case.random is not None:
             raise NotJudged("skip", "random by nature: its results differ in every run")
         refusal = self._engine.refusal(case.api, case.call.framework)
         if refusal is not None:
             raise NotJudged("skip", f"device: {refusal}")
         verdicts: dict[Direction, Verdict] = {}
-        incoming: tuple[Array | None, ...] | None = None
+        incoming: Incoming | None = None
         if with_backward:
             try:
-                incoming = read_incoming(case, source)
+                incoming = call_run.incoming("backward")
             except NotJudged as stop:
                 verdicts["backward"] = Verdict(stop.status, stop.message)
         found = self._repeat(case, case.wanted if incoming is not None else (), incoming)
@@ -92,19 +98,15 @@ class RepeatCheck:
         for direction in self._directions:
             if direction not in verdicts:
                 kind = documented_difference(case.api, case.call.framework, self._target, direction)
-                verdict = judge_runs(
-                    found[direction], self._settings.runs, self._engine.label, documented=kind, drawn=drawn
-                )
+                verdict = judge_runs(found[direction], settings.runs, self._engine.label, documented=kind, drawn=drawn)
                 if self._unfilled and verdict.status == "pass":
                     verdict = replace(verdict, message=f"memory was not filled between runs: {self._unfilled}")
                 verdicts[direction] = verdict
         return verdicts
 
-    def _repeat(
-        self, case: Case, wanted: tuple[LeafPath, ...], incoming: tuple[Array | None, ...] | None
-    ) -> dict[Direction, Runs]:
+    def _repeat(self, case: Case, wanted: tuple[LeafPath, ...], incoming: Incoming | None) -> dict[Direction, Runs]:
         forwards, backwards = Runs(), Runs()
-        sizes = _sizes_of_inputs(case)
+        sizes = [value.nbytes for _, value in leaves(case.call) if hasattr(value, "nbytes")]
         start = self._engine.repeated(case.call, differentiate=wanted)
         for run in range(1, self._settings.runs + 1):
             is_intact = self._fill(run, sizes) if run in _FILLED or run % _FILLED_EVERY == 0 else _untouched
@@ -121,7 +123,7 @@ class RepeatCheck:
             if run == 1:
                 if isinstance(execution, (CapturedError, Unsupported)):
                     break
-                forwards.labels = [".".join(("output", *map(str, output.path))) for output in execution.outputs]
+                forwards.labels = [output_label(output.path) for output in execution.outputs]
                 backwards.labels = [case.gradient_label(path) for path in case.wanted]
                 sizes += [value.nbytes for value in _arrays(forward) + _arrays(backward)]
             del execution  # its memory goes to the next run
@@ -150,14 +152,3 @@ def _outputs(execution: Execution | CapturedError | Unsupported) -> Outcome:
 def _arrays(outcome: Outcome) -> list[Array]:
     values = outcome if isinstance(outcome, tuple) else ()
     return [value for value in values if hasattr(value, "nbytes")]  # type: ignore[misc]  # arrays only
-
-
-def _sizes_of_inputs(case: Case) -> list[int]:
-    sizes: list[int] = []
-
-    def note(path: LeafPath, value: object) -> None:
-        if hasattr(value, "nbytes"):
-            sizes.append(value.nbytes)
-
-    map_leaves(case.call, note)
-    return sizes

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from pytest_msprobe.suites.options import DATA_DIR, DEVICE_OPTIONS, MAX_MEMORY, SEED, Option
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_msprobe.suites.options import (
+    DATA_DIR,
+    DEVICE,
+    DEVICES,
+    MAX_MEMORY_BYTES,
+    REMOTE_ROOT,
+    SEED,
+    WORKERS_PER_DEVICE,
+    Options,
+    option,
+)
+
+if TYPE_CHECKING:
+    from pytest_msprobe.engines.protocol import DeviceSpecification
 
 _MOST_RUNS = 100_000
 
@@ -13,10 +30,18 @@ def _runs(text: str) -> int:
     return int(text)
 
 
-OPTIONS = (
-    *DEVICE_OPTIONS,
-    SEED,
-    MAX_MEMORY,
-    DATA_DIR,
-    Option("repeat", "K", "repeat: run every API call K times on the same inputs", "10", _runs),
-)
+@dataclass(frozen=True)
+class RepeatOptions(Options):
+    """What runs how often, on which inputs and devices."""
+
+    device: DeviceSpecification = DEVICE
+    devices: tuple[str, ...] = DEVICES
+    workers_per_device: int = WORKERS_PER_DEVICE
+    remote_root: str = REMOTE_ROOT
+    seed: int = SEED
+    max_memory_bytes: int = MAX_MEMORY_BYTES
+    data_dir: tuple[Path, ...] = DATA_DIR
+    repeat: int = option("K", "repeat: run every API call K times on the same inputs", _runs, "10")
+
+
+OPTIONS = RepeatOptions.declared()

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_result_file
+from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
 from pytest_msprobe.suites.contract import SuiteReport
 from pytest_msprobe.suites.grouping import direction_and_device
 from pytest_msprobe.verdicts import VerdictRow
@@ -118,7 +118,7 @@ class RepeatReport(SuiteReport):
         directions = dict.fromkeys(direction_and_device(row.part)[0] for row in whole)
         found = {direction: self._compare(name, direction, whole) for direction in directions}
         if self._file is None:
-            self._file = new_result_file(self._out, "repeat_result")
+            (self._file,) = new_files(self._out, "repeat_result")
             csv.writer(self._file).writerow(COLUMNS)
         for row in whole:
             csv.writer(self._file).writerow([neutral(cell) for cell in _cells(name, row, found)])

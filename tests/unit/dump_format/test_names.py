@@ -61,7 +61,7 @@ def test_every_documented_prefix_is_in_the_table_above() -> None:
 
 
 def test_the_class_of_a_primitive_is_told_from_the_attribute_that_held_it() -> None:
-    assert parse_api_name("Primitive.conv.Conv2D.0").primitive_class == "Conv2D"
+    assert parse_api_name("Primitive.conv.Conv2D.0").short == "Conv2D"
 
 
 @pytest.mark.parametrize(

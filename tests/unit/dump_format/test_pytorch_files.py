@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from msprobe_collector.dump_format import Dtype, dtype_of_array, find_dtype
-from msprobe_collector.dump_format.pytorch_files import PytorchFileError, read_pytorch_tensor
-from msprobe_collector.dump_format.yaml_files import MAP_FROM_BYTES
+from msprobe_collector.dump_format.pytorch_files import MAP_FROM_BYTES, PytorchFileError, read_pytorch_tensor
 
 
 def saved(value: Any) -> io.BytesIO:

@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ from pytest_msprobe.engines.torch_map import (
     names,
 )
 
+ENGINES = Path(bindings.__file__).parents[1]
 API_TYPES = ("Mint", "MintFunctional", "Tensor", "Functional", "Primitive")
 ENTRIES = [(api_type, name) for api_type in API_TYPES for name in names(api_type)]
 
@@ -74,7 +76,21 @@ class TestTables:
             for table in bindings._TABLE_OF_TYPE.values()
             for name in re.findall(r"adapters\.(\w+)", (FOLDER / f"{table}.txt").read_text(encoding="utf-8"))
         }
-        assert used == set(roots["adapters"].__all__)
+        assert used == set(roots["adapters"].FUNCTIONS)
+
+    def test_adapters_are_what_their_modules_define_and_not_what_these_import(self, roots: dict[str, Any]) -> None:
+        adapters = roots["adapters"]
+        places = ("arguments", *(f"adapters/{name}" for name in ("arrays", "convolutions", "elementwise", "layers")))
+        defined = [
+            node.name
+            for place in places
+            for node in ast.parse((ENGINES / f"torch_map/{place}.py").read_text("utf-8")).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        ]
+        assert sorted(defined) == sorted(adapters.FUNCTIONS)
+        for name in ("torch", "functional", "Tensor", "find_dtype", "math", "T", "_per_axis"):
+            with pytest.raises(AttributeError):
+                getattr(adapters, name)
 
     def test_signatures_name_the_parameters_of_mindspore(self, mindspore: ModuleType) -> None:
         checked = 0

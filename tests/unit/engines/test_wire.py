@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import fields
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -13,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msprobe_collector.dump_format import find_dtype
+from msprobe_collector.dump_format import ApiName, find_dtype
 from pytest_msprobe.engines.child import receive, send
-from pytest_msprobe.engines.protocol import NumpyArgument
+from pytest_msprobe.engines.protocol import Call, NumpyArgument
 
 ARRAYS = [
     np.array(2.5, dtype=np.float32),
@@ -138,6 +140,27 @@ ARGUMENTS = st.recursive(
 @given(ARGUMENTS)
 def test_any_nesting_comes_back(value: Any) -> None:
     assert is_same(value, through(value))
+
+
+def test_a_call_comes_back_with_every_field() -> None:
+    call = Call(
+        api=ApiName("Mint", "linalg.inv", 3),
+        framework="mindtorch",
+        arguments=(np.arange(3), (find_dtype("BFloat16"), slice(1))),
+        keywords={"out": NumpyArgument(np.ones(2))},
+        saved_roundoff=2.0**-9,
+        saved_seed=7,
+        arithmetic_roundoff=2.0**-24,
+        attributes=MappingProxyType({"keep_dims": True}),
+        is_strided=True,
+    )
+    usual = Call(ApiName("", "", 0), "", (), {})
+    found = through(call)
+    assert type(found) is Call
+    for field in fields(Call):
+        assert not is_same(getattr(call, field.name), getattr(usual, field.name)), f"give {field.name} a value here"
+        sent = dict(value) if isinstance(value := getattr(call, field.name), MappingProxyType) else value
+        assert is_same(sent, getattr(found, field.name)), field.name
 
 
 def test_lists_come_back_as_tuples() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from msprobe_collector.dump_format import FieldPath, PlainValue, TensorFolder, TensorValue, find_dtype
 from msprobe_collector.dump_format.records import decode_value
+from pytest_msprobe.engines.protocol import NumpyArgument, Output
 from pytest_msprobe.evidence.error_data import Recording
-from pytest_msprobe.evidence.evidence import NumpyValue
 
 PLACE = FieldPath("dump.json", "Mint.x.0.forward", "input_args")
 ARRAYS = {
@@ -75,14 +75,14 @@ def test_other_values_come_back_as_they_were(framework: str) -> None:
 
 def test_names_follow_the_path_into_the_value() -> None:
     recording = Recording("mindspore")
-    recording.encode((ARRAYS["0-d"], {"k": [ARRAYS["0-d"]]}, NumpyValue(ARRAYS["0-d"])), "Mint.x.0.forward.input")
+    recording.encode((ARRAYS["0-d"], {"k": [ARRAYS["0-d"]]}, NumpyArgument(ARRAYS["0-d"])), "Mint.x.0.forward.input")
     prefix = "Mint.x.0.forward.input"
     assert list(recording.files) == [f"{prefix}.0.npy", f"{prefix}.1.k.0.npy", f"{prefix}.2.npy"]
 
 
 def test_output_leaves_go_back_to_their_places() -> None:
-    leaves = (((0,), 1), ((1, 0), 2), ((1, 1), None), ((2, "k"), 3))
-    encoded = json.loads(Recording("mindspore").encode_leaves(leaves, "x"))
+    outputs = (Output((0,), 1), Output((1, 0), 2), Output((1, 1), None), Output((2, "k"), 3))
+    encoded = json.loads(Recording("mindspore").encode_leaves(outputs, "x"))
     one, two, three = ({"type": "int", "value": value} for value in (1, 2, 3))
     assert encoded == [one, [two, None], {"k": three}]
 

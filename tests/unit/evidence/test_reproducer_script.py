@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from msprobe_collector.dump_format import ApiName, Frame
-from pytest_msprobe.evidence.evidence import Evidence
+from msprobe_collector.dump_format import ApiName, ForwardRecord, Frame
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.engines.protocol import Call, Output
+from pytest_msprobe.engines.recorded import GradientPairing
+from pytest_msprobe.evidence.evidence import BothResults, Evidence
 from pytest_msprobe.evidence.reproducers import NoScript, in_docstring, script_call, write_reproducer
+from pytest_msprobe.verdicts import Verdict
 
 X = np.ones(3, np.float32)
 
 
-def evidence(api: ApiName, *arguments: Any, framework: str = "mindspore", **keywords: Any) -> Evidence:
-    return Evidence(
-        dump="/d/dump.json",
-        framework=framework,
-        api=api,
-        arguments=arguments,
-        keywords=keywords,
-        attributes=None,
-        tested=(((0,), X),),
-        bench=(((0,), X.astype(np.float64)),),
-        gradients=None,
-        frames=(),
-        called_from=Frame("/t/net.py", 3, "construct", "y = f(x)"),
-        device="recorded values",
-        bench_name="torch CPU float64",
-        verdicts={"forward": "wrong"},
-        inputs="recorded in the training run",
-        edge_case="",
-        is_strided=False,
-        is_in_place=False,
-        rounded=lambda bench, tested: bench,
-        torch_text=lambda arguments, keywords: None,
-    )
+def evidence(
+    api: ApiName, *arguments: Any, framework: str = "mindspore", attributes: Any = None, **keywords: Any
+) -> Evidence:
+    call = Call(api, framework, arguments, keywords, attributes=attributes)
+    case = Case(api, ForwardRecord((), {}, None), None, call, GradientPairing({}, (), ()), (), ())
+    stacks = SimpleNamespace(user_frame=lambda record: Frame("/t/net.py", 3, "construct", "y = f(x)"))
+    dump: Any = SimpleNamespace(path=Path("/d/dump.json"), framework=framework, stacks=stacks)
+    results = BothResults((Output((0,), X),), (Output((0,), X.astype(np.float64)),))
+    verdict = Verdict("error", "wrong", device="recorded values", bench="torch CPU float64")
+    return Evidence(dump, case, results, {"forward": verdict}, 0)
 
 
 REFUSED = {
@@ -66,12 +59,12 @@ def test_what_cannot_be_written_down_is_refused_with_a_reason(case: str) -> None
 
 def test_another_framework_is_refused() -> None:
     with pytest.raises(NoScript, match="pytorch"):
-        script_call(evidence(ApiName("Torch", "add", 0), X, framework="pytorch"))
+        script_call(evidence(ApiName("Torch", "add", 0), X, framework="pytorch").case.call)
 
 
 def test_literals_are_those_of_python() -> None:
     arguments = (X, (1, (X,)), None, True, 1.5, float("-inf"), "floor", ..., slice(0, 2))
-    call = script_call(evidence(ApiName("Mint", "div", 0), *arguments, key=X))
+    call = script_call(evidence(ApiName("Mint", "div", 0), *arguments, key=X).case.call)
     text = call.expression(ApiName("Mint", "div", 0), copies_first=False)
     inner = "x0, (1, (x1,)), None, True, 1.5, float(\"-inf\"), 'floor', ..., slice(0, 2, None), key=x2"
     assert text == f"mint.div({inner})"
@@ -98,8 +91,9 @@ def test_the_script_is_python_and_says_where_the_call_was_made() -> None:
 
 
 def test_an_edge_case_is_made_as_it_was_tested() -> None:
-    call = evidence(ApiName("Mint", "exp", 4), X.reshape(1, 3))
-    text = write_reproducer(replace(call, edge_case="strided", is_strided=True), "Mint.exp.4-strided").text
+    found = evidence(ApiName("Mint", "exp", 4), X.reshape(1, 3))
+    case = replace(found.case, call=replace(found.case.call, is_strided=True), constructed="strided")
+    text = write_reproducer(replace(found, case=case), "Mint.exp.4-strided").text
     assert "wrong results in the edge case strided" in text
     assert "x0 = x0.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)" in text
     ast.parse(text)
@@ -107,11 +101,11 @@ def test_an_edge_case_is_made_as_it_was_tested() -> None:
 
 def test_a_primitive_is_made_with_its_attributes() -> None:
     attributes = {"transpose_a": False, "transpose_b": True}
-    script = write_reproducer(replace(evidence(ApiName("Primitive", "p.MatMul", 0), X, X), attributes=attributes), "m")
+    script = write_reproducer(evidence(ApiName("Primitive", "p.MatMul", 0), X, X, attributes=attributes), "m")
     assert "return MatMul(transpose_a=False, transpose_b=True)(x0, x1)" in script.text
 
 
 @pytest.mark.parametrize(("attributes", "reason"), [({"mode": "x"}, "the string 'x'"), ({"a b": 1}, "not a name")])
 def test_attributes_that_cannot_be_written_down_are_refused(attributes: dict[str, Any], reason: str) -> None:
     with pytest.raises(NoScript, match=reason):
-        write_reproducer(replace(evidence(ApiName("Primitive", "p.MatMul", 0), X, X), attributes=attributes), "m")
+        write_reproducer(evidence(ApiName("Primitive", "p.MatMul", 0), X, X, attributes=attributes), "m")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics import round_once
-from pytest_msprobe.numerics.patterns import find_one_sided
+from pytest_msprobe.numerics.patterns import find_rounding_bias
 
 NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 Values = np.ndarray[Any, Any]
@@ -45,9 +45,9 @@ def stochastic(exact: Values, dtype: np.dtype[Any], rng: np.random.Generator) ->
 @pytest.mark.parametrize("size", [160, 5000, 200_000])
 def test_truncation_is_found(dtype: np.dtype[Any], size: int) -> None:
     exact = np.random.default_rng(size).standard_normal(size)
-    found = find_one_sided(truncated(exact, dtype), exact)
+    found = find_rounding_bias(truncated(exact, dtype), exact)
     assert found is not None
-    assert found.side == "towards zero"
+    assert found.direction == "towards zero"
     assert found.count == found.total
 
 
@@ -55,9 +55,9 @@ def test_truncation_is_found(dtype: np.dtype[Any], size: int) -> None:
 @pytest.mark.parametrize(("side", "which"), [("down", 0), ("up", 1)])
 def test_directed_rounding_is_found(dtype: np.dtype[Any], side: str, which: int) -> None:
     exact = np.random.default_rng(1).standard_normal(5000)
-    found = find_one_sided(neighbours(exact, dtype)[which].astype(dtype), exact)
+    found = find_rounding_bias(neighbours(exact, dtype)[which].astype(dtype), exact)
     assert found is not None
-    assert found.side == side
+    assert found.direction == side
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -65,7 +65,7 @@ def test_truncation_is_found_though_some_elements_are_further_off(dtype: np.dtyp
     exact = np.random.default_rng(2).standard_normal(5000)
     tested = truncated(exact, dtype)
     tested[::7] = (tested[::7].astype(np.float64) * 1.1).astype(dtype)
-    assert find_one_sided(tested, exact) is not None
+    assert find_rounding_bias(tested, exact) is not None
 
 
 LAWS: dict[str, Callable[[np.random.Generator, int], Values]] = {
@@ -87,11 +87,11 @@ def test_fair_rounding_never_fires(dtype: np.dtype[Any], law: str) -> None:
     for seed in range(25):
         rng = np.random.default_rng(seed)
         exact = LAWS[law](rng, int(rng.integers(1, 20_000)))
-        assert find_one_sided(round_once(exact, dtype), exact) is None
-        assert find_one_sided(stochastic(exact, dtype, rng), exact) is None
+        assert find_rounding_bias(round_once(exact, dtype), exact) is None
+        assert find_rounding_bias(stochastic(exact, dtype, rng), exact) is None
         # float32 inside, off by a hundred of its roundings, then rounded once.
         inside = exact * (1 + 100 * 2.0**-24 * rng.uniform(-1, 1, exact.shape))
-        assert find_one_sided(round_once(inside, dtype), exact) is None
+        assert find_rounding_bias(round_once(inside, dtype), exact) is None
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -99,23 +99,23 @@ def test_few_significands_prove_nothing(dtype: np.dtype[Any]) -> None:
     """One biased value that fills the tensor is one rounding, not thousands."""
     rng = np.random.default_rng(3)
     exact = np.ldexp(rng.choice(rng.uniform(1, 2, 20), 10_000), rng.integers(-3, 3, 10_000))
-    assert find_one_sided(truncated(exact, dtype), exact) is None
+    assert find_rounding_bias(truncated(exact, dtype), exact) is None
 
 
 def test_what_is_not_finite_or_normal_is_left_out() -> None:
     exact = np.array([np.nan, np.inf, -np.inf, 1e-40, 1e300] * 100)
-    assert find_one_sided(np.zeros(500, ml_dtypes.bfloat16), exact) is None
+    assert find_rounding_bias(np.zeros(500, ml_dtypes.bfloat16), exact) is None
 
 
 def test_float32_is_not_asked() -> None:
     exact = np.random.default_rng(4).standard_normal(5000)
-    assert find_one_sided(np.nextafter(exact.astype(np.float32), np.float32(0)), exact) is None
+    assert find_rounding_bias(np.nextafter(exact.astype(np.float32), np.float32(0)), exact) is None
 
 
 def test_empty_output() -> None:
-    assert find_one_sided(np.zeros(0, np.float16), np.zeros(0)) is None
+    assert find_rounding_bias(np.zeros(0, np.float16), np.zeros(0)) is None
 
 
 def test_a_benchmark_of_a_narrow_dtype() -> None:
     exact = np.random.default_rng(5).standard_normal(64).astype(np.float16)
-    assert find_one_sided(exact + np.float16(1), exact) is None
+    assert find_rounding_bias(exact + np.float16(1), exact) is None

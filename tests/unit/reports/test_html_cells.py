@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
-from pytest_msprobe.reports.html import name_cell, sort_key, text
+from pytest_msprobe.reports.html import details, name_cell, sort_key, text
+from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 
 def test_keys_sort_as_their_numbers() -> None:
@@ -34,3 +36,18 @@ def test_long_text_is_cut() -> None:
 
 def test_call_2_sorts_before_call_10() -> None:
     assert name_cell("Mint.add.2", "") < name_cell("Mint.add.10", "")
+
+
+def test_a_picture_has_a_run_for_each_stretch_of_equal_cells() -> None:
+    picture = {"of": [2000, 4], "rows": 2, "columns": 4, "largest": 1.0, "cells": "00990N99", "decades": [[-1, 5]]}
+    output = OutputRow("output.<0>", "", "", (2, 4), "error", picture={**picture, "exact": 3})
+    row = VerdictRow("id", "dump.json", "Mint.add.0", "forward", (), (), "error", "failed", outputs=(output,))
+    markup = details(row, (), "why", ())
+    assert (
+        "Where output.&lt;0&gt; is off: 2,000 x 4 elements, the darker the more; grey is equal; black: NaN or Inf"
+        in markup
+    )
+    paths = dict(re.findall(r'<path class="mark-(.)" d="([^"]*)"/>', markup))
+    assert paths == {"0": "M0 0h2M0 1h1", "9": "M2 0h2M2 1h2", "N": "M1 1h1"}
+    assert re.findall(r"<tr><td>(.*?)<td>.*?</i>(\d+)", markup) == [("equal", "3"), ("from 1e-1", "5")]
+    assert "\n" not in markup

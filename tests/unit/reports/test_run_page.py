@@ -11,9 +11,9 @@ from page_reader import page_content, page_rows
 
 from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
 from pytest_msprobe.reports.page.page import write_page
-from pytest_msprobe.reports.page.vendor import FOLDER, LIBRARIES
 from pytest_msprobe.suites.precheck.suite import PrecheckSuite
 from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, OutputRow, Status, StepPosition, VerdictRow
+from tools.vendor import FOLDER, LIBRARIES
 
 SUITES = {"precheck": PrecheckSuite}.get
 

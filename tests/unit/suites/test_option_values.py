@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_msprobe.suites.options import devices, shard, timeout
+from pytest_msprobe.suites.gradients.options import factor
+from pytest_msprobe.suites.options import devices, positive, shard, timeout
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ def test_lists_of_devices(text: str, found: tuple[str, ...]) -> None:
     assert devices(text) == found
 
 
-@pytest.mark.parametrize("text", ["a", "1;2", "3-1", "-1", "1-", "12345", "1,1", "0-2,1"])
+@pytest.mark.parametrize("text", ["a", "1;2", "3-1", "-1", "1-", "12345", "1,1", "0-2,1", ",", " , "])
 def test_what_is_no_list_of_devices(text: str) -> None:
     with pytest.raises(ValueError, match="device"):
         devices(text)
@@ -47,3 +48,15 @@ def test_time_limits(text: str, found: float | None) -> None:
 def test_what_is_not_a_time_limit(text: str) -> None:
     with pytest.raises(ValueError, match="is neither a number of seconds"):
         timeout(text)
+
+
+@pytest.mark.parametrize(("text", "why"), [("inf", "a finite number"), ("nan", "a finite number"), ("0", "above 0")])
+def test_what_is_no_positive_number(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{text}' is not {why}$"):
+        positive(text)
+
+
+@pytest.mark.parametrize(("text", "why"), [("nan", "not a number"), ("-1", "below 0")])
+def test_what_is_no_factor(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{text}' is {why}$"):
+        factor(text)

@@ -9,9 +9,9 @@ from pytest_msprobe.workers.remote_start import visible_devices
 
 
 def test_the_callers_own_list_is_respected() -> None:
-    assert visible_devices("ascend", {"ASCEND_RT_VISIBLE_DEVICES": "6, 7"}) == ("6", "7")
-    assert visible_devices("cuda", {"CUDA_VISIBLE_DEVICES": ""}) == ()
-    assert visible_devices("cuda", {}) is None
+    assert visible_devices("ascend", "ASCEND_RT_VISIBLE_DEVICES", {"ASCEND_RT_VISIBLE_DEVICES": "6, 7"}) == ("6", "7")
+    assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert visible_devices("cuda", "CUDA_VISIBLE_DEVICES", {}) is None
 
 
 @pytest.mark.parametrize("target", ["ascend", "npu"])

@@ -133,7 +133,9 @@ def _of_floats(flat: np.ndarray[Any, Any], see: See | None = None) -> Statistics
     if math.isfinite(maximum) and math.isfinite(minimum):
         # The square of an element left the range of float64; the norm itself may not.
         if (math.isinf(norm) or norm == 0.0) and (maximum or minimum):
-            norm = _scaled_norm(flat, max(abs(maximum), abs(minimum)))
+            scale = max(abs(maximum), abs(minimum))
+            scaled = flat.astype(np.float64) / scale
+            norm = scale * math.sqrt(float(scaled.dot(scaled)))
         return Statistics(maximum, minimum, mean, norm)
     nan_count = int(np.count_nonzero(np.isnan(flat)))
     return Statistics(maximum, minimum, mean, norm, nan_count, int(np.count_nonzero(np.isinf(flat))))
@@ -168,11 +170,6 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
-def _scaled_norm(flat: np.ndarray[Any, Any], scale: float) -> float:
-    scaled = flat.astype(np.float64) / scale
-    return scale * math.sqrt(float(scaled.dot(scaled)))
-
-
 class TensorValues:
     """The values of a tensor at one moment, and what a dump says about the tensor besides its statistics.
 
@@ -205,18 +202,6 @@ class TensorValues:
         return statistics_of(self.array)
 
 
-class ComputationFailed(BaseException):
-    """Reading a tensor brought up the error of the script's own computation, which must go on to the script.
-
-    No Exception, so that it passes what keeps faults of the collector away from training. Whoever stands between the
-    collector and the script raises `error` in its place.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 #: Encodes a value that stands inside another: (value, last step of its path) -> JSON text.
 EncodeInner: TypeAlias = Callable[[Any, str], str]
 
@@ -244,7 +229,8 @@ class FrameworkValues(Protocol):
         Waits until a device has computed them.
 
         Raises:
-            ComputationFailed: what the script had started raised an error, which reading has brought up.
+            BaseException: what the script had started raised an error, which reading has brought up; no Exception, so
+                that it is known from faults of the reading.
         """
 
     def frozen(self, tensor: Any) -> TensorValues:
@@ -392,7 +378,7 @@ class ValueEncoder:
         if isinstance(value, self._values.dtype_type):
             return self._dtype(self._values.dtype_text(value))
         if isinstance(value, slice):
-            bounds = [_bound(bound) for bound in (value.start, value.stop, value.step)]
+            bounds = [None if bound is None else int(bound) for bound in (value.start, value.stop, value.step)]
             return f'{{"type": "slice", "value": {json.dumps(bounds)}}}'
         if isinstance(value, np.ndarray):
             return self._array(TensorValues(value, value.dtype.name, "numpy.ndarray"), record, path)
@@ -484,7 +470,3 @@ def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     dtype = dtype_of_array(array.dtype)
     with np.errstate(all="ignore"):
         return array.astype(np.float32 if dtype is None else dtype.stored_as)
-
-
-def _bound(bound: Any) -> int | None:
-    return None if bound is None else int(bound)

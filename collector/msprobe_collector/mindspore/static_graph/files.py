@@ -29,7 +29,7 @@ from msprobe_collector.dump_format.writing.encoding import TensorValues
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, wait_for_graphs
 from msprobe_collector.mindspore.static_graph.layouts import Description, copied, whole_tensors
 from msprobe_collector.mindspore.tensor_values import TENSOR
-from msprobe_collector.recording.observing import FaultLog, backward_parent
+from msprobe_collector.recording.observing import FaultLog, backward_of_layer
 from msprobe_collector.recording.recorder import Recorder
 
 _STAGED = re.compile(
@@ -123,6 +123,8 @@ class StagedRecords:
         self._recorder = recorder
         self._faults = faults
         self._parents: Mapping[str, str] = {}
+        #: What could not be deleted at the end of an earlier step.
+        self._kept: set[Path] = set()
 
     def watch(self, parents: Mapping[str, str], always_inside: Set[str]) -> None:
         """Take Cells with these labels; see `GraphRecords.watch`. Files tell no time, so all seem to run inside."""
@@ -136,21 +138,27 @@ class StagedRecords:
 
     def close_step(self) -> bool:
         """Write the records of the step, if one is open, and delete the files. Whether there were any."""
-        files: list[StagedFile] = []
-        try:
-            wait_for_files(self.folder)
-            files = [file for path in self.folder.iterdir() if (file := parse_staged_name(path)) is not None]
-            if self._recorder.folder is not None:
-                for call in group_calls(files):
-                    self._write(call)
-        except Exception as error:  # the border between the collector and the user's training
-            self._faults.note("reading what TensorDump wrote", error)
-        for path in self.folder.iterdir():
-            path.unlink()
+        where = "reading what TensorDump wrote"
+        files: list[StagedFile] = self._faults.guarded(where, self._staged_files) or []
+        if self._recorder.folder is not None:
+            for call in group_calls(files):
+                self._faults.guarded(where, self._write, call)
+        self._faults.guarded("deleting what TensorDump wrote", self._delete)
         return bool(files)
 
+    def _staged_files(self) -> list[StagedFile]:
+        wait_for_files(self.folder)
+        found = (parse_staged_name(path) for path in self.folder.iterdir() if path not in self._kept)
+        return [file for file in found if file is not None]
+
+    def _delete(self) -> None:
+        """Delete every file; what cannot be deleted is no file of the steps that follow."""
+        for path in self.folder.iterdir():
+            self._faults.guarded("deleting what TensorDump wrote", path.unlink)
+        self._kept = set(self.folder.iterdir())
+
     def _write(self, call: _Call) -> None:
-        inputs, outputs = ([_loaded(file) for file in _in_order(call, part)] for part in ("input", "output"))
+        inputs, outputs = (_values(call, part) for part in ("input", "output"))
         parent = self._parents.get(call.label)
         outer = f"{parent}.forward.0" if parent else self.outer
         if call.direction == "forward":
@@ -163,7 +171,7 @@ class StagedRecords:
         else:
             name = f"{call.label}.backward.{call.number}"
             mark = self._recorder.step_mark
-            self._recorder.backward(name, backward_parent(outer), inputs, outputs, step_mark=mark)
+            self._recorder.backward(name, outer and backward_of_layer(outer), inputs, outputs, step_mark=mark)
 
 
 def wait_for_files(folder: Path) -> None:
@@ -189,14 +197,14 @@ def is_flag(path: Path) -> bool:
     return path.name.startswith(f"{_FLAG}_")
 
 
-def _in_order(call: _Call, part: str) -> list[StagedFile | None]:
-    """The files of one part by position, None where a position has no file."""
-    positions = [index for of, index in call.files if of == part]
-    return [call.files.get((part, index)) for index in range(max(positions, default=-1) + 1)]
-
-
-def _loaded(file: StagedFile | None) -> TensorValues | None:
-    return None if file is None else TensorValues(np.load(file.path, allow_pickle=False), file.dtype_name, TENSOR)
+def _values(call: _Call, part: str) -> list[TensorValues | None]:
+    """The values of one part by position, None where a position has no file."""
+    last = max((index for of, index in call.files if of == part), default=-1)
+    files = (call.files.get((part, index)) for index in range(last + 1))
+    return [
+        None if file is None else TensorValues(np.load(file.path, allow_pickle=False), file.dtype_name, TENSOR)
+        for file in files
+    ]
 
 
 logger = logging.getLogger("msprobe_collector")

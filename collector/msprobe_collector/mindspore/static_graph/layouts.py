@@ -156,12 +156,9 @@ def _empty(description: Description) -> np.ndarray[Any, Any]:
 
 def gradient_places(items: Description) -> list[bool]:
     """Whether the gradient of each tensor directly among `items` can arrive (it is of floats, its shape known)."""
-    return [item[0] == "tensor" and 0 not in item[2] and _is_float(item[1]) for item in items[1] if item[0] in _TENSORS]
-
-
-_TENSORS = ("tensor", "moving")
-
-
-def _is_float(dtype_name: str) -> bool:
-    dtype = find_dtype(dtype_name)
-    return dtype is not None and dtype.kind == "float"
+    tensors = [item for item in items[1] if item[0] in ("tensor", "moving")]
+    dtypes = [find_dtype(item[1]) for item in tensors]
+    return [
+        item[0] == "tensor" and 0 not in item[2] and dtype is not None and dtype.kind == "float"
+        for item, dtype in zip(tensors, dtypes)
+    ]

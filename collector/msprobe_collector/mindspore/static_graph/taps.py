@@ -33,7 +33,7 @@ from msprobe_collector.mindspore.static_graph.layouts import (
     whole_tensors,
 )
 from msprobe_collector.mindspore.tensor_values import TENSOR
-from msprobe_collector.recording.observing import FaultLog, backward_parent, guarded
+from msprobe_collector.recording.observing import FaultLog, backward_of_layer
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -52,13 +52,13 @@ class _Tap:
         self._make = functools.cache(lambda: make(cell, label))
         self._before: dict[str, Any] = {}
 
-    def put_in(self) -> None:
+    def install(self) -> None:
         """Replace the construct; one of the Cell's own, not its class's, is kept aside."""
         tapped = self._make()
         self._before = {"construct": self._attributes["construct"]} if "construct" in self._attributes else {}
         self._attributes["construct"] = tapped
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put the original back."""
         self._attributes.pop("construct", None)
         self._attributes.update(self._before)
@@ -88,7 +88,7 @@ class GraphCells:
         self.may_have_run = False
         self.always_inside: set[str] = set()
 
-    def put_in(self, models: Sequence[Any], *, is_graph_mode: bool) -> dict[str, str]:
+    def install(self, models: Sequence[Any], *, is_graph_mode: bool) -> dict[str, str]:
         """Tap the Cells of `models`, those that are not tapped yet.
 
         Args:
@@ -105,7 +105,7 @@ class GraphCells:
             if not path or not _can_be_tapped(cell):
                 continue
             label = f"Cell.{path}.{type(cell).__name__}"
-            is_inside = is_graph_mode or _is_below_jit(models, path)
+            is_inside = is_graph_mode or any(is_jitted(around) for around in _cells_around(models, path))
             if not is_inside and is_jitted(cell):
                 # Seen from outside, where its backward is.
                 jitted.add(path)
@@ -120,17 +120,17 @@ class GraphCells:
             self._guard_compiler()
         return {label: _around(path, paths, jitted) for path, label in paths.items()}
 
-    def take_out(self) -> None:
+    def uninstall(self) -> None:
         """Put every original construct back."""
         self._callable.clear()
         self.always_inside.clear()
         while self._tapped:
-            self._tapped.pop().take_out()
-        self._compilers.take_out()
+            self._tapped.pop().uninstall()
+        self._compilers.uninstall()
 
     def _add(self, tap: _Tap, *, stays: bool) -> None:
         if stays:
-            tap.put_in()
+            tap.install()
             self._tapped.append(tap)
             self.may_have_run = True
         else:
@@ -139,16 +139,16 @@ class GraphCells:
     @contextmanager
     def _all_tapped(self) -> Iterator[None]:
         """Taps on the Cells that a jit function may call."""
-        put_in: list[_Tap] = []
+        installed: list[_Tap] = []
         try:
             for tap in self._callable:
-                tap.put_in()
-                put_in.append(tap)
-            self.may_have_run = self.may_have_run or bool(put_in)
+                tap.install()
+                installed.append(tap)
+            self.may_have_run = self.may_have_run or bool(installed)
             yield
         finally:
-            for tap in put_in:
-                tap.take_out()
+            for tap in installed:
+                tap.uninstall()
 
     def _guard_compiler(self) -> None:
         if not self._compilers.are_in:
@@ -165,7 +165,7 @@ class GraphCells:
             except Exception as error:
                 if not self._tapped and not self._callable:
                     raise
-                self.take_out()
+                self.uninstall()
                 self._faults.note("compiling a graph whose Cells are collected", error)
                 logger.warning("the graph is compiled without taps; nothing inside graphs is collected from now on")
                 return original(executor, *args, **kwargs)
@@ -182,10 +182,6 @@ def _can_be_tapped(cell: Any) -> bool:
     name = type(cell).__name__
     has_code = type(cell).construct is not nn.Cell.construct and not isinstance(cell, (nn.CellList, nn.CellDict))
     return has_code and name != "DistributedGradReducer" and not name.startswith("_")
-
-
-def _is_below_jit(models: Sequence[Any], path: str) -> bool:
-    return any(is_jitted(cell) for cell in _cells_around(models, path))
 
 
 def _cells_around(models: Sequence[Any], path: str) -> Iterator[Any]:
@@ -264,11 +260,8 @@ class GraphRecords:
     def arrive(self, layout: Layout, position: int, number: int, value: np.ndarray[Any, Any]) -> int:
         """Take one value; see `Receiver`."""
         with self._lock:
-            try:
-                return self._arrive(layout, position, number, value)
-            except Exception as error:  # the border between the collector and the user's training
-                self._faults.note(layout.label, error)
-                return number if number >= 0 else NOT_COLLECTED
+            known: int | None = self._faults.guarded(layout.label, self._arrive, layout, position, number, value)
+        return known if known is not None else number if number >= 0 else NOT_COLLECTED
 
     def close_step(self) -> bool:
         """Write what has not all arrived, and begin another step. Whether a graph with taps has run."""
@@ -277,7 +270,7 @@ class GraphRecords:
                 if call.record is not None:
                     self._recorder.end_quietly(call.record)
                 if call.awaited:
-                    guarded(self._faults, label, functools.partial(self._end, label, number, call))
+                    self._faults.guarded(label, self._end, label, number, call)
             self._calls.clear()
             self._open.clear()
             was_reached, self._was_reached = self._was_reached, False
@@ -365,7 +358,7 @@ class GraphRecords:
         if any(gradient is not None for gradient in (*call.incoming, *call.outgoing)):
             self._recorder.backward(
                 f"{label}.backward.{number}",
-                backward_parent(call.parent),
+                call.parent and backward_of_layer(call.parent),
                 call.incoming,
                 call.outgoing,
                 step_mark=self._recorder.step_mark,
@@ -393,12 +386,12 @@ class GraphTaps:
         self._cells = GraphCells(self._tapped, faults)
         self._warned = False
 
-    def put_in(self, models: Sequence[Any]) -> None:
+    def install(self, models: Sequence[Any]) -> None:
         """Tap the Cells of `models` that will run inside graphs. Graphs that were compiled before stay without taps."""
-        guarded(self._faults, "tapping Cells inside graphs", lambda: self._put_in(models))
+        self._faults.guarded("tapping Cells inside graphs", self._install, models)
 
-    def _put_in(self, models: Sequence[Any]) -> None:
-        parents = self._cells.put_in(models, is_graph_mode=is_graph_mode())
+    def _install(self, models: Sequence[Any]) -> None:
+        parents = self._cells.install(models, is_graph_mode=is_graph_mode())
         if parents:
             self._records.watch(parents, self._cells.always_inside)
 
@@ -426,7 +419,7 @@ class GraphTaps:
 
     def remove(self) -> None:
         """Put the original constructs back."""
-        self._cells.take_out()
+        self._cells.uninstall()
         if self._cells.may_have_run and isinstance(self._records, StagedRecords):
             self._records.remove()
 

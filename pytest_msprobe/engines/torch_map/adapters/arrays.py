@@ -94,23 +94,15 @@ def _scatter(x: Tensor, index: Tensor, rows: Tensor, how: str) -> Tensor:
     return x.scatter_reduce(0, spread, rows, _ELEMENT_REDUCTION[how])
 
 
-def segment_sum(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor) -> Tensor:
-    """unsorted_segment_sum: negative ids are dropped."""
-    return _segments(x, segment_ids, num_segments, 0, "add")
-
-
-def segment_prod(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor) -> Tensor:
-    """unsorted_segment_prod: an empty segment is 1."""
-    return _segments(x, segment_ids, num_segments, 1, "mul")
-
-
 def segment_reduce(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor, how: str) -> Tensor:
-    """unsorted_segment_max and _min: an empty segment is the lowest or highest value of the dtype, here float32's."""
-    limits = torch.finfo(torch.float32) if x.is_floating_point() else torch.iinfo(x.dtype)
-    return _segments(x, segment_ids, num_segments, limits.min if how == "max" else limits.max, how)
+    """unsorted_segment_sum and others: negative ids are dropped.
 
-
-def _segments(x: Tensor, segment_ids: Tensor, num_segments: int | Tensor, empty: Number, how: str) -> Tensor:
+    An empty segment is 0 or 1, of `max` and `min` the lowest or highest value of the dtype, here float32's.
+    """
+    empty: Number = {"add": 0, "mul": 1}.get(how, 0)
+    if how in ("max", "min"):
+        limits = torch.finfo(torch.float32) if x.is_floating_point() else torch.iinfo(x.dtype)
+        empty = limits.min if how == "max" else limits.max
     ids = segment_ids.reshape(-1).long()
     rows = x.reshape(ids.numel(), *x.shape[segment_ids.dim() :])
     start = x.new_full((int(num_segments), *rows.shape[1:]), empty)
@@ -385,7 +377,7 @@ def _resample(x: Tensor, places: Tensor, axis: int, method: str) -> Tensor:
 def space_to_batch(x: Tensor, block: int | Sequence[int], paddings: Sequence[Sequence[int]]) -> Tensor:
     """Blocks of the trailing axes, after zero padding, to the batch axis, the place in a block first."""
     blocks = [block] * len(paddings) if isinstance(block, int) else list(block)
-    x = functional.pad(x, [int(item) for pair in reversed(list(paddings)) for item in pair])
+    x = constant_pad(x, paddings)
     lead = x.dim() - len(blocks)
     shape = [*x.shape[:lead], *(part for size, b in zip(x.shape[lead:], blocks) for part in (size // b, b))]
     places = [lead + 2 * i for i in range(len(blocks))]
@@ -429,3 +421,45 @@ def resize(x: Tensor, *shape: object) -> Tensor:
     wanted = sizes(*shape)
     flat = x.reshape(-1)[: math.prod(wanted)]
     return functional.pad(flat, (0, math.prod(wanted) - flat.numel())).reshape(wanted)
+
+
+def sort_along(x: Tensor, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
+    """(values, indices)."""
+    values, indices = torch.sort(x, dim=axis, descending=descending)
+    return values, indices
+
+
+def index_with_value(x: Tensor, axis: int, keep_dims: bool, function: str) -> tuple[Tensor, Tensor]:
+    """(indices, values) of `max` or `min`."""
+    values, indices = (torch.max if function == "max" else torch.min)(x, axis, keep_dims)
+    return indices, values
+
+
+def one_axis(axis: int | Sequence[int]) -> int:
+    """The axis, taken out of a sequence of one.
+
+    Raises:
+        NotImplementedError: the sequence does not hold exactly one axis.
+    """
+    if not isinstance(axis, int) and len(axis) != 1:
+        raise NotImplementedError(f"axis {axis}")
+    return axis if isinstance(axis, int) else int(axis[0])
+
+
+def constant_pad(x: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
+    """Zeros before and after each axis."""
+    return functional.pad(x, [int(side) for pair in reversed(list(paddings)) for side in pair])
+
+
+def space_to_depth(x: Tensor, block_size: int) -> Tensor:
+    """Blocks of the spatial axes to channels, the place in a block first."""
+    batch, channels, height, width = x.shape
+    split = x.reshape(batch, channels, height // block_size, block_size, width // block_size, block_size)
+    return split.permute(0, 3, 5, 1, 2, 4).reshape(batch, -1, height // block_size, width // block_size)
+
+
+def depth_to_space(x: Tensor, block_size: int) -> Tensor:
+    """The inverse of `space_to_depth`."""
+    batch, _, height, width = x.shape
+    split = x.reshape(batch, block_size, block_size, -1, height, width)
+    return split.permute(0, 3, 4, 1, 5, 2).reshape(batch, -1, height * block_size, width * block_size)

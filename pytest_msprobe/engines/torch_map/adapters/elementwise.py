@@ -174,47 +174,23 @@ _K0E, _K1E = torch.special.scaled_modified_bessel_k0, torch.special.scaled_modif
 _Function = Callable[[Tensor], Tensor]
 
 
-def bessel_j0(x: Tensor) -> Tensor:
-    """J0."""
-    return _with_derivative(x, _J0, lambda at: -_J1(at))
+#: Each function and its derivative.
+_BESSEL: dict[str, tuple[_Function, _Function]] = {
+    "j0": (_J0, lambda at: -_J1(at)),
+    "j1": (_J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at)),
+    "y0": (_Y0, lambda at: -_Y1(at)),
+    "y1": (_Y1, lambda at: _Y0(at) - _Y1(at) / at),
+    "k0": (_K0, lambda at: -_K1(at)),
+    "k1": (_K1, lambda at: -_K0(at) - _K1(at) / at),
+    "k0e": (_K0E, lambda at: _K0E(at) - _K1E(at)),
+    "k1e": (_K1E, lambda at: _K1E(at) - _K0E(at) - _K1E(at) / at),
+}
 
 
-def bessel_j1(x: Tensor) -> Tensor:
-    """J1, whose derivative at 0 is 1/2."""
-    return _with_derivative(x, _J1, lambda at: torch.where(at == 0, torch.full_like(at, 0.5), _J0(at) - _J1(at) / at))
+def bessel(name: str, x: Tensor) -> Tensor:
+    """The Bessel function `name`: J0, J1, Y0, Y1, K0, K1, and exp(x) times K0 or K1 (`k0e`, `k1e`)."""
+    function, derivative = _BESSEL[name]
 
-
-def bessel_y0(x: Tensor) -> Tensor:
-    """Y0."""
-    return _with_derivative(x, _Y0, lambda at: -_Y1(at))
-
-
-def bessel_y1(x: Tensor) -> Tensor:
-    """Y1."""
-    return _with_derivative(x, _Y1, lambda at: _Y0(at) - _Y1(at) / at)
-
-
-def bessel_k0(x: Tensor) -> Tensor:
-    """K0."""
-    return _with_derivative(x, _K0, lambda at: -_K1(at))
-
-
-def bessel_k1(x: Tensor) -> Tensor:
-    """K1."""
-    return _with_derivative(x, _K1, lambda at: -_K0(at) - _K1(at) / at)
-
-
-def bessel_k0e(x: Tensor) -> Tensor:
-    """exp(x) K0(x)."""
-    return _with_derivative(x, _K0E, lambda at: _K0E(at) - _K1E(at))
-
-
-def bessel_k1e(x: Tensor) -> Tensor:
-    """exp(x) K1(x)."""
-    return _with_derivative(x, _K1E, lambda at: _K1E(at) - _K0E(at) - _K1E(at) / at)
-
-
-def _with_derivative(x: Tensor, function: _Function, derivative: _Function) -> Tensor:
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, at: Tensor) -> Tensor:
@@ -252,46 +228,32 @@ def trapz(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
     return torch.trapezoid(y, dx=dx, dim=dim) if x is None else torch.trapezoid(y, x, dim=dim)
 
 
-def amax(x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None) -> Tensor:
-    """Maximum as NumPy defines it: `where` replaces by `initial`, which also bounds the result."""
-    return torch.amax(_selected(x, initial, where, is_max=True), all_axes(axis, x), keepdim)
+def extreme(
+    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None, how: str
+) -> Tensor:
+    """The `max` or `min` as NumPy defines it: `where` replaces by `initial`, which also bounds the result."""
+    reduce = torch.amax if how == "max" else torch.amin
+    return reduce(_selected(x, initial, where, how), all_axes(axis, x), keepdim)
 
 
-def amin(x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | bool | None) -> Tensor:
-    """Minimum, as `amax`."""
-    return torch.amin(_selected(x, initial, where, is_max=False), all_axes(axis, x), keepdim)
-
-
-def max_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None) -> object:
-    """(values, indices); with `axis` None (maximum, 0) (mindspore/ops/function/array_func.py, max)."""
+def extreme_with_index(
+    x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None, how: str
+) -> tuple[Tensor, Tensor]:
+    """(values, indices) of `max` or `min`; with `axis` None (value, 0) (mindspore/ops/function/array_func.py, max)."""
+    reduce = torch.max if how == "max" else torch.min
     if axis is None or x.dim() == 0:
-        return torch.max(x), torch.tensor(0)
-    return tuple(torch.max(_selected(x, initial, where, is_max=True), axis, keepdim))
+        return reduce(x), torch.tensor(0)
+    values, indices = reduce(_selected(x, initial, where, how), axis, keepdim)
+    return values, indices
 
 
-def min_with_index(x: Tensor, axis: int | None, keepdim: bool, initial: Number | None, where: Tensor | None) -> object:
-    """(values, indices) of the minimum; see `max_with_index`."""
-    if axis is None or x.dim() == 0:
-        return torch.min(x), torch.tensor(0)
-    return tuple(torch.min(_selected(x, initial, where, is_max=False), axis, keepdim))
-
-
-def numpy_max(
-    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool
+def numpy_extreme(
+    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool, how: str
 ) -> object:
-    """Tensor.max in its NumPy form: values, or with `return_indices` (values, indices)."""
+    """Tensor.max or .min in its NumPy form: values, or with `return_indices` (values, indices)."""
     if with_index and isinstance(axis, int):
-        return max_with_index(x, axis, keepdim, initial, where)
-    return amax(x, axis, keepdim, initial, where)
-
-
-def numpy_min(
-    x: Tensor, axis: Axis, keepdim: bool, initial: Number | None, where: Tensor | None, with_index: bool
-) -> object:
-    """Tensor.min in its NumPy form; see `numpy_max`."""
-    if with_index and isinstance(axis, int):
-        return min_with_index(x, axis, keepdim, initial, where)
-    return amin(x, axis, keepdim, initial, where)
+        return extreme_with_index(x, axis, keepdim, initial, where, how)
+    return extreme(x, axis, keepdim, initial, where, how)
 
 
 def numpy_sum(x: Tensor, axis: Axis, dtype: torch.dtype | None, keepdim: bool, initial: Number | None) -> Tensor:
@@ -305,12 +267,12 @@ def ptp(x: Tensor, axis: Axis, keepdim: bool) -> Tensor:
     return torch.amax(x, all_axes(axis, x), keepdim) - torch.amin(x, all_axes(axis, x), keepdim)
 
 
-def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, *, is_max: bool) -> Tensor:
+def _selected(x: Tensor, initial: Number | None, where: Tensor | bool | None, how: str) -> Tensor:
     bound = as_tensor(0 if initial is None else initial).to(x.dtype)
     if where is not None:
         x = torch.where(as_tensor(where), x, bound)
     if initial is not None:
-        x = torch.maximum(x, bound) if is_max else torch.minimum(x, bound)
+        x = torch.maximum(x, bound) if how == "max" else torch.minimum(x, bound)
     return x
 
 

@@ -1,18 +1,14 @@
-"""Activations, normalisation, sequences and matrices of MindSpore. Reached through `adapters`.
-
-Convolutions of MindSpore in PyTorch. Reached through `adapters`.
-"""
+"""Activations, normalisation, sequences and matrices of MindSpore. Reached through `adapters`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pytest_msprobe.engines.torch_map.arguments import sizes
+from pytest_msprobe.engines.torch_map.arguments import all_axes, scalar
 
 
 def fast_gelu(x: Tensor) -> Tensor:
@@ -20,9 +16,56 @@ def fast_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def bias_add(x: Tensor, bias: Tensor) -> Tensor:
-    """Bias along axis 1 (data_format NCHW)."""
-    return x + bias.reshape(-1, *[1] * (x.dim() - 2))
+def bias_add(x: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
+    """Bias along axis 1, with data_format NHWC along the last."""
+    return x + (bias if data_format == "NHWC" else bias.reshape(-1, *[1] * (x.dim() - 2)))
+
+
+def batch_norm(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    is_training: bool,
+    epsilon: float,
+    data_format: str,
+) -> tuple[Tensor | None, ...]:
+    """(y, None, ...): what the other four outputs hold differs between devices.
+
+    Raises:
+        NotImplementedError: `data_format` is NHWC.
+    """
+    if data_format == "NHWC":
+        raise NotImplementedError("BatchNorm with data_format NHWC")
+    means, variances = (None, None) if is_training else (mean.detach(), variance.detach())
+    y = functional.batch_norm(x, means, variances, scale, bias, is_training, 0.0, epsilon)
+    return y, None, None, None, None
+
+
+def layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(y, mean, None): the third is a variance on CPU and 1 / standard deviation in newer kernels."""
+    axes = list(range(begin_norm_axis % x.dim(), x.dim()))
+    mean = x.mean(axes, keepdim=True)
+    variance = x.var(axes, correction=0, keepdim=True)
+    shape = x.shape[begin_params_axis % x.dim() :]
+    y = (x - mean) * torch.rsqrt(variance + epsilon) * gamma.reshape(shape) + beta.reshape(shape)
+    return y, mean, None
+
+
+def l2_normalize(x: Tensor, axis: int | Sequence[int], epsilon: float) -> Tensor:
+    """X / sqrt(max(sum(x ** 2), epsilon))."""
+    return x * torch.rsqrt(torch.sum(x * x, all_axes(axis, x), keepdim=True).clamp(min=epsilon))
+
+
+def sparse_cross_entropy(x: Tensor, labels: Tensor, is_grad: bool) -> Tensor:
+    """The mean loss over all rows, or its gradient, which has none."""
+    if not is_grad:
+        return functional.cross_entropy(x, labels.long())
+    one_hot = functional.one_hot(labels.long(), x.shape[-1])
+    return (torch.softmax(x.detach(), -1) - one_hot) / x.shape[0]
 
 
 def lrn(x: Tensor, depth_radius: int, bias: float, alpha: float, beta: float) -> Tensor:
@@ -169,6 +212,12 @@ def batch_dot(x: Tensor, other: Tensor, axes: int | Sequence[int] | None) -> Ten
     return result.unsqueeze(1) if result.dim() == 1 else result
 
 
+def matmul(x: Tensor, other: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
+    """MatMul and BatchMatMul."""
+    product: Tensor = torch.matmul(x.mT if transpose_a else x, other.mT if transpose_b else other)
+    return product
+
+
 def matmul_by_shape(x: Tensor, other: Tensor) -> Tensor:
     """Primitive MatMul or BatchMatMul: the dump lacks its transposes; the shapes tell them when only one way fits.
 
@@ -240,86 +289,12 @@ def triangular_solve(
     return torch.linalg.solve_triangular(used, b, upper=upper != transpose, unitriangular=unitriangular), matrix.clone()
 
 
-def conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: object,
-    pad_mode: str,
-    padding: object,
-    dilation: object,
-    groups: int,
-) -> Tensor:
-    """ops.conv1d/2d/3d: pad_mode valid, same (as TensorFlow, any stride) or pad (one number per axis or both sides)."""
-    rank = weight.dim() - 2
-    strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
-    pads = [0] * (2 * rank)
-    if pad_mode == "same":
-        for i, (size, kernel) in enumerate(zip(x.shape[2:], weight.shape[2:], strict=True)):
-            reach = (kernel - 1) * dilations[i] + 1
-            total = max((math.ceil(size / strides[i]) - 1) * strides[i] + reach - size, 0)
-            pads[2 * i : 2 * i + 2] = [total // 2, total - total // 2]
-    elif pad_mode == "pad":
-        given = _per_axis(padding, rank)
-        pads = given if len(given) == 2 * rank else [item for item in given for _ in range(2)]
-    last_axis_first = [pads[2 * i + side] for i in reversed(range(rank)) for side in range(2)]
-    function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
-    return function(functional.pad(x, last_axis_first), weight, bias, strides, 0, dilations, groups)
-
-
-def convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: object,
-    padding: object,
-    dilation: object,
-    transposed: bool,
-    output_padding: object,
-    groups: int,
-) -> Tensor:
-    """The Primitive Convolution: one number applies to every axis; padding may be `same` or `valid`."""
-    rank = weight.dim() - 2
-    strides, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
-    if isinstance(padding, str):
-        function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
-        return function(x, weight, bias, strides, padding, dilations, groups)
-    pads, extra = _per_axis(padding, rank), _per_axis(output_padding, rank)
-    return torch.convolution(x, weight, bias, strides, pads, dilations, transposed, extra, groups)
-
-
-def conv3d_transpose(
-    x: Tensor,
-    weight: Tensor,
-    pad_mode: str,
-    padding: object,
-    stride: object,
-    dilation: object,
-    groups: int,
-    output_padding: object,
-) -> Tensor:
-    """ops.conv3d_transpose with pad_mode valid, or pad with the same padding on both sides of an axis.
-
-    Raises:
-        NotImplementedError: `pad_mode` is same, or the two sides of an axis are padded differently.
-    """
-    given = _per_axis(padding, 3) if pad_mode == "pad" else [0] * 3
-    pads = given[::2] if len(given) == 6 else given
-    if pad_mode == "same" or (len(given) == 6 and pads != given[1::2]):
-        raise NotImplementedError(f"ops.conv3d_transpose with pad_mode {pad_mode} and padding {padding}")
-    extra = _per_axis(output_padding, 3)
-    return functional.conv_transpose3d(
-        x, weight, None, _per_axis(stride, 3), pads, extra, groups, _per_axis(dilation, 3)
-    )
-
-
-def _per_axis(value: object, rank: int) -> list[int]:
-    return [value] * rank if isinstance(value, int) else [int(item) for item in value]  # type: ignore[attr-defined]
-
-
-def fold(
-    x: Tensor, output_size: object, kernel_size: object, dilation: object, padding: object, stride: object
-) -> Tensor:
-    """Columns to image; MindSpore also takes the columns as (N, C, kernel, L)."""
-    columns = x.flatten(1, 2) if x.dim() == 4 else x
-    return functional.fold(columns, sizes(output_size), kernel_size, dilation, padding, stride)  # type: ignore[arg-type]
+def cumulated(x: Tensor, axis: int | Tensor, exclusive: bool, reverse: bool, function: str) -> Tensor:
+    """`cumsum` or `cumprod` from either end; `exclusive` leaves out the element itself."""
+    dim = int(scalar(axis))
+    turned = x.flip(dim) if reverse else x
+    if exclusive:
+        first = torch.full_like(turned.narrow(dim, 0, 1), 0.0 if function == "cumsum" else 1.0)
+        turned = torch.cat([first, turned.narrow(dim, 0, x.shape[dim] - 1)], dim)
+    result = torch.cumsum(turned, dim) if function == "cumsum" else torch.cumprod(turned, dim)
+    return result.flip(dim) if reverse else result

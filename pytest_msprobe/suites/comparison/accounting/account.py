@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import structs
 
-from pytest_msprobe.suites.comparison.values import ValueComparison
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.verdicts import VerdictRow
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.figures import Figures
 
 #: `equal`: the same bits. `rounding`: differs, and nothing but rounding and inputs made it so. `inherited`: the same,
 #: and the inputs made most of it. `fault`: born or defined here. `contained`: of a Cell, whose calls are accounted for.
@@ -131,6 +138,98 @@ class Account(msgspec.Struct, frozen=True):
     def from_wire(cls, wire: Mapping[str, Any]) -> Account:
         """The inverse of `to_wire`."""
         return msgspec.convert(wire, cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One record of a run, with its account.
+
+    Attributes:
+        operation: its name taken apart; of the golden record when only that side has it.
+        account: what became of its difference.
+        cells: Cells that it ran in, outermost first.
+        source: `file:line` of the training script; "" when unknown.
+    """
+
+    operation: Operation
+    account: Account
+    cells: tuple[str, ...] = ()
+    source: str = ""
+
+    @classmethod
+    def of(cls, row: VerdictRow) -> Step | None:
+        """The record of a row, with its attachment; None where nothing was accounted for."""
+        if row.attachment is None or "account" not in row.attachment:
+            return None
+        summary = row.attachment["summary"]
+        operation = Operation.of(summary["record"], summary["order"])
+        account = Account.from_wire(row.attachment["account"])
+        if row.place is None:
+            return cls(operation, account)
+        return cls(operation, account, row.place.cells, row.place.source.partition(", in ")[0])
+
+    @property
+    def record(self) -> str:
+        """Name of the record."""
+        return self.operation.record
+
+    @property
+    def inputs(self) -> Iterator[ValueKey]:
+        """Values that went into the operation."""
+        return (key for key in self.account.keys if not key.is_output)
+
+    @property
+    def outputs(self) -> Iterator[ValueKey]:
+        """Values that came out of the operation."""
+        return (key for key in self.account.keys if key.is_output)
+
+
+def value_key(
+    value: ValueComparison, contents: tuple[str, str], distance: float | None, *, is_beyond: bool, is_integer: bool
+) -> ValueKey:
+    """The key of a tensor whose sides have these `contents`; equal ones have no distance."""
+    leaf = value.target or value.golden
+    assert leaf is not None
+    if contents[0] == contents[1]:
+        distance = 0.0
+    trains = (value.target.requires_grad if value.target else "", value.golden.requires_grad if value.golden else "")
+    return ValueKey(value.path, value.is_output, *contents, distance, leaf.shape, is_beyond, is_integer, trains)
+
+
+def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures | None = None) -> bool:
+    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype: by its `figures`, else by
+    what the dumps say of it.
+
+    Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
+    integers.
+    """
+    target, golden = value.target, value.golden
+    if target is None or golden is None:
+        return False
+    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
+    if figures is not None:
+        is_far = (figures.metrics.max_abs or 0.0) > limits.element_limit(limit, figures.peak)
+        return not figures.distance <= limit or is_far or bool(figures.metrics.nonfinite_mismatches)
+    if value.status not in ("pass", "warning", "error"):
+        return False
+    if target.data_name and golden.data_name:
+        return value.status == "error"
+    if value.distance is None:
+        return (
+            golden.tensor is not None
+            and golden.tensor.dtype is not None
+            and golden.tensor.dtype.kind in ("int", "bool")
+        )
+    return not value.distance <= limit
+
+
+def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
+    """An account of an operation with its places; `unmatched` without a partner, whatever the `kind`."""
+    partner, (place, partner_place) = found.partner, found.places
+    if partner is None:
+        kind = "unmatched"
+    name = partner.record if partner is not None else ""
+    return Account(kind, keys=tuple(keys), partner=name, place=place, partner_place=partner_place, **fields)
 
 
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")

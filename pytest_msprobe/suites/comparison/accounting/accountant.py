@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -16,17 +16,18 @@ from msprobe_collector.dump_format import (
     DIRECTIONS,
     Direction,
     DumpError,
+    TensorValue,
     find_dtype,
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.leaves import canonical_dtype
+from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.cases.case import NotJudged
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
 from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_attributes, map_leaves
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import Judgement, kind_of, unit_roundoff
+from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -35,22 +36,24 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     OutputAccount,
     ValueKey,
+    account_of,
+    is_beyond,
     kind_of_outputs,
     of_equal_inputs,
     of_other_shapes,
+    value_key,
     with_growth,
 )
-from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_key, load, split
-from pytest_msprobe.suites.comparison.figures import measure_pair
+from pytest_msprobe.suites.comparison.accounting.terms import Terms, content_of, load, split
+from pytest_msprobe.suites.comparison.figures import Figures, measure_pair
 from pytest_msprobe.suites.comparison.matching import tensor_order
-from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.suites.comparison.sides import ComparedDump
-from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
+from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
+from pytest_msprobe.suites.comparison.values import ValueComparison
 
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
 
-def definition(target: Call, golden: Call) -> str:
+def describe_call_difference(target: Call, golden: Call) -> str:
     """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
     left, right = _plain(target), _plain(golden)
     if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
@@ -115,30 +118,30 @@ def _of_width(array: Array, other: Array) -> Array:
 
 def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
     """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
+    pairs = [(value.is_output, value.target, value.golden) for value in values if value.is_tensor]
+    changed = next((words for is_output, *pair in pairs if is_output and (words := _dtype_words(*pair))), "")
+    if not changed:
+        return "", False
     tensors = [
-        (value, canonical_dtype(value.target.dtype), canonical_dtype(value.golden.dtype))
-        for value in values
-        if value.target is not None
-        and value.golden is not None
-        and value.target.tensor is not None
-        and value.golden.tensor is not None
+        (canonical_dtype(target.dtype), canonical_dtype(golden.dtype))
+        for is_output, target, golden in pairs
+        if not is_output and target is not None and golden is not None and target.tensor and golden.tensor
     ]
-    outputs = [(left, right) for value, left, right in tensors if value.is_output]
-    inputs = [(left, right) for value, left, right in tensors if not value.is_output and _is_float(left)]
-    changed = next(
-        (f"{left} against {right}" for left, right in outputs if left != right and not _are_integers(left, right)), ""
-    )
-    return changed, bool(changed and inputs) and all(left == right for left, right in inputs)
+    floats = [(left, right) for left, right in tensors if _kind(left) in ("float", "complex")]
+    return changed, bool(floats) and all(left == right for left, right in floats)
 
 
-def _is_float(dtype: str) -> bool:
+def _dtype_words(target: Leaf | None, golden: Leaf | None) -> str:
+    """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
+    if target is None or golden is None or target.dtype == golden.dtype or not (target.tensor and golden.tensor):
+        return ""
+    left, right = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
+    return f"{left} against {right}" if left != right and {_kind(left), _kind(right)} != {"int"} else ""
+
+
+def _kind(dtype: str) -> str:
     found = find_dtype(dtype)
-    return found is not None and found.kind in ("float", "complex")
-
-
-def _are_integers(*dtypes: str) -> bool:
-    found = [find_dtype(dtype) for dtype in dtypes]
-    return all(dtype is not None and dtype.kind == "int" for dtype in found)
+    return found.kind if found is not None else ""
 
 
 #: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are
@@ -156,27 +159,15 @@ class _Pair:
     golden: RecordedCall
     definition: str
 
-    def close(self) -> None:
-        self.target.close()
-        self.golden.close()
-
 
 class Accountant:
     """Accounts for the operations of one pair of dumps; holds the tensors of one API call at a time."""
 
-    def __init__(
-        self,
-        target: ComparedDump,
-        golden: ComparedDump,
-        engines: Engines,
-        limits: DistanceLimits,
-        *,
-        max_memory_bytes: int,
-    ) -> None:
+    def __init__(self, comparison: DumpComparison, engines: Engines, *, max_memory_bytes: int) -> None:
         """An accountant that lets `engines` compute; calls that may need more memory are not accounted for."""
-        self._limits = limits
-        self._target = target
-        self._golden = golden
+        self._comparison = comparison
+        self._target = comparison.target
+        self._golden = comparison.golden
         self._engines = engines
         self._max_memory_bytes = max_memory_bytes
         self._pair: _Pair | NotJudged | None = None
@@ -184,52 +175,46 @@ class Accountant:
 
     def close(self) -> None:
         """Release the tensors of the last API call."""
+        self._close_pair()
+        self._comparison.release()
+
+    def _close_pair(self) -> None:
         if isinstance(self._pair, _Pair):
-            self._pair.close()
+            self._pair.target.close()
+            self._pair.golden.close()
         self._pair, self._name = None, ""
 
     def account(self, found: OperationComparison) -> Account:
-        """What became of the difference of an operation."""
-        account = self._account(found)
-        partner = found.partner
-        if partner is None:
-            is_golden = found.held_by == "golden"
-            places = (-1, found.operation.index) if is_golden else (found.operation.index, -1)
-            return structs.replace(account, place=places[0], partner_place=places[1])
-        return structs.replace(
-            account, partner=partner.record, place=found.operation.index, partner_place=partner.index
-        )
-
-    def _account(self, found: OperationComparison) -> Account:
-        keys = tuple(self._key(value) for value in found.values if value.is_tensor)
-        dtype, is_cast = dtype_change(found.values)
+        """What became of the difference of an operation, which was compared `for_account`."""
+        keys = [self._key(value) for value in found.values if value.is_tensor]
         if found.partner is None:
-            return Account("unmatched", keys=keys)
+            return account_of(found, "unmatched", keys)
         if found.operation.is_cell and self._is_contained(found.operation, keys):
-            return Account("contained", keys=keys)
-        pairs = [value for value in found.values if value.is_output and value.target and value.golden]
+            return account_of(found, "contained", keys)
         changed = {key.path for key in keys if key.is_output and key.differs}
+        dtype, is_cast = dtype_change(found.values)
         if not changed and not dtype:
-            return Account("equal", keys=keys)
-        known = Account("unaccounted", keys=keys, dtype=dtype, is_cast=is_cast)
+            return account_of(found, "equal", keys)
+        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
-            pair = self._pair_of(found.operation, found.partner)
-            direction = _direction(found.operation)
-            outputs = self._outputs(pair, direction, pairs, changed)
+            return self._split(found, found.partner, known, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
-            return structs.replace(known, reason=_one_line(error))
-        given = [key for key in keys if not key.is_output]
+            return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
+
+    def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
+        """The account with the parts of each output at the places `changed`. Raises NotJudged."""
+        pair = self._pair_of(found.operation, partner)
+        direction: Direction = next(direction for direction in DIRECTIONS if direction == found.operation.phase)
+        pairs = [value for value in found.values if value.is_output and value.target and value.golden]
+        given = [key for key in known.keys if not key.is_output]
         inputs = max((key.distance or 0.0 for key in given), default=0.0)
-        outputs = tuple(with_growth(output, inputs) for output in outputs)
-        if (
-            direction == "forward"
-            and not dtype
-            and not any(key.differs or not (key.target and key.golden) for key in given)
-        ):
-            outputs = tuple(map(of_equal_inputs, outputs))
+        split = self._outputs(pair, direction, pairs, changed)
+        outputs = tuple(with_growth(output, inputs) for output in split)
         if direction == "forward":
+            if not known.dtype and all(key.target and key.target == key.golden for key in given):
+                outputs = tuple(map(of_equal_inputs, outputs))
             outputs += tuple(of_other_shapes(pair.definition, given, pairs))
         kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
@@ -245,41 +230,34 @@ class Accountant:
         return operation.call in self._target.layers_of_calls or (self._target.has_calls and is_identity)
 
     def _key(self, value: ValueComparison) -> ValueKey:
-        leaf = value.target or value.golden
-        assert leaf is not None
-        left, right = load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)
-        target, golden = content_key(value.target, left), content_key(value.golden, right)
-        trains = tuple(side.requires_grad if side is not None else "" for side in (value.target, value.golden))
-        distance, is_beyond = (0.0, False) if target == golden else self._distance(value, left, right)
-        is_integer = left is not None and kind_of(left.dtype) in ("int", "bool")
-        return ValueKey(
-            value.path,
-            value.is_output,
-            target,
-            golden,
-            distance,
-            leaf.shape,
-            is_beyond,
-            is_integer,
-            trains,  # type: ignore[arg-type]  # two
-        )
+        contents = value.contents
+        if contents is None:  # not compared: unmatched, unreadable, or of no meaning
+            left, right = self._arrays(value)
+            contents = content_of(value.target, left), content_of(value.golden, right)
+        tensor = value.target.value if value.target is not None and contents[0].startswith("v") else None
+        dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
+        is_integer = dtype is not None and dtype.kind in ("int", "bool")
+        if contents[0] == contents[1]:
+            return value_key(value, contents, 0.0, is_beyond=False, is_integer=is_integer)
+        figures = value.figures or self._figures(value)
+        is_far = figures is None or is_beyond(value, self._comparison.limits, figures)
+        distance = figures.distance if figures is not None else None
+        return value_key(value, contents, distance, is_beyond=is_far, is_integer=is_integer)
 
-    def _distance(self, value: ValueComparison, left: Array | None, right: Array | None) -> tuple[float | None, bool]:
-        """How far two arrays are apart, and whether that is beyond their tolerance, else the limit of the dtype."""
-        if left is None or right is None or value.target is None or value.golden is None or left.size != right.size:
-            return None, True
+    def _arrays(self, value: ValueComparison) -> tuple[Array | None, Array | None]:
+        return load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)
+
+    def _figures(self, value: ValueComparison) -> Figures | None:
+        """Figures of as many elements in another shape, or of a value that no verdict was asked for."""
+        left, right = self._arrays(value)
+        if left is None or right is None or left.size != right.size:
+            return None
         figures = measure_pair(left.reshape(-1), right.reshape(-1))
-        if figures.metrics.structural:
-            return None, True
-        own = value.tolerance
-        limit = own.limit if own is not None else self._limits.limit(value.target.dtype, value.golden.dtype)
-        far = self._limits.element_limit(limit, figures.peak)
-        is_beyond = not figures.distance <= limit or (figures.metrics.max_abs or 0.0) > far
-        return figures.distance, is_beyond or bool(figures.metrics.nonfinite_mismatches)
+        return figures if not figures.metrics.structural else None
 
     def _pair_of(self, operation: Operation, partner: Operation) -> _Pair:
         if self._name != operation.call:
-            self.close()
+            self._close_pair()
             self._name = operation.call
             try:
                 self._pair = self._made(operation, partner)
@@ -296,7 +274,7 @@ class Accountant:
         if split_record_name(operation.record) is None or split_record_name(partner.record) is None:
             raise NotJudged("skip", "it is not an API call")
         target, golden = (
-            _call_class(side, name)(
+            (DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall)(
                 side,
                 name,
                 self._engines,
@@ -305,7 +283,7 @@ class Accountant:
             )
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
-        differing = definition(target.case.call, golden.case.call)
+        differing = describe_call_difference(target.case.call, golden.case.call)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             is_same = np.array_equal(target.factors != 0, golden.factors != 0)
             differing = "" if is_same else "other elements are dropped (compare seeds)"
@@ -351,14 +329,14 @@ class Accountant:
         blamed: dict[str, str] = {}
         ratio: float | None = None
         for part, call, output in ((BORN_TARGET, pair.target, mine), (BORN_GOLDEN, pair.golden, theirs)):
-            if terms.weight(part) < SHARE or not terms.is_own(part):
+            if terms.parts[part].weight < SHARE or not terms.is_own(part):
                 continue
             judgement = call.judge(direction, output)
-            if _is_wrong(judgement):
+            if judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS):
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
-        coarsest = max(_roundoff(mine.recorded), _roundoff(theirs.recorded))
-        if terms.weight(DEFINED) >= SHARE and terms.parts[DEFINED].size > coarsest:
+        defined = terms.parts[DEFINED]
+        if defined.weight >= SHARE and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
             blamed[DEFINED] = f"defined differently: {pair.definition}"
         first = next(iter(blamed), None)
         return OutputAccount(
@@ -373,22 +351,5 @@ class Accountant:
         )
 
 
-def _call_class(side: ComparedDump, name: str) -> type[RecordedCall]:
-    return DropoutCall if is_dropout(parse_api_name(name), side.framework) else RecordedCall
-
-
-def _is_wrong(judgement: Judgement) -> bool:
-    return judgement.status == "error" and (judgement.ratio is None or judgement.ratio >= _EXCESS)
-
-
-def _roundoff(array: Array | np.dtype[Any]) -> float:
-    dtype = array if isinstance(array, np.dtype) else array.dtype
-    return unit_roundoff(dtype) if dtype.kind not in "iub" else 0.0
-
-
-def _direction(operation: Operation) -> Direction:
-    return next(direction for direction in DIRECTIONS if direction == operation.phase)
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+def _roundoff(array: Array) -> float:
+    return unit_roundoff(array.dtype) if array.dtype.kind not in "iub" else 0.0

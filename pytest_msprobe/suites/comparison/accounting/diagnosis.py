@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault, from_another_rank
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
+from msprobe_collector.dump_format import Frame
+from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 from pytest_msprobe.suites.comparison.cells import CellDifference, Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -106,54 +107,49 @@ _SEVERAL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class RunDiagnosis:
     """What became of the differences of one pair of dumps.
 
     Attributes:
-        target, golden: the dumps.
         steps: all records that were judged, in order.
         faults: that with the largest effect first; without tensors, where differences begin, which need be no faults.
         unlinked: inputs that differ and whose maker is not known.
         passed_on: (record, place) of the outputs that differ and that another record uses.
-        missing: how many records of the target were not judged in this run.
         origins: where differences begin.
+        missing: how many records of the target were not judged in this run.
+        sides: the dumps, target first; None where only the rows of a run are at hand.
     """
 
-    target: ComparedDump
-    golden: ComparedDump
     steps: tuple[Step, ...]
     faults: tuple[Fault, ...]
     unlinked: int
     passed_on: frozenset[tuple[str, str]]
-    missing: int
     origins: tuple[Origin, ...] = ()
+    missing: int = 0
+    sides: tuple[ComparedDump, ComparedDump] | None = None
 
     @classmethod
-    def of(cls, target: ComparedDump, golden: ComparedDump, steps: Sequence[Step]) -> Diagnosis:
-        """The diagnosis from the accounts of a run, in the order of verdicts."""
-        missing = len(target.operations) - sum(step.account.place >= 0 for step in steps)
+    def of(cls, steps: Sequence[Step], sides: tuple[ComparedDump, ComparedDump] | None = None) -> RunDiagnosis:
+        """The diagnosis from the accounts of a run, in the order of verdicts.
+
+        Without `sides`, the dumps, it says nothing of records that were left out and adds up no gradients.
+        """
+        missing = 0
+        if sides is not None:
+            missing = len(sides[0].operations) - sum(step.account.place >= 0 for step in steps)
         holds_tensors = basis_of(steps) == "tensors"
 
         def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
-            if not holds_tensors:
+            if sides is None or not holds_tensors:
                 return False
             # Without tensors the comparison needs no NumPy.
             from pytest_msprobe.suites.comparison.accounting.terms import is_wrong_sum
 
-            return is_wrong_sum((target, golden), step, key, sources)
+            return is_wrong_sum(sides, step, key, sources)
 
-        causes = Causes(DataFlow(steps), is_wrong, is_whole=missing == 0)
-        faults = causes.find()
-        return cls(
-            target,
-            golden,
-            tuple(steps),
-            tuple(faults),
-            causes.unlinked,
-            frozenset(causes.passed_on),
-            missing,
-            tuple(causes.origins()),
-        )
+        finder = FaultFinder(DataFlow(steps), is_wrong, is_whole=missing == 0)
+        faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
+        return cls(tuple(steps), faults, finder.unlinked, passed_on, tuple(finder.origins()), missing, sides)
 
     @property
     def basis(self) -> Basis:
@@ -282,8 +278,11 @@ class Diagnosis:
     def _sentence(self, fault: Fault) -> str:
         name, *more = fault.records or [fault.step.record]
         others = f" (and {' and '.join(record.rpartition('.')[2] for record in more)})" if more else ""
-        frame = self.frame(fault)
-        where = f", called from {frame.file}:{frame.line}" if frame is not None else ""
+        source = fault.step.source
+        if self.sides is not None:
+            frame = self.frame(fault)
+            source = f"{frame.file}:{frame.line}" if frame is not None else ""
+        where = f", called from {source}" if source else ""
         growth = self.growths(fault.reached)[:1]
         grows = f", and it grows most in {growth[0][0]} (x {growth[0][1]:.3g})" if growth and growth[0][1] > 1 else ""
         count = len(fault.reached)
@@ -292,9 +291,11 @@ class Diagnosis:
         inside = f", in {fault.step.cells[-1]}" if fault.step.cells else ""
         return f"{name}{others}{inside}: {fault.sentence.rstrip('.')}{where}{reach}"
 
-    def frame(self, fault: Fault) -> Any:
-        """The line of the training script that made the call, or None."""
-        side = self.golden if fault.step.account.place < 0 else self.target
+    def frame(self, fault: Fault) -> Frame | None:
+        """The line of the training script that made the call, where the dumps are at hand and know it."""
+        if self.sides is None:
+            return None
+        side = self.sides[fault.step.account.place < 0]
         return side.stacks.user_frame(f"{fault.step.operation.call}.forward")
 
 
@@ -305,11 +306,11 @@ def is_suspect(step: Step) -> bool:
     return not any(key.differs for key in step.inputs) and any(key.is_beyond for key in step.outputs)
 
 
-def next_steps(diagnosis: Diagnosis, fault: Fault) -> list[str]:
+def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
     """Commands and steps, most useful first."""
     call = fault.step.operation.call
-    wrong = diagnosis.golden if fault.side == "golden" else diagnosis.target
-    dump = shlex.quote(str(wrong.path))
+    assert diagnosis.sides is not None
+    dump = shlex.quote(str(diagnosis.sides[fault.side == "golden"].path))
     check = f"pytest --msprobe-dump={dump} -k {shlex.quote(call)}"
     if fault.kind == "first":
         return [
@@ -344,13 +345,13 @@ _VERSION = 1
 Cells = Mapping[str, CellDifference]
 
 
-def write_diagnosis(path: Path, diagnoses: Sequence[tuple[Diagnosis, Cells]]) -> None:
+def write_diagnosis(path: Path, diagnoses: Sequence[tuple[RunDiagnosis, Cells]]) -> None:
     """Write the answer of a run. Raises OSError when the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content(diagnoses)), indent=1) + b"\n")
 
 
-def content(found: Sequence[tuple[Diagnosis, Cells]]) -> dict[str, Any]:
+def content(found: Sequence[tuple[RunDiagnosis, Cells]]) -> dict[str, Any]:
     """What the file says, in builtin types."""
     diagnoses = [diagnosis for diagnosis, _ in found]
     outcomes = [diagnosis.outcome for diagnosis in diagnoses]
@@ -359,26 +360,28 @@ def content(found: Sequence[tuple[Diagnosis, Cells]]) -> dict[str, Any]:
         "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
         "text": "\n".join(diagnosis.text for diagnosis in diagnoses),
         "at_fault": [
-            _fault(diagnosis, fault)
+            _fault(diagnosis, fault, diagnosis.sides[0])
             for diagnosis in diagnoses
-            if diagnosis.basis == "tensors"
+            if diagnosis.basis == "tensors" and diagnosis.sides is not None
             for fault in diagnosis.faults
         ],
         "dumps": [_dump(diagnosis, cells) for diagnosis, cells in found],
     }
 
 
-def _dump(diagnosis: Diagnosis, cells: Cells) -> dict[str, Any]:
+def _dump(diagnosis: RunDiagnosis, cells: Cells) -> dict[str, Any]:
+    assert diagnosis.sides is not None
+    target, golden = diagnosis.sides
     last = diagnosis.last
     is_known = diagnosis.basis == "tensors"
     bits = first_bits(diagnosis.steps)
     return {
-        "target": str(diagnosis.target.path),
-        "golden": str(diagnosis.golden.path),
+        "target": str(target.path),
+        "golden": str(golden.path),
         "outcome": diagnosis.outcome,
         "text": diagnosis.text,
         "basis": diagnosis.basis,
-        "origins": [] if is_known else [_fault(diagnosis, fault) for fault in diagnosis.faults],
+        "origins": [] if is_known else [_fault(diagnosis, fault, target) for fault in diagnosis.faults],
         "first_bits": None if bits is None else {"record": bits[0].record, "value": bits[1]},
         "counts": dict(diagnosis.counts),
         "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
@@ -405,11 +408,11 @@ def _dump(diagnosis: Diagnosis, cells: Cells) -> dict[str, Any]:
     }
 
 
-def _fault(diagnosis: Diagnosis, fault: Fault) -> dict[str, Any]:
+def _fault(diagnosis: RunDiagnosis, fault: Fault, target: ComparedDump) -> dict[str, Any]:
     frame = diagnosis.frame(fault)
     growth = next(iter(diagnosis.growths(fault.reached)), None)
     return {
-        "dump": str(diagnosis.target.path),
+        "dump": str(target.path),
         "record": fault.records[0] if fault.records else fault.step.record,
         "records": fault.records,
         "partner": fault.step.account.partner or None,

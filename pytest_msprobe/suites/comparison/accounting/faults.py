@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
-from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import (
+    CallsOfOneRun,
     DataFlow,
-    LoneCalls,
     Maker,
-    Step,
     has_other_type,
     has_partner,
     is_cast,
@@ -69,17 +68,17 @@ def unrecorded(step: Step, key: ValueKey, maker: Maker | None) -> Fault:
 
 def from_another_rank(step: Step) -> Fault | None:
     """A value that a communication call received, when what this rank gave agrees; None of all other records."""
-    if step.operation.phase != "forward" or not is_communication(step.record) or any(map(_differs, step.inputs)):
+    if (
+        step.operation.phase != "forward"
+        or not is_communication(step.record)
+        or any(key.differs for key in step.inputs)
+    ):
         return None
     key = next((key for key in step.outputs if key.is_beyond), None)
     if key is None:
         return None
     sentence = f"{key.path} differs, and what this rank gave agrees: it came from another rank"
     return Fault(step, "another_rank", "both", key.path, sentence, "", key.distance)
-
-
-def _differs(key: ValueKey) -> bool:
-    return key.differs
 
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
@@ -96,7 +95,7 @@ _WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul",
 IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
 
 
-class Causes:
+class FaultFinder:
     """Finds the faults, and what each of them reaches.
 
     Attributes:
@@ -116,7 +115,7 @@ class Causes:
         self._parents: dict[str, dict[str, None]] = {}
         self._candidates: list[Fault] = []
         self._tells_dtypes = False
-        self._lones = LoneCalls(flow)
+        self._of_one_run = CallsOfOneRun(flow)
         self._blames_agreeing = True
         self.unlinked = 0
         self.passed_on: set[tuple[str, str]] = set()
@@ -124,7 +123,9 @@ class Causes:
     def find(self) -> list[Fault]:
         """The faults, that with the largest effect first."""
         steps = self._flow.steps.values()
-        with_floats = [step for step in steps if step.account.partner and _has_float_outputs(step)]
+        with_floats = [
+            step for step in steps if step.account.partner and any(not key.is_integer for key in step.outputs)
+        ]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
@@ -139,7 +140,10 @@ class Causes:
             self._by_node[node] = first
             self._link(first.step, node)
         self._reach()
-        return sorted(self._by_node.values(), key=_rank)
+        return sorted(
+            self._by_node.values(),
+            key=lambda fault: (bool(fault.after), -len(fault.reached), fault.step.account.place),
+        )
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
@@ -200,7 +204,7 @@ class Causes:
             return
         lone = next((maker for maker in (theirs, mine) if maker is not None and not has_partner(maker)), None)
         if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
-            self._trace_lone(step, lone, "golden" if lone is theirs else "target")
+            self._trace_call_of_one_run(step, lone, "golden" if lone is theirs else "target")
             return
         if step.operation.phase == "backward":
             self._trace_gradient(step, key, mine)
@@ -239,15 +243,15 @@ class Causes:
             return
         self._candidates.append(unrecorded(step, key, maker))
 
-    def _trace_lone(self, step: Step, maker: Maker, side: str) -> None:
+    def _trace_call_of_one_run(self, step: Step, maker: Maker, side: str) -> None:
         """Blame the first call that only one side has; not a cast where the two runs have other dtypes anyway."""
-        first, before = self._lones.first(maker, side)
+        first, before = self._of_one_run.first(maker, side)
         if not self._tells_dtypes and is_cast(first):
             if before is not None:
                 self._link(step, before.record)
             return
         has, lacks = ("golden run", "target") if side == "golden" else ("target", "golden run")
-        call = self._lones.leader(first, side).operation.call
+        call = self._of_one_run.leader(first, side).operation.call
         fault = Fault(first, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
         known = self._by_node.setdefault(call, fault)
         if first.record not in known.records:
@@ -313,15 +317,7 @@ class Causes:
                 first_at.setdefault(record, fault.step.record)
 
 
-def _rank(fault: Fault) -> tuple[bool, int, int]:
-    return bool(fault.after), -len(fault.reached), fault.step.account.place
-
-
 def _is_reached(step: Step) -> bool:
     """Whether a record differs; without tensors, beyond its tolerances."""
     is_known = step.account.basis == "tensors"
     return any(key.differs if is_known else key.is_beyond for key in step.account.keys)
-
-
-def _has_float_outputs(step: Step) -> bool:
-    return any(not key.is_integer for key in step.outputs)

@@ -6,51 +6,10 @@ Calls that only one side has: which of them comes first.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import Account, ValueKey
-from pytest_msprobe.verdicts import VerdictRow
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One record of a run, with its account.
-
-    Attributes:
-        operation: its name taken apart; of the golden record when only that side has it.
-        account: what became of its difference.
-        cells: Cells that it ran in, outermost first.
-    """
-
-    operation: Operation
-    account: Account
-    cells: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, row: VerdictRow) -> Step | None:
-        """The record of a row, with its attachment; None where nothing was accounted for."""
-        if row.attachment is None or "account" not in row.attachment:
-            return None
-        summary = row.attachment["summary"]
-        operation = Operation.of(summary["record"], summary["order"])
-        return cls(operation, Account.from_wire(row.attachment["account"]), row.place.cells if row.place else ())
-
-    @property
-    def record(self) -> str:
-        """Name of the record."""
-        return self.operation.record
-
-    @property
-    def inputs(self) -> Iterator[ValueKey]:
-        """Values that went into the operation."""
-        return (key for key in self.account.keys if not key.is_output)
-
-    @property
-    def outputs(self) -> Iterator[ValueKey]:
-        """Values that came out of the operation."""
-        return (key for key in self.account.keys if key.is_output)
+from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +100,20 @@ class DataFlow:
         forward = self.forward_of(step)
         if forward is None:
             return []
-        output = next((value for value in forward.outputs if value.path == _output_path(key.path)), None)
+        place = key.path.partition(".")[2]  # outputs and their incoming gradients are counted alike
+        output = next((value for value in forward.outputs if value.path == f"output.{place}"), None)
         found = []
-        for user, place in self._users.get(output.target, []) if output is not None else []:
+        for user, at in self._users.get(output.target, []) if output is not None else []:
             if user.account.place <= forward.account.place:
                 continue
             backward = self.steps.get(f"{user.operation.call}.backward")
             gradients = list(backward.outputs) if backward is not None else []
-            gradient = next((value for value in gradients if value.path == f"output.{place}"), None)
+            gradient = next((value for value in gradients if value.path == f"output.{at}"), None)
             if gradient is None or gradient.shape != key.shape:  # those of a Primitive stand in any order
                 gradient = next((value for value in gradients if value.shape == key.shape), None)
             if backward is not None and gradient is not None:
                 found.append((backward, gradient))
         return found
-
-
-def _output_path(incoming: str) -> str:
-    """Place of the output whose gradient stands at the place `incoming`: they are counted alike."""
-    return f"output.{incoming.partition('.')[2]}"
 
 
 def _parameter_names(steps: Sequence[Step]) -> dict[str, str]:
@@ -178,7 +133,7 @@ _LONGEST_CHAIN = 100
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 
 
-class LoneCalls:
+class CallsOfOneRun:
     """Finds the first of several calls of one side that lead to one difference."""
 
     def __init__(self, flow: DataFlow) -> None:

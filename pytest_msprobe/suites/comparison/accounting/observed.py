@@ -11,13 +11,19 @@ import math
 from collections.abc import Sequence
 
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.noise import growth_of
-from pytest_msprobe.suites.comparison.operations import OperationComparison
+from pytest_msprobe.suites.comparison.accounting.account import (
+    Account,
+    Basis,
+    Kind,
+    OutputAccount,
+    ValueKey,
+    account_of,
+    is_beyond,
+    value_key,
+)
+from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 
-#: An output counts as differing by itself when it is this many times farther off than the farthest input.
-_GROWTH = 10
 #: The part of a difference that is the first one, beside those of `terms.PARTS`.
 FIRST = "first"
 #: The same where the arguments show why.
@@ -29,45 +35,14 @@ _BASES: dict[str, Basis] = {"f": "fingerprints", "m": "checksums", "s": "statist
 def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
     """The account of an operation by its fingerprints, checksums and statistics."""
     tensors = [value for value in found.values if value.is_tensor]
-    keys = tuple(_key(value, is_beyond(value, limits)) for value in tensors)
-    operation, partner = found.operation, found.partner
-    if partner is None:
-        is_golden = found.held_by == "golden"
-        places = (-1, operation.index) if is_golden else (operation.index, -1)
-        return Account("unmatched", keys=keys, place=places[0], partner_place=places[1], basis=_basis(keys))
-    kind = "contained" if operation.is_cell else _kind(keys)
+    keys = [_key(value, limits) for value in tensors]
+    if found.partner is None:
+        return account_of(found, "unmatched", keys, basis=_basis(keys))
+    kind = "contained" if found.operation.is_cell else _kind(keys)
     differing = [value for value, key in zip(tensors, keys) if key.differs]
-    return Account(
-        kind,
-        outputs=_outputs(found, tensors, keys, kind),
-        keys=keys,
-        partner=partner.record,
-        place=operation.index,
-        partner_place=partner.index,
-        basis=_basis(keys),
-        is_noise=all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing),
-    )
-
-
-def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
-    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype.
-
-    Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
-    integers.
-    """
-    target, golden = value.target, value.golden
-    if target is None or golden is None or value.status not in ("pass", "warning", "error"):
-        return False
-    if target.data_name and golden.data_name:
-        return value.status == "error"
-    if value.distance is None:
-        return (
-            golden.tensor is not None
-            and golden.tensor.dtype is not None
-            and golden.tensor.dtype.kind in ("int", "bool")
-        )
-    limit = value.tolerance.limit if value.tolerance is not None else limits.limit(target.dtype, golden.dtype)
-    return not value.distance <= limit
+    is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
+    outputs = _outputs(found, tensors, keys, kind)
+    return account_of(found, kind, keys, outputs=outputs, basis=_basis(keys), is_noise=is_noise)
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
@@ -78,7 +53,7 @@ def _kind(keys: Sequence[ValueKey]) -> Kind:
     inputs = [key for key in keys if not key.is_output]
     farthest = max((key.distance or 0.0 for key in inputs), default=0.0)
     nearest = max(math.inf if key.distance is None else key.distance for key in keys if key.is_output and key.is_beyond)
-    is_first = all(key.target and key.golden and not key.is_beyond for key in inputs) and nearest > _GROWTH * farthest
+    is_first = all(key.target and key.golden and not key.is_beyond for key in inputs) and nearest > GROWTH * farthest
     return "first" if is_first else "carried"
 
 
@@ -86,7 +61,7 @@ def _outputs(
     found: OperationComparison, tensors: Sequence[ValueComparison], keys: Sequence[ValueKey], kind: Kind
 ) -> tuple[OutputAccount, ...]:
     """The output that is farthest off, with the growth of the distance."""
-    after, growth = growth_of(found.values)
+    after, growth = found.growth
     pairs = [(value, key) for value, key in zip(tensors, keys) if key.is_output and key.differs]
     if not pairs:
         return ()
@@ -117,15 +92,12 @@ def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[Va
     return {FIRST: f"{state}, and {value.path} differs: {message}"}
 
 
-def _key(value: ValueComparison, beyond: bool) -> ValueKey:
+def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     leaf = value.target or value.golden
-    assert leaf is not None
-    target, golden = _contents(value.target, value.golden)
-    dtype = leaf.tensor.dtype if leaf.tensor is not None else None
-    trains = (value.target.requires_grad if value.target else "", value.golden.requires_grad if value.golden else "")
+    dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
     is_integer = dtype is not None and dtype.kind in ("int", "bool")
-    distance = 0.0 if target == golden else value.distance
-    return ValueKey(value.path, value.is_output, target, golden, distance, leaf.shape, beyond, is_integer, trains)
+    contents = _contents(value.target, value.golden)
+    return value_key(value, contents, value.distance, is_beyond=is_beyond(value, limits), is_integer=is_integer)
 
 
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:

@@ -14,7 +14,6 @@ Whether an incoming gradient is the sum of the gradients of its uses: nothing re
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,11 +26,9 @@ import numpy.typing as npt
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
-from pytest_msprobe.suites.comparison.accounting.account import PARTS, ValueKey
-from pytest_msprobe.suites.comparison.accounting.flow import Step
+from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
+from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
-
-_BYTES = 8
 
 
 def load(leaf: Leaf | None, folder: TensorFolder) -> npt.NDArray[Any] | None:
@@ -44,7 +41,7 @@ def load(leaf: Leaf | None, folder: TensorFolder) -> npt.NDArray[Any] | None:
         return None
 
 
-def content_key(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
+def content_of(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
     """The key of a tensor: of its values, else its checksum, else its statistics, marked by the first letter.
 
     "" where there is no tensor, or none that can be read.
@@ -52,10 +49,7 @@ def content_key(leaf: Leaf | None, array: npt.NDArray[Any] | None) -> str:
     if leaf is None or leaf.tensor is None:
         return ""
     if array is not None:
-        if array.dtype.kind in "iu":
-            array = array.astype(np.int64)  # a number is the same in any width
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return f"v{hashlib.blake2b(content.data, digest_size=_BYTES).hexdigest()}"
+        return content_key(array)
     if leaf.md5:
         return f"m{leaf.md5}"
     if leaf.data_name or any(number is None for number in leaf.statistics):
@@ -76,6 +70,7 @@ class Part:
         worst: index of its largest element; None when it is zero.
         value: that element.
         nonfinite: how many elements this term makes NaN or infinite, or another of these; not in the figures above.
+        weight: size over that of the whole; inf for one of NaN or infinity, 0 for one of no size.
     """
 
     size: float
@@ -83,6 +78,7 @@ class Part:
     worst: tuple[int, ...] | None
     value: float
     nonfinite: int = 0
+    weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +99,6 @@ class Terms:
         """Whether a born part is not mostly what the other side makes as well."""
         part = self.parts[name]
         return bool(part.nonfinite) or self.born >= part.size / 2
-
-    def weight(self, name: str) -> float:
-        """Size of a part over that of the whole; inf for one of NaN or infinity, 0 for one of no size."""
-        part = self.parts[name]
-        if part.nonfinite:
-            return math.inf
-        if part.size == 0:
-            return 0.0
-        return part.size / self.size if 0 < self.size < math.inf else math.inf
 
 
 def split(target: Array, from_target: Array, from_golden: Array, golden_reference: Array, golden: Array) -> Terms:
@@ -168,17 +155,18 @@ class _Sums:
 
     def terms(self, shape: tuple[int, ...]) -> Terms:
         norm = math.sqrt(self.golden)
-        parts = {
-            name: Part(
-                _over(math.sqrt(self.squares[place]), norm),
-                self.projections[place] / self.whole if self.whole else 0.0,
-                None if self.worst[place][1] < 0 else unravelled(self.worst[place][1], shape),
-                self.worst[place][2],
-                self.nonfinite[place],
-            )
-            for place, name in enumerate(PARTS)
-        }
-        return Terms(_over(math.sqrt(self.whole), norm), parts, _over(math.sqrt(self.born), norm))
+        whole = _over(math.sqrt(self.whole), norm)
+        parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
+        return Terms(whole, parts, _over(math.sqrt(self.born), norm))
+
+    def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
+        size, nonfinite = _over(math.sqrt(self.squares[place]), math.sqrt(self.golden)), self.nonfinite[place]
+        share = self.projections[place] / self.whole if self.whole else 0.0
+        _, at, value = self.worst[place]
+        worst = None if at < 0 else unravelled(at, shape)
+        known = size / whole if 0 < whole < math.inf else math.inf
+        weight = math.inf if nonfinite else known if size else 0.0
+        return Part(size, share, worst, value, nonfinite, weight)
 
 
 def _over(size: float, norm: float) -> float:

@@ -9,8 +9,8 @@ from importlib import metadata
 import pytest
 
 from pytest_msprobe.apis.operators import Framework, find_operator, operator_names, unknown_operator
-from pytest_msprobe.commands.mindspore_surface import OPERATORS
-from pytest_msprobe.commands.operator_tables import (
+from tools.operators.mindspore_surface import OPERATORS
+from tools.operators.tables import (
     FOLDER,
     Table,
     excluded,
@@ -18,7 +18,7 @@ from pytest_msprobe.commands.operator_tables import (
     mindspore_table,
     torch_table,
 )
-from pytest_msprobe.commands.torch_surface import public_operators
+from tools.operators.torch_surface import public_operators
 
 #: None of these may ever come into a table, whatever a reviewer overlooks.
 ACTING = """
@@ -41,7 +41,7 @@ def test_the_table_is_what_the_command_gives(framework: str, make: object) -> No
     table: Table = make()
     assert table.file == committed.name
     assert names_of(table.text) == names_of(committed.read_text(encoding="utf-8")), (
-        "run: python -m pytest_msprobe operators -o pytest_msprobe/apis/operators"
+        "run: python -m tools.operators -o pytest_msprobe/apis/operators"
     )
 
 

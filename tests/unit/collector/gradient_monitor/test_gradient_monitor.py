@@ -153,6 +153,7 @@ print("trained", not np.array_equal(before, network.weight.asnumpy()))
 """
 
 
+@pytest.mark.graph_compiler
 @pytest.mark.parametrize(("graph", "is_mode"), [("mode", True), ("jit", False)])
 def test_an_optimizer_in_a_graph_trains_and_is_warned_of(tmp_path: Path, graph: str, is_mode: bool) -> None:
     configuration(tmp_path)

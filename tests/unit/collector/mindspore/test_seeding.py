@@ -86,6 +86,7 @@ class Net(nn.Cell):
 """
 
 
+@pytest.mark.graph_compiler
 def test_dropout_without_effect_leaves_every_value_in_both_modes(run: Callable[[str], str]) -> None:
     code = """
 print(changed(calls), end=" ")

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fact_lines import of_line
 from torch.nn import functional
 
 from pytest_msprobe.engines.protocol import Unsupported
 from pytest_msprobe.engines.references import attention_core
-from pytest_msprobe.engines.references.attention import flash_attention_score, speed_fusion_attention
+from pytest_msprobe.engines.references.attention import flash_attention_score
 
+speed_fusion_attention = of_line("Functional.speed_fusion_attention")
 B, N1, N2, S1, S2, D = 2, 4, 2, 5, 8, 3
 SCALE = 0.7
 TRIANGLE = torch.ones(2048, 2048, dtype=torch.bool).triu(1)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from fact_lines import of_line
 from torch.nn import functional
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.attention import (
-    fused_infer_attention_score,
-    incre_flash_attention,
-    prompt_flash_attention,
-)
+
+prompt_flash_attention = of_line("Functional.prompt_flash_attention")
+incre_flash_attention = of_line("Functional.incre_flash_attention")
+fused_infer_attention_score = of_line("Functional.fused_infer_attention_score")
 
 B, N1, N2, S1, S2, D = 2, 4, 2, 5, 6, 3
 SCALE = 0.6
@@ -97,7 +97,7 @@ def test_fused_inference_of_one_query_ignores_the_sparse_mode() -> None:
     ("keywords", "reason"),
     [
         ({"block_table": torch.zeros(1)}, "block_table: quantised values and paged or padded caches"),
-        ({"quant_scale2": torch.ones(1), "antiquant_scale": torch.ones(1)}, "quant_scale2, antiquant_scale:"),
+        ({"quant_scale2": torch.ones(1), "antiquant_scale": torch.ones(1)}, "^quant_scale2, antiquant_scale: quant"),
         ({"actual_seq_lengths_kv": (1, 2, 3)}, "actual sequence lengths"),
         ({"actual_seq_lengths_kv": (1, 9)}, "actual sequence lengths"),
         ({"sparse_mode": 5, "atten_mask": torch.zeros(B, 1, S1, S2)}, "needs prefix"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName
+from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import reason_not_judged
 from pytest_msprobe.engines import references
 from pytest_msprobe.engines.torch_map import Binding, lookup
 
 #: ops functions that only dispatch by `*args`: their Primitive has the signature.
 OVERLOADS = {"gmm", "lightning_indexer", "sparse_flash_attention", "nsa_compress", "nsa_select_attention"}
-NAMES = sorted(references.names())
+LINES = facts("references").typed()
+NAMES = sorted(LINES)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def mindspore() -> ModuleType:
 
 def test_every_reference_names_its_source() -> None:
     assert len(NAMES) > 60
-    assert all(source for source in references.names().values())
+    assert all(fact.source for fact in LINES.values())
 
 
 @pytest.mark.parametrize("api", NAMES)
@@ -37,9 +40,11 @@ def test_a_reference_has_the_parameters_and_defaults_of_mindspore(api: str, mind
     api_type, _, name = api.partition(".")
     if name in OVERLOADS:
         pytest.skip("dispatches by *args: the test of its Primitive compares the parameters")
-    entry = references.find(api_type, name)
-    assert entry is not None
-    ours = list(inspect.signature(references.function(entry)).parameters.values())
+    found = lookup(api_type, name)
+    assert isinstance(found, Binding)
+    bound = [form.signature.replace(parameters=_with_values(form.signature)) for form in found.forms]
+    signature = bound[0] if bound else inspect.signature(references.function(found.target))
+    ours = list(signature.parameters.values())
     theirs = list(inspect.signature(_callable(mindspore, api_type, name)).parameters.values())
     assert [parameter.name for parameter in ours] == [parameter.name for parameter in theirs]
     assert [_shown(parameter.default) for parameter in ours] == [_shown(parameter.default) for parameter in theirs]
@@ -76,11 +81,21 @@ def test_a_silent_table_leaves_the_api_to_the_others() -> None:
 
 def test_asking_imports_no_framework() -> None:
     code = (
-        "import sys; from pytest_msprobe.engines import references; references.names();"
+        "import sys; from pytest_msprobe.engines import references;"
         "references.find('Functional', 'rms_norm');"
         "assert not {'torch', 'mindspore', 'numpy'} & set(sys.modules), 'a framework was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _with_values(signature: inspect.Signature) -> list[inspect.Parameter]:
+    """Parameters whose defaults are values, which a fact line has as expressions."""
+    return [
+        parameter
+        if parameter.default is parameter.empty
+        else parameter.replace(default=ast.literal_eval(parameter.default))
+        for parameter in signature.parameters.values()
+    ]
 
 
 def _callable(mindspore: ModuleType, api_type: str, name: str) -> Any:

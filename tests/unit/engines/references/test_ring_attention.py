@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fact_lines import of_line
 
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.engines.references.attention import ring_attention_update, speed_fusion_attention
+from pytest_msprobe.engines.references.attention import ring_attention_update
+
+speed_fusion_attention = of_line("Functional.speed_fusion_attention")
 
 B, N, S, D = 2, 3, 4, 5
 

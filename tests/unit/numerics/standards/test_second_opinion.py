@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from output_pairs import DTYPES, verdict
 
-from pytest_msprobe.numerics import LEVELS, AgainstSecondOpinion, Judgement
+from pytest_msprobe.numerics import ERROR_MULTIPLES, AgainstSecondOpinion, Judgement
 
 STANDARD = AgainstSecondOpinion()
 ONES = np.ones(1000)
@@ -71,11 +71,11 @@ def test_small_elements_are_counted_by_their_absolute_error(dtype: str, small: f
 
 def test_levels_are_stricter() -> None:
     for level, limit in ((0, 2.0), (1, 1.5), (2, 1.2)):
-        assert LEVELS[level].rmse == LEVELS[level].mean_relative == limit
-        standard = AgainstSecondOpinion(LEVELS[level])
+        assert ERROR_MULTIPLES[level].rmse == ERROR_MULTIPLES[level].mean_relative == limit
+        standard = AgainstSecondOpinion(ERROR_MULTIPLES[level])
         assert verdict(standard, ones_off(0.25 * (limit - 0.01)), ONES, second=ones_off(0.25)).is_pass
         assert not verdict(standard, ones_off(0.25 * (limit + 0.01)), ONES, second=ones_off(0.25)).is_pass
-    assert [level.max_relative for level in LEVELS] == [10, 5, 2]
+    assert [level.max_relative for level in ERROR_MULTIPLES] == [10, 5, 2]
 
 
 def test_a_nan_that_the_second_opinion_has_too_is_excused_and_only_there() -> None:
@@ -93,7 +93,7 @@ def test_a_broken_second_opinion_excuses_nothing() -> None:
 
 
 def test_bounds_of_the_user() -> None:
-    strict = AgainstSecondOpinion(replace(LEVELS[0], rmse=0.5))
+    strict = AgainstSecondOpinion(replace(ERROR_MULTIPLES[0], rmse=0.5))
     assert verdict(strict, ones_off(0.25), ONES, second=ones_off(0.25)) == Judgement(
         "error", ("RMSE 0.25 is 1 times that of the second opinion (0.25), above 0.5; a limit of 1 would pass.",)
     )

@@ -10,7 +10,7 @@ from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import ApiName, parse_api_name
 from pytest_msprobe.engines.protocol import Call
-from pytest_msprobe.suites.comparison.accounting.accountant import definition, placed
+from pytest_msprobe.suites.comparison.accounting.accountant import describe_call_difference, placed
 from pytest_msprobe.suites.comparison.matching import canonical_operation
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
@@ -103,6 +103,6 @@ def test_golden_tensors_stand_where_the_target_has_them() -> None:
 def test_the_definition_says_what_the_other_framework_does_not_get() -> None:
     target = _call("Functional.gelu.0", "mindspore", TABLE, "tanh")
     golden = _call("Functional.gelu.0", "pytorch", TABLE, approximate="none")
-    assert definition(target, golden).endswith("(pytorch), with 'tanh' against 'none'")
-    plain = definition(_call("Mint.exp.0", "mindspore", TABLE), _call("Torch.exp.0", "pytorch", TABLE))
+    assert describe_call_difference(target, golden).endswith("(pytorch), with 'tanh' against 'none'")
+    plain = describe_call_difference(_call("Mint.exp.0", "mindspore", TABLE), _call("Torch.exp.0", "pytorch", TABLE))
     assert plain == "Mint.exp (mindspore) against Torch.exp (pytorch)"

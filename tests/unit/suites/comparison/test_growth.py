@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from pytest_msprobe.suites.comparison.noise import Growth
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
-from pytest_msprobe.suites.comparison.report import Divergence, RecordSummary
+from pytest_msprobe.suites.comparison.report import Divergence, Growth, RecordSummary
 
 X = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
 #: Relative error of what goes into and comes out of each call of a chain.

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.numerics import (
-    LEVELS,
+    ERROR_MULTIPLES,
     AgainstSecondOpinion,
     Binary,
     CosineMaxAbs,
@@ -21,7 +21,7 @@ from pytest_msprobe.numerics import (
 )
 from pytest_msprobe.suites.precheck.check import integer_tolerance
 from pytest_msprobe.suites.precheck.options import BY_API, STANDARD_BOUNDS, NamedStandard, StandardChoice, matches
-from pytest_msprobe.suites.precheck.standards import MAKERS, ByDtype, Standards, for_dtype, for_outputs
+from pytest_msprobe.suites.precheck.standards import MAKERS, ByDtype, Standards
 
 HALF, FLOAT = np.dtype(np.float16), np.dtype(np.float32)
 
@@ -71,10 +71,10 @@ def test_patterns_go_before_dtypes_and_the_first_that_matches_counts() -> None:
 def test_outputs_have_the_standard_of_their_dtype() -> None:
     found = chosen("Mint.exp.0", choice=StandardChoice(dtypes={"Float16": NamedStandard("thousandth")}))
     assert isinstance(found, ByDtype)
-    assert for_dtype(found, HALF) == Thousandth()
-    assert for_dtype(found, FLOAT) == for_dtype(found, np.dtype(ml_dtypes.bfloat16)) == CosineMaxAbs(0.9, 0.5)
-    assert for_outputs(found, [HALF, HALF]) == Thousandth()
-    assert for_outputs(found, [HALF, FLOAT]) is for_outputs(found, []) is found
+    assert found.of(HALF) == Thousandth()
+    assert found.of(FLOAT) == found.of(np.dtype(ml_dtypes.bfloat16)) == CosineMaxAbs(0.9, 0.5)
+    assert found.of_all([HALF, HALF]) == Thousandth()
+    assert found.of_all([HALF, FLOAT]) is found.of_all([]) is found
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_msprobe_means_the_standard_of_each_api(call: str, name: str) -> None:
     ],
 )
 def test_levels_of_benchmark_hang_on_the_api(call: str, level: int) -> None:
-    assert chosen(call, "benchmark") == AgainstSecondOpinion(LEVELS[level])
+    assert chosen(call, "benchmark") == AgainstSecondOpinion(ERROR_MULTIPLES[level])
     bounds = tuple(dict.fromkeys(STANDARD_BOUNDS["benchmark"], 1.0).items())
     made = chosen(call, "benchmark", StandardChoice(bounds={"benchmark": bounds}))
     assert isinstance(made, AgainstSecondOpinion)

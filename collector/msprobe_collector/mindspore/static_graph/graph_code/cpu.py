@@ -39,15 +39,7 @@ def _arrive(place: Any, number: Any, value: Any) -> Any:
     return LAYOUTS.arrive(place, number, value)
 
 
-def _number_shape(place: Any, number: Any, value: Any) -> Any:
-    return (1,)
-
-
-def _number_dtype(place: Any, number: Any, value: Any) -> Any:
-    return mindspore.int32
-
-
-_leave = ops.Custom(_arrive, out_shape=_number_shape, out_dtype=_number_dtype, func_type="pyfunc")
+_leave = ops.Custom(_arrive, out_shape=(1,), out_dtype=mindspore.int32, func_type="pyfunc")
 # Where a Cell is computed again in the backward (Cell.recompute), its values leave the first time only.
 _leave.add_prim_attr("recompute", False)
 

@@ -109,15 +109,7 @@ def _arrive(place: Any, value: Any) -> Any:
     return np.zeros(1, np.int32)
 
 
-def _done_shape(place: Any, value: Any) -> Any:
-    return (1,)
-
-
-def _done_dtype(place: Any, value: Any) -> Any:
-    return mindspore.int32
-
-
-_leave = ops.Custom(_arrive, out_shape=_done_shape, out_dtype=_done_dtype, func_type="pyfunc")
+_leave = ops.Custom(_arrive, out_shape=(1,), out_dtype=mindspore.int32, func_type="pyfunc")
 # It runs although nothing needs its result, and not once more where a Cell is computed again in the backward.
 _leave.add_prim_attr("side_effect_io", True)
 _leave.add_prim_attr("recompute", False)

@@ -131,6 +131,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.graph_compiler
 @pytest.mark.needs("mindspore")
 def test_a_graph_on_cpu_is_dumped(configured, tmp_path):
     configured("tensor", step=[1])

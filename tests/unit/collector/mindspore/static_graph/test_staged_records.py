@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,8 +46,6 @@ def test_other_files_are_none_of_ours(tmp_path, name):
 
 
 def names_of(*names):
-    from pathlib import Path
-
     files = [parse_staged_name(Path(f"{name}_float32_{number}.npy")) for number, name in enumerate(names)]
     return [(call.direction, call.number, sorted(call.files)) for call in group_calls(files)]
 
@@ -71,24 +70,31 @@ def test_gradients_alone_count_from_the_first():
 
 
 @pytest.fixture
-def records_of(tmp_path, monkeypatch):
-    """records_of(files): dump.json and construct.json after a step that left `files` (name: array)."""
+def staged(tmp_path, monkeypatch):
+    """(StagedRecords of the folder `staged`, the recorder that they write with)."""
     monkeypatch.setattr(staged_records, "wait_for_files", lambda folder: None)  # TensorDump runs on Ascend only
     (tmp_path / "config.json").write_text(json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path)}))
     configuration = read_configuration(tmp_path / "config.json", overrides=Overrides())
+    faults = FaultLog()
+    recorder = Recorder(configuration, "mindspore", mindspore_values(), faults)
+    records = StagedRecords(recorder, faults, folder=tmp_path / "staged")
+    records.watch({"Cell.a.A": "", "Cell.a.b.B": "Cell.a.A"}, {"Cell.a.A", "Cell.a.b.B"})
+    return records, recorder
+
+
+@pytest.fixture
+def records_of(tmp_path, staged):
+    """records_of(files): dump.json and construct.json after a step that left `files` (name: array)."""
+    records, recorder = staged
 
     def run(files, *, opens=True):
-        faults = FaultLog()
-        recorder = Recorder(configuration, "mindspore", mindspore_values(), faults)
-        staged = StagedRecords(recorder, faults, folder=tmp_path / "staged")
-        staged.watch({"Cell.a.A": "", "Cell.a.b.B": "Cell.a.A"}, {"Cell.a.A", "Cell.a.b.B"})
         if opens:
             recorder.open_step(tmp_path / "step0" / "rank0")
         for name, array in files.items():
             np.save(tmp_path / "staged" / name, array)
-        assert staged.close_step()
+        assert records.close_step()
         recorder.close_step()
-        staged.remove()
+        records.remove()
         assert not (tmp_path / "staged").exists()
         if not opens:
             return None
@@ -141,6 +147,33 @@ def test_a_file_that_cannot_be_read_is_noted_and_harms_nothing(records_of, tmp_p
     data, _ = records_of({"Cell.a.A.forward.input.0_float32_0.npy": np.array([None], object)})
     assert data == {}
     assert "reading what TensorDump wrote" in (tmp_path / "step0" / "rank0" / "dump_error_info.log").read_text()
+
+
+@pytest.mark.graph_compiler
+@pytest.mark.needs("mindspore")
+def test_a_file_that_cannot_be_deleted_is_noted_and_no_file_of_the_next_step(staged, tmp_path, monkeypatch):
+    records, recorder = staged
+    first, second = (f"Cell.a.A.forward.input.0_float32_{number}.npy" for number in range(2))
+    unlink, stays = Path.unlink, tmp_path / "staged" / first
+
+    def refusing(path, *args, **kwargs):
+        if path == stays:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    found = []
+    for step, names in enumerate([(first, "step_is_over_int32_7.npy"), (second,)]):
+        recorder.open_step(tmp_path / f"step{step}" / "rank0")
+        for name in names:
+            np.save(tmp_path / "staged" / name, np.full(2, step, np.float32))
+        assert records.close_step()
+        recorder.close_step()
+        assert [path.name for path in (tmp_path / "staged").iterdir()] == [first]
+        found.append(json.loads((tmp_path / f"step{step}" / "rank0" / "dump.json").read_text())["data"])
+    assert [list(data) for data in found] == [["Cell.a.A.forward.0"]] * 2
+    assert found[1]["Cell.a.A.forward.0"]["input_args"][0]["Max"] == 1.0
+    assert "deleting what TensorDump wrote" in (tmp_path / "step0" / "rank0" / "dump_error_info.log").read_text()
 
 
 @pytest.mark.needs("mindspore")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Causes, Fault
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Step
+from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
 
@@ -54,7 +54,7 @@ class Run:
         return self
 
     def faults(self, *, is_wrong_sum: bool = False) -> list[Fault]:
-        return Causes(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum).find()
+        return FaultFinder(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum).find()
 
 
 def test_an_operation_at_fault_and_what_inherits_it() -> None:
@@ -177,7 +177,7 @@ def test_what_no_record_made_is_blamed_only_where_nothing_else_is() -> None:
 
 def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -> None:
     run = Run().call("Mint.exp.0.forward", ["b|B"], "c|C")
-    causes = Causes(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
+    causes = FaultFinder(DataFlow(run.steps), lambda step, key, sources: False, is_whole=False)
     assert causes.find() == []
     assert causes.unlinked == 1
 

@@ -45,14 +45,17 @@ def test_an_operation_at_fault_leads() -> None:
     found.add(row("Mint.exp.0.forward", 0, wrong))
     first = next(iter(found.lines()))
     assert first == (
-        "at fault: Mint.exp.0.forward: born in the target: wrong, called from train.py:7; 1 operations inherit it."
+        "At fault: Mint.exp.0.forward: born in the target: wrong, called from train.py:7; 1 operation inherits it. "
+        "The last forward output, Mint.sum.0.forward.output.0, differs by 0.5."
     )
 
 
 def test_equal_runs_and_rounding_blame_nothing() -> None:
     equal, rounding = ComparisonSummary(), ComparisonSummary()
     equal.add(row("Mint.exp.0.forward", 0, account(0, "equal", key("input.0", "a", "a"), key("output.0", "b", "b"))))
-    assert next(iter(equal.lines())) == "every tensor that was compared is equal, bit by bit"
+    assert next(iter(equal.lines())) == "Every tensor that was compared is equal, bit by bit."
     last = account(0, "rounding", key("input.0", "a", "a"), key("output.0", "b", "B"))
     rounding.add(row("Mint.exp.0.forward", 0, last))
-    assert next(iter(rounding.lines())).startswith("no operation is found to be wrong")
+    assert next(iter(rounding.lines())).startswith(
+        "No operation is wrong on either side: 1 operations differ, all of it rounding."
+    )

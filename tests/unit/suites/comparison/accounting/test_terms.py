@@ -59,8 +59,8 @@ def test_each_part_is_named_by_its_place_in_the_chain() -> None:
     }
     for name, chain in chains.items():
         terms = split(*chain)
-        assert [part for part in PARTS if terms.weight(part)] == [name]
-        assert terms.weight(name) == 1
+        assert [part for part in PARTS if terms.parts[part].weight] == [name]
+        assert terms.parts[name].weight == 1
 
 
 def test_nan_and_infinity_are_counted_where_they_begin_and_left_out_of_the_figures() -> None:
@@ -68,7 +68,7 @@ def test_nan_and_infinity_are_counted_where_they_begin_and_left_out_of_the_figur
     target = np.array([1.0, np.nan, 3.5])
     terms = split(target, exact, exact, exact, exact)
     assert terms.parts[BORN_TARGET].nonfinite == 1
-    assert terms.weight(BORN_TARGET) == math.inf
+    assert terms.parts[BORN_TARGET].weight == math.inf
     assert terms.parts[INHERITED].nonfinite == 0
     assert terms.size == pytest.approx(0.5 / math.sqrt(10))
 
@@ -76,7 +76,7 @@ def test_nan_and_infinity_are_counted_where_they_begin_and_left_out_of_the_figur
 def test_the_same_infinity_on_both_sides_is_no_difference() -> None:
     values = np.array([np.inf, -np.inf, np.nan, 1.0])
     terms = split(values, values, values, values, values)
-    assert [terms.weight(name) for name in PARTS] == [0, 0, 0, 0]
+    assert [terms.parts[name].weight for name in PARTS] == [0, 0, 0, 0]
     assert terms.size == 0
 
 
@@ -99,7 +99,7 @@ def test_an_error_that_both_sides_make_alike_is_no_part_of_their_difference() ->
     error[3] = 1e-5
     target, golden = exact + error, exact + error + 1e-9
     alike = split(target, exact, exact, exact, golden)
-    assert alike.weight(BORN_TARGET) > 1
+    assert alike.parts[BORN_TARGET].weight > 1
     assert not alike.is_own(BORN_TARGET)
     assert not alike.is_own(BORN_GOLDEN)
     assert split(target, exact, exact, exact, exact).is_own(BORN_TARGET)

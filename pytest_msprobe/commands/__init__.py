@@ -1,1 +1,0 @@
-"""The sub-commands of `python -m pytest_msprobe`, one module each."""

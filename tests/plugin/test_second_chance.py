@@ -1,0 +1,61 @@
+"""The second chance of .ci/run: for failed tests of MindSpore's graph compiler, and for those only."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = (Path(__file__).parents[2] / ".ci" / "run").read_text(encoding="utf-8")
+(FUNCTION,) = re.findall(r"^second_chance\(\) \{.*?^\}$", SCRIPT, re.MULTILINE | re.DOTALL)
+SUITE = """
+import pathlib
+import pytest
+
+@pytest.mark.graph_compiler
+def test_graph():
+    file = pathlib.Path("seen")
+    was_there = file.exists()
+    file.touch()
+    assert was_there or {graph_passes}
+
+@pytest.mark.graph_compiler
+def test_graph_that_stays_wrong():
+    assert {stays_right}
+
+def test_other():
+    assert {other_passes}
+"""
+PYTEST = f"{sys.executable} -m pytest -p no:msprobe -p no:xdist"
+RUN = f"set -euo pipefail\n{FUNCTION}\n{PYTEST} || second_chance {PYTEST}\n"
+
+
+def ends_well(folder: Path, *, graph: bool = True, stays: bool = True, other: bool = True, run: str = RUN) -> bool:
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = graph_compiler\n")
+    (folder / "test_suite.py").write_text(SUITE.format(graph_passes=graph, stays_right=stays, other_passes=other))
+    done = subprocess.run(["bash", "-c", run], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode == 0
+
+
+def test_a_graph_gets_a_second_chance(tmp_path: Path) -> None:
+    assert ends_well(tmp_path, graph=False)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_any_other_failure_is_final(tmp_path: Path, graph: bool) -> None:
+    assert not ends_well(tmp_path, graph=graph, other=False)
+
+
+def test_a_graph_that_fails_twice_fails(tmp_path: Path) -> None:
+    assert not ends_well(tmp_path, graph=False, stays=False)
+
+
+def test_a_run_that_ends_without_a_failed_test_is_no_success(tmp_path: Path) -> None:
+    assert not ends_well(tmp_path, run=RUN.replace(f"{PYTEST} ||", f"{PYTEST} --no-such-option ||"))
+
+
+def test_without_failures_nothing_runs_again(tmp_path: Path) -> None:
+    assert ends_well(tmp_path)

@@ -1,0 +1,1 @@
+"""How often the accounting of a difference names the planted cause."""

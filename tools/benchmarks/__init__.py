@@ -1,0 +1,1 @@
+"""Measurements of run time and memory."""

@@ -1,0 +1,1 @@
+"""Mutated dumps and tensor files, by the thousand."""

@@ -1,0 +1,56 @@
+"""Thousands of mutated files, with counts.
+
+    python -m tools.fuzz tensors 20000
+    python -m tools.fuzz dumps 10000
+
+The same seeds give the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    """Fuzz and print what came of it; 1 when something went wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__.partition("\n")[0])
+    parser.add_argument("kind", choices=("tensors", "dumps"))
+    parser.add_argument("count", type=int)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--suites", nargs="*", help="of dumps: which suites; default all")
+    arguments = parser.parse_args()
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.count)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        problems = (_tensors if arguments.kind == "tensors" else _dumps)(
+            Path(folder).resolve(), seeds, arguments.suites
+        )
+    print(f"{arguments.count} {arguments.kind}, {len(problems)} problems, {time.perf_counter() - started:.0f} s")
+    for problem in problems[:50]:
+        print(f"  {problem}")
+    return 1 if problems else 0
+
+
+def _tensors(folder: Path, seeds: range, _: list[str]) -> list[str]:
+    from tools.fuzz.tensor_files import read_many
+
+    outcome = read_many(folder, seeds)
+    print(dict(outcome.counts))
+    print(f"largest allocation: {outcome.largest_share:.2f} times the tensor; {outcome.largest_fixed} bytes for small")
+    return outcome.problems
+
+
+def _dumps(folder: Path, seeds: range, suites: list[str]) -> list[str]:
+    from tools.fuzz.dump_runs import SUITES, run_many
+
+    outcome = run_many(folder / "run", seeds, suites=tuple(suites or SUITES))
+    print(dict(sorted(outcome.counts.items())))
+    return outcome.problems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The tables of operators that a record may call."""

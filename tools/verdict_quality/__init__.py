@@ -1,0 +1,1 @@
+"""How often the verdicts are wrong."""
