@@ -149,43 +149,35 @@ class GradientCheck:
     def verdict(self, rank: int, step: int, name: str) -> GradientResult:
         """The verdict on the gradient of the parameter `name`. Raises DumpError when a summary cannot be read."""
         target, golden = self._summaries(rank, step)
-        row = target.rows.get(name)
-        blank = GradientResult(rank, step, name, row.order if row is not None else len(target.rows), "error")
-        if golden is None:
-            assert row is not None  # parameters() took it from there
-            return self._of_one_run(blank, row)
-        reference = golden.rows.get(name)
-        if row is None or reference is None:
+        row, reference = target.rows.get(name), golden.rows.get(name) if golden is not None else None
+        found = GradientResult(rank, step, name, row.order if row is not None else len(target.rows), "error")
+        if golden is not None and (row is None or reference is None):
             missing, other = (target, golden) if row is None else (golden, target)
-            return replace(blank, kind="unmatched", message=f"{missing.path} has no {name}, which {other.path} has")
-        return self._of_two_runs(blank, row, reference)
-
-    def _of_one_run(self, blank: GradientResult, row: GradientRow) -> GradientResult:
-        unsound = self._unsound(blank, row)
+            return replace(found, kind="unmatched", message=f"{missing.path} has no {name}, which {other.path} has")
+        assert row is not None  # parameters() took it from there
+        if fault := row.fault or (reference.fault if reference is not None else ""):
+            return replace(found, kind="unreadable", message=fault)
+        if reference is not None and row.shape != reference.shape:
+            shapes = f"its shape is {list(row.shape)}, that of the golden run {list(reference.shape)}"
+            return replace(found, kind="unmatched", message=shapes)
+        found = replace(found, shape=row.shape, norm=row.norm)
+        unsound = _unsound(found, row)
+        if reference is None:
+            return unsound or self._of_one_run(found, row)
         if unsound is not None:
-            return unsound
-        blank = replace(blank, shape=row.shape, norm=row.norm)
+            details = (f"golden: {reference.nonfinite() or 'all finite'}",)
+            return replace(unsound, details=details, agreement=self._agreement(rank, step, name))
+        if row.md5 is not None or reference.md5 is not None:
+            return self._of_bits(found, row, reference)
+        return self._of_signs(found, row, reference)
+
+    def _of_one_run(self, found: GradientResult, row: GradientRow) -> GradientResult:
         if row.is_zero and self._settings.zero:
-            return replace(blank, kind="zero", message=f"all {row.size} elements are 0")
-        kind, message = judge_norm(row.norm, self._history(blank.rank).before(blank.step, row.name), self._settings)
+            return replace(found, kind="zero", message=f"all {row.size} elements are 0")
+        kind, message = judge_norm(row.norm, self._history(found.rank).before(found.step, row.name), self._settings)
         if kind:
-            return replace(blank, kind=kind, message=message)
-        return replace(blank, status="pass", message=f"norm {row.norm:.4g}" if not row.is_zero else "zero throughout")
-
-    def _of_two_runs(self, blank: GradientResult, row: GradientRow, golden: GradientRow) -> GradientResult:
-        if row.fault or golden.fault:
-            return replace(blank, kind="unreadable", message=row.fault or golden.fault)
-        if row.shape != golden.shape:
-            shapes = f"its shape is {list(row.shape)}, that of the golden run {list(golden.shape)}"
-            return replace(blank, kind="unmatched", message=shapes)
-        unsound = self._unsound(blank, row)
-        if unsound is not None:
-            unsound = replace(unsound, details=(f"golden: {golden.nonfinite() or 'all finite'}",))
-            return replace(unsound, agreement=self._agreement(blank.rank, blank.step, row.name))
-        blank = replace(blank, shape=row.shape, norm=row.norm)
-        if row.md5 is not None or golden.md5 is not None:
-            return self._of_bits(blank, row, golden)
-        return self._of_signs(blank, row, golden)
+            return replace(found, kind=kind, message=message)
+        return replace(found, status="pass", message=f"norm {row.norm:.4g}" if not row.is_zero else "zero throughout")
 
     def _of_bits(self, blank: GradientResult, row: GradientRow, golden: GradientRow) -> GradientResult:
         if row.md5 is None or golden.md5 is None:
@@ -217,17 +209,6 @@ class GradientCheck:
             f"norm   {row.norm:.6g}, golden {golden.norm:.6g}",
         )
         return replace(found, kind="similarity", message=wrong, details=details)
-
-    def _unsound(self, blank: GradientResult, row: GradientRow) -> GradientResult | None:
-        """The verdict on a gradient that no rule on values can judge."""
-        if row.fault:
-            return replace(blank, kind="unreadable", message=row.fault)
-        blank = replace(blank, shape=row.shape, norm=row.norm)
-        if not row.size:
-            message = "an empty gradient has nothing to judge"
-            return replace(blank, status="skip", kind="unjudged", message=message, agreement=SignAgreement(0, 0))
-        nonfinite = row.nonfinite()
-        return replace(blank, kind="nonfinite", message=nonfinite) if nonfinite else None
 
     def _earlier(self, rank: int, step: int, name: str) -> Iterator[EarlierStep]:
         steps = self._steps[rank]
@@ -273,3 +254,12 @@ class GradientCheck:
         target, golden = self._summaries(rank, step)
         assert golden is not None  # asked only where two runs are compared
         return target, golden
+
+
+def _unsound(found: GradientResult, row: GradientRow) -> GradientResult | None:
+    """The verdict on a gradient that no rule on values can judge."""
+    if not row.size:
+        message = "an empty gradient has nothing to judge"
+        return replace(found, status="skip", kind="unjudged", message=message, agreement=SignAgreement(0, 0))
+    nonfinite = row.nonfinite()
+    return replace(found, kind="nonfinite", message=nonfinite) if nonfinite else None

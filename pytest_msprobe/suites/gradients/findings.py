@@ -43,12 +43,11 @@ def compare_signs(row: GradientRow, target: StepSummary, golden: StepSummary) ->
     """
     import numpy as np
 
+    from pytest_msprobe.numerics.measurement import chunks
+
     tested, reference = _signs(row, target), _signs(row, golden)
-    agreeing = 0
-    for start in range(0, row.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        agreeing += int(np.count_nonzero(tested[part] == reference[part]))
-    return SignAgreement(agreeing, row.size)
+    parts = chunks(tested, reference, elements=_CHUNK)
+    return SignAgreement(sum(int(np.count_nonzero(left == right)) for _, (left, right) in parts), row.size)
 
 
 def _signs(row: GradientRow, summary: StepSummary) -> Any:
@@ -56,7 +55,7 @@ def _signs(row: GradientRow, summary: StepSummary) -> Any:
     if not (folder / name).exists():
         raise place.fault(f"{name} is not in {folder}; copy that folder as well")
     value = TensorValue(find_dtype("Bool"), row.shape, None, None, None, None, data_name=name)
-    return TensorFolder(folder).load(value, place).reshape(-1)
+    return TensorFolder(folder).load(value, place)
 
 
 def signs_folder(summary: Path) -> Path:

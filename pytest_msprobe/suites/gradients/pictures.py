@@ -11,6 +11,8 @@ from pytest_msprobe.suites.gradients.findings import Findings
 
 #: Parameters with a picture of their own, per rank; those with a problem first.
 MOST_PARAMETERS = 100
+#: Stem of the picture of all parameters.
+HEAT_MAP = "heat_map"
 #: Rows of a heat map that have room for their names.
 _MOST_NAMES = 60
 _LONGEST_NAME = 40
@@ -78,7 +80,7 @@ class SimilarityPictures:
         title = f"rank {self._rank}: similarity of gradient signs by parameter and step"
         axes.set_title(f"{title}; x: problem", loc="left", **_TEXT)
         figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, extend="min").ax.tick_params(labelsize=7)
-        return Picture(title, "heat_map", _png(figure))
+        return Picture(title, HEAT_MAP, _png(figure))
 
     def lines(self) -> Iterator[Picture]:
         """All gradients together, then each parameter of `shown`: similarity over steps."""

@@ -7,13 +7,14 @@ import csv
 import os
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
 from pytest_msprobe.suites.gradients.findings import Findings
-from pytest_msprobe.suites.gradients.pictures import MOST_PARAMETERS, Picture, SimilarityPictures
+from pytest_msprobe.suites.gradients.pictures import HEAT_MAP, MOST_PARAMETERS, Picture, SimilarityPictures
 from pytest_msprobe.suites.gradients.run import RunPair
 from pytest_msprobe.support import how_to_install, is_installed
 from pytest_msprobe.verdicts import VerdictRow
@@ -68,8 +69,7 @@ class GradientReport(SuiteReport):
         self._has_page = has_page
         self._findings = Findings()
         self._files: list[Path] = []
-        self._heat_maps: list[Picture] = []
-        self._lines: list[Picture] = []
+        self._pictures: list[Picture] = []
         self._notes: list[str] = []
 
     def receive(self, name: str, row: VerdictRow) -> None:
@@ -96,8 +96,8 @@ class GradientReport(SuiteReport):
         return "not every step has a partner, so this run is not a success" if self._pair.all_unpaired() else ""
 
     def markup(self) -> str:
-        heat_maps = "".join(map(_image, self._heat_maps))
-        curves = "".join(map(_image, self._lines))
+        heat_maps = "".join(_image(picture) for picture in self._pictures if picture.stem == HEAT_MAP)
+        curves = "".join(_image(picture) for picture in self._pictures if picture.stem != HEAT_MAP)
         parts = [f'<div class="msprobe-summary">{heat_maps}</div>'] if heat_maps else []
         if curves:
             summary = "<summary>Similarity over steps, by parameter</summary>"
@@ -111,10 +111,12 @@ class GradientReport(SuiteReport):
         pictures = SimilarityPictures(self._findings, rank)
         folder.mkdir(mode=0o750)
         try:
-            for picture in self._drawn(pictures):
+            for picture in chain([pictures.heat_map()], pictures.lines()):
                 path = folder / f"{escape(picture.stem)[:_LONGEST_STEM]}.png"
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o640), "wb") as file:
                     file.write(picture.png)
+                if self._has_page:
+                    self._pictures.append(picture)
         except (ValueError, TypeError, ImportError, AttributeError) as error:
             self._note(f"not all pictures could be drawn: {type(error).__name__}: {error}")
         self._files.append(folder)
@@ -122,16 +124,6 @@ class GradientReport(SuiteReport):
             self._note(
                 f"pictures of {MOST_PARAMETERS} parameters per rank, those with a problem first; {left} have none"
             )
-
-    def _drawn(self, pictures: SimilarityPictures) -> Iterator[Picture]:
-        heat_map = pictures.heat_map()
-        yield heat_map
-        if self._has_page:
-            self._heat_maps.append(heat_map)
-        for picture in pictures.lines():
-            yield picture
-            if self._has_page:
-                self._lines.append(picture)
 
     def _note(self, note: str) -> None:
         if note not in self._notes:

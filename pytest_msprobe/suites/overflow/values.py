@@ -73,11 +73,11 @@ def of_array(array: Array) -> Finiteness:
     """What counting in `array` finds, a chunk at a time."""
     import numpy as np
 
-    flat = array.reshape(-1)
+    from pytest_msprobe.numerics.measurement import chunks
+
     nan = bad = 0
     first: int | None = None
-    for start in range(0, flat.size, _CHUNK_ELEMENTS):
-        chunk = flat[start : start + _CHUNK_ELEMENTS]
+    for start, (chunk,) in chunks(array, elements=_CHUNK_ELEMENTS):
         finite = np.isfinite(chunk)
         if finite.all():
             continue

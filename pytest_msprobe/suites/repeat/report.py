@@ -1,7 +1,4 @@
-"""What a repeat run amounts to, on the one process that writes: a CSV file, and which devices disagree.
-
-Whether all devices computed the same, from digests of what each of them computed.
-"""
+"""What a repeat run amounts to: a CSV file, and which devices disagree, by digests of what each of them computed."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def compare_devices(contents: Mapping[str, Mapping[str, Any]]) -> Disagreement |
     """How the devices disagree on one record; None where all have the same digest.
 
     Args:
-        contents: by device, `digest` and `outputs` of `runs.content_digest`.
+        contents: by device, `digest` and `outputs` of `content_digest`.
     """
     groups: dict[str, list[str]] = {}
     for device, content in contents.items():
@@ -113,16 +110,13 @@ class RepeatReport(SuiteReport):
         self._lines: list[str] = []
 
     def receive(self, name: str, row: VerdictRow) -> None:
-        """Keep a row, with its attachment, until its call is complete."""
         self._open.setdefault((row.dump, row.call), []).append(row)
 
     def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
-        """Compare the devices, and write the rows. Raises OSError."""
         whole = self._open.pop((rows[0].dump, rows[0].call))
         whole.sort(key=lambda row: row.recorded.index(row.part))
-        found = {}
-        for direction in dict.fromkeys(direction_and_device(row.part)[0] for row in whole):
-            found[direction] = self._compare(name, direction, whole)
+        directions = dict.fromkeys(direction_and_device(row.part)[0] for row in whole)
+        found = {direction: self._compare(name, direction, whole) for direction in directions}
         if self._file is None:
             (self._file,) = new_files(self._out, "repeat_result")
             csv.writer(self._file).writerow(COLUMNS)
@@ -131,18 +125,13 @@ class RepeatReport(SuiteReport):
         self._file.flush()
 
     def finish(self) -> None:
-        """Close the file. Raises OSError."""
         if self._file is not None:
             self._file.close()
 
     def findings(self) -> Iterator[str]:
-        """Which devices disagree with the others, and on what."""
         if not self._compared:
-            yield (
-                "results of one device: nothing was compared between devices"
-                if not self._devices
-                else ("no result of two devices: nothing was compared between devices")
-            )
+            held = "no result of two devices" if self._devices else "results of one device"
+            yield f"{held}: nothing was compared between devices"
             return
         if not self._odd:
             yield f"{listed(self._devices)} agree to the bit, in all of {self._compared} results"
@@ -154,7 +143,6 @@ class RepeatReport(SuiteReport):
             yield f"and {len(self._lines) - _SHOWN} more, in the file of the results"
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """The CSV file."""
         if self._file is not None:
             yield "results", Path(self._file.name)
 
@@ -182,12 +170,8 @@ class RepeatReport(SuiteReport):
         found = compare_devices(contents)
         if found is not None:
             self._odd.update(found.odd)
-            who = (
-                f"{listed(found.odd)} against {listed(found.usual)}"
-                if found.usual
-                else f"{listed(found.odd)} differ, without a majority"
-            )
-            self._lines.append(f"  {name} {direction}: {who}: {found.where}")
+            others = f"against {listed(found.usual)}" if found.usual else "differ, without a majority"
+            self._lines.append(f"  {name} {direction}: {listed(found.odd)} {others}: {found.where}")
         return found
 
 

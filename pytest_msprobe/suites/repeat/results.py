@@ -1,8 +1,6 @@
-"""The results of all runs of one direction of an API call, equal ones once.
+"""The results of all runs of one direction of an API call, equal ones once, and the verdict on them.
 
-From the results of all runs to a verdict: what differs, in how many runs, and whether that is documented.
-
-How two results that should be the same differ in their bytes: how many elements, which bits, where.
+Where they differ: in how many runs, which elements and bits, and whether that is documented.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pytest_msprobe.cases.call_run import CapturedError
 from pytest_msprobe.engines.protocol import OutputValue, Unsupported
 from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
 from pytest_msprobe.numerics.patterns import describe_region, name_pattern
-from pytest_msprobe.verdicts import OutputRow, Verdict
+from pytest_msprobe.verdicts import OutputRow, Status, Verdict
 
 #: Elements whose bits are looked at, from the first one that differs.
 _MOST_ELEMENTS = 1 << 20
@@ -79,7 +77,7 @@ def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 def describe_bits(tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> BitDifference:
     """How `tested` differs from `reference`, an array of the same dtype and shape with other bytes."""
-    found, right = (_rows_of_bytes(array) for array in (tested, reference))
+    found, right = (bytes_of(array).reshape(array.size, -1) for array in (tested, reference))  # a row per element
     is_off = (found != right).any(axis=1)
     places = np.flatnonzero(is_off)
     changed = np.unpackbits((found ^ right)[places[:_MOST_ELEMENTS]], axis=1, bitorder="little")
@@ -101,11 +99,6 @@ def is_reordering(difference: BitDifference, dtype: np.dtype[Any]) -> bool:
         return False
     unit = unit_roundoff(dtype)
     return difference.size <= max(4 * unit, min(1024 * unit, 2.0**-8))
-
-
-def _rows_of_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """One row of bytes for each element."""
-    return bytes_of(array).reshape(array.size, -1)
 
 
 def _bits_phrase(changed: npt.NDArray[np.uint8], *, is_one: bool) -> str:
@@ -294,18 +287,22 @@ def _rows(runs: Runs, count: int, documented: Kind | None) -> list[OutputRow]:
     usual = runs.usual
     if not isinstance(usual.outcome, tuple):
         return []
-    same_length = [one for one in runs.results if one is not usual and _count(one.outcome) == len(usual.outcome)]
+    same_length = [
+        (one, one.outcome)
+        for one in runs.results
+        if one is not usual and isinstance(one.outcome, tuple) and len(one.outcome) == len(usual.outcome)
+    ]
     rows = []
     for place, (label, value) in enumerate(zip(runs.labels, usual.outcome)):
-        others = [one for one in same_length if one.content[place] != usual.content[place]]
-        rows.append(_row(place, label, value, others, count, documented))
+        others = [(one, out[place]) for one, out in same_length if one.content[place] != usual.content[place]]
+        rows.append(_row(label, value, others, count, documented))
     return rows
 
 
 def _row(
-    place: int, label: str, value: OutputValue, others: Sequence[Result], count: int, documented: Kind | None
+    label: str, value: OutputValue, found: Sequence[tuple[Result, OutputValue]], count: int, documented: Kind | None
 ) -> OutputRow:
-    found = [(result, _value(result, place)) for result in others]
+    """The row of one output: the usual `value`, and what was `found` in its place."""
     dtype, shape = _form(value)
     if not found:
         return OutputRow(label, "", dtype, shape, "pass", figures={"results": 1.0})
@@ -313,7 +310,9 @@ def _row(
     figures: dict[str, float | None] = {"results": 1.0 + len(found)}
     arrays = [other for _, other in found if isinstance(other, np.ndarray) and _form(other) == (dtype, shape)]
     if not isinstance(value, np.ndarray) or len(arrays) < len(found):
-        shown = [f"{_form(other)[0]} {_form(other)[1]}" if _is_array(other) else repr(other) for _, other in found]
+        shown = [
+            " ".join(map(str, _form(other))) if isinstance(other, np.ndarray) else repr(other) for _, other in found
+        ]
         message = f"{share} differ: {', '.join(shown)} in place of {dtype} {shape}"
         return OutputRow(label, "", dtype, shape, "error", message, figures=figures)
     differences = [describe_bits(other, value) for other in arrays]
@@ -323,8 +322,8 @@ def _row(
     )
     figures |= {"elements": float(worst.elements), "bits": float(worst.bits)}
     message = f"{share} differ: {worst.pattern}"
-    status = "skip" if is_documented else "error"
-    return OutputRow(label, "", dtype, shape, status, message, figures=figures, pattern=worst.pattern)  # type: ignore[arg-type]
+    status: Status = "skip" if is_documented else "error"
+    return OutputRow(label, "", dtype, shape, status, message, figures=figures, pattern=worst.pattern)
 
 
 def _share(numbers: Sequence[int], count: int) -> str:
@@ -335,15 +334,6 @@ def _share(numbers: Sequence[int], count: int) -> str:
 
 def _count(outcome: Outcome) -> int:
     return len(outcome) if isinstance(outcome, tuple) else 0
-
-
-def _value(result: Result, place: int) -> OutputValue:
-    assert isinstance(result.outcome, tuple)  # its outputs were counted
-    return result.outcome[place]
-
-
-def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray)
 
 
 def _form(value: Any) -> tuple[str, tuple[int, ...]]:

@@ -62,7 +62,6 @@ class RepeatSuite(Suite):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The dumps."""
         return self._context.dumps
 
     def assign(self, devices: tuple[str, ...]) -> None:
@@ -74,12 +73,10 @@ class RepeatSuite(Suite):
         return group_api_calls(self._dump(file).record_names, self._devices)
 
     def device_of(self, record: Record) -> str | None:
-        """The device that the part names."""
         name = direction_and_device(record.part)[1]
         return next((device for device in self._devices if escape(device) == name), None)
 
     def judge(self, record: Record) -> Verdict:
-        """The verdict on one direction of an API call on the device of this process."""
         if record.part == RECORD:
             return Verdict("error", f"{record.file}: {name_fault(record.call)}; it cannot be run")
         dump = self._dump(record.file)
@@ -92,7 +89,6 @@ class RepeatSuite(Suite):
         return with_call_site(verdict, lines, dump, record.call)
 
     def headline(self, record: Record) -> str:
-        """`Mint.matmul, call 2, forward-device3`."""
         return api_headline(record)
 
     def api(self, record: Record) -> ApiName | None:
@@ -106,38 +102,30 @@ class RepeatSuite(Suite):
         return place_in(self._dump(record.file), name, f"{record.call}.forward")
 
     def marks(self, record: Record) -> tuple[str, ...]:
-        """Direction and API type."""
         return (direction_and_device(record.part)[0], record.call.partition(".")[0])
 
     def release(self, group: Group) -> None:
-        """Forget the check of an API call."""
         self._check = None
 
     def cost(self, file: Path, group: Group) -> float:
-        """Estimated from the shapes of its records."""
         return self._runs * estimate_cost(self._dump(file), group.call)
 
     def frames(self, record: Record) -> Sequence[Frame]:
-        """Call stack of the forward."""
         return self._dump(record.file).stacks.frames(f"{record.call}.forward")
 
     def header(self) -> list[str]:
-        """What is repeated, and how often."""
         files = self.files
         shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
         return [f"msprobe: {shown}: every API call {self._runs} times on the same inputs{where}"]
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
-        """Devices compared, and a CSV file."""
         return RepeatReport(self._context.out, self._devices, are_elsewhere=self._context.has_other_hosts)
 
     def advice_when_empty(self) -> str:
-        """What an L0 dump lacks."""
         return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
 
     def placement(self) -> Placement:
-        """Workers on devices, also of other hosts."""
         values = self._context.values
         device = values["device"]
         return Placement(
@@ -150,7 +138,6 @@ class RepeatSuite(Suite):
         )
 
     def close(self) -> None:
-        """End what the engines hold."""
         self._engines.close()
 
     def _dump(self, path: Path) -> Dump:
