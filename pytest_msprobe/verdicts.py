@@ -266,17 +266,3 @@ class Figure(NamedTuple):
         if other is None:
             return value
         return min(value, other) if self.is_low_bad else max(value, other)
-
-
-__all__ = [
-    "EXPLAINED",
-    "OUTCOMES",
-    "Figure",
-    "HeldBy",
-    "Outcome",
-    "OutputRow",
-    "Status",
-    "StepPosition",
-    "Verdict",
-    "VerdictRow",
-]

@@ -51,7 +51,7 @@ class RecordFolder(pytest.Directory):
         suite = self.config.stash[keys.SUITE]
         for child in self.children:
             if isinstance(child, Problem):
-                yield ProblemNode.of(self, child)
+                yield ProblemNode.from_parent(self, problem=child)
             elif (below := suite.folder(child)) is not None:
                 yield RecordFolder.of(self, child, below)
             else:
@@ -61,14 +61,9 @@ class RecordFolder(pytest.Directory):
 class ProblemNode(pytest.Collector):
     """What cannot be judged: an error of the collection."""
 
-    problem: Problem
-
-    @classmethod
-    def of(cls, parent: pytest.Collector, problem: Problem) -> ProblemNode:
-        """The node for `problem`."""
-        node: ProblemNode = cls.from_parent(parent, name=problem.name)
-        node.problem = problem
-        return node
+    def __init__(self, *, problem: Problem, **others: Any) -> None:
+        super().__init__(name=problem.name, **others)
+        self.problem = problem
 
     def collect(self) -> Iterator[pytest.Item]:
         """Report the problem as an error of the collection; there is nothing to collect.
@@ -97,7 +92,7 @@ class RecordFile(pytest.File):
         try:
             for group in self.config.stash[keys.SUITE].groups(self.path):
                 if group.scope:
-                    yield GroupNode.of(self, group)
+                    yield GroupNode.from_parent(self, group=group)
                 else:
                     yield from (RecordItem.of(self, group, part) for part in group.parts)
         except (DumpError, SuiteError) as error:
@@ -112,15 +107,10 @@ class GroupNode(pytest.Collector):
         selected: parts of it that this run judges.
     """
 
-    group: Group
-    selected: tuple[str, ...]
-
-    @classmethod
-    def of(cls, parent: RecordFile, group: Group) -> GroupNode:
-        """The node for `group`."""
-        node: GroupNode = cls.from_parent(parent, name=group.scope)
-        node.group, node.selected = group, ()
-        return node
+    def __init__(self, *, group: Group, **others: Any) -> None:
+        super().__init__(name=group.scope, **others)
+        self.group = group
+        self.selected: tuple[str, ...] = ()
 
     def collect(self) -> list[RecordItem]:
         """Records of the group, in order."""
