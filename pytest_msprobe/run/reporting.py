@@ -205,9 +205,12 @@ class ReportPlugin:
             self._hand_over(name, row)
             self._observers.tell(_without_attachment(row))
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success."""
+        """Write the groups of which only a part ran, and close the files. A run that lacks a row is not a success.
+
+        Before pytest-html, whose hook comes last: its page shows pictures that the suite's report draws here.
+        """
         for name in list(self._open_groups):
             self._write(name)
         try:
