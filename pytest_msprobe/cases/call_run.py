@@ -9,11 +9,11 @@ from operator import attrgetter
 from typing import TypeVar
 
 from msprobe_collector.dump_format import Direction, Dump, DumpError
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
+from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import edge_case as constructed
 from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, Output, Unsupported
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, prod
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from msprobe_collector.dump_format import (
     TensorValue,
     Value,
     array_dtype,
-    dtype_of_array,
     find_dtype,
     parse_api_name,
     tensors_in,
@@ -43,25 +42,15 @@ from pytest_msprobe.engines.protocol import (
     Array,
     Call,
     LeafPath,
+    NotJudged,
     NumpyArgument,
     Unsupported,
     is_differentiable,
     leaves,
     map_leaves,
+    output_label,
 )
 from pytest_msprobe.engines.recorded import GradientPairing, gradient_field, pair_gradients
-
-Ending = Literal["error", "skip"]
-
-
-class NotJudged(Exception):
-    """An API call cannot be judged: the verdict on it and why. Raised only where no array is held."""
-
-    def __init__(self, status: Ending, message: str) -> None:
-        super().__init__(message)
-        self.status: Ending = status
-        self.message = message
-
 
 #: Per element: float64 on both sides, and a gradient.
 _BYTES_BESIDE = 3 * 8
@@ -174,17 +163,6 @@ def _float_dtypes(values: Value) -> set[Dtype]:
 
 
 _NO_GRADIENTS = GradientPairing({}, (), ())
-
-
-def output_label(path: tuple[int | str, ...]) -> str:
-    """Name of the output at `path` among those of a call: `output.0`."""
-    return ".".join(("output", *map(str, path)))
-
-
-def dtype_names(*arrays: Any) -> tuple[str, ...]:
-    """The names that dumps have for the dtypes of arrays; NumPy's own where no dump can hold one."""
-    dtypes = [(dtype_of_array(array.dtype), array.dtype) for array in arrays]
-    return tuple(dtype.name if dtype is not None else str(own) for dtype, own in dtypes)
 
 
 @dataclass(frozen=True, slots=True)

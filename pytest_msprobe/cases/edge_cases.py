@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import FieldPath, ForwardRecord, TensorValue, dtype_of_array, tensors_in
 from msprobe_collector.dump_format.values import INCOMING
-from pytest_msprobe.cases.case import NotJudged
-from pytest_msprobe.engines.protocol import Array, LeafPath, Output, leaves, map_leaves
+from pytest_msprobe.engines.protocol import Array, LeafPath, NotJudged, Output, leaves, map_leaves
 
 if TYPE_CHECKING:
     from pytest_msprobe.cases.case import Case

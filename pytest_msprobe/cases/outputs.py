@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from pytest_msprobe.apis.topics import IndexOutput, index_output, sorted_position
-from pytest_msprobe.cases.case import Case, output_label
-from pytest_msprobe.engines.protocol import Argument, Array, Call, Output
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.engines.protocol import Argument, Array, Call, Output, output_label
 from pytest_msprobe.engines.recorded import best_order
 from pytest_msprobe.numerics import Metrics, check_indices
 from pytest_msprobe.numerics.indices import scatter_by_index

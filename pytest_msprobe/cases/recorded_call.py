@@ -16,11 +16,21 @@ import numpy as np
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
 from pytest_msprobe.apis.topics import random_api
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
-from pytest_msprobe.cases.case import NotJudged, output_label
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import in_one_order, index_metrics, paired_gradients, paired_outputs
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, LeafPath, Output, leaves, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    Engine,
+    Execution,
+    LeafPath,
+    NotJudged,
+    Output,
+    leaves,
+    map_leaves,
+    output_label,
+)
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure
 

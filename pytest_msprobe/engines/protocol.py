@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union
 
 from msprobe_collector.dump_format import ApiName, Dtype, dtype_of_array, find_dtype
 from pytest_msprobe.apis.operators import refused_argument
@@ -51,6 +51,29 @@ OutputValue: TypeAlias = Union["Array", bool, int, float, str, None]
 
 class Unsupported(Exception):
     """An API call that an engine cannot run; the text says why and what would help. Becomes a skip, never a failure."""
+
+
+Ending = Literal["error", "skip"]
+
+
+class NotJudged(Exception):
+    """An API call cannot be judged: the verdict on it and why. Raised only where no array is held."""
+
+    def __init__(self, status: Ending, message: str) -> None:
+        super().__init__(message)
+        self.status: Ending = status
+        self.message = message
+
+
+def output_label(path: tuple[int | str, ...]) -> str:
+    """Name of the output at `path` among those of a call: `output.0`."""
+    return ".".join(("output", *map(str, path)))
+
+
+def dtype_names(*arrays: Any) -> tuple[str, ...]:
+    """The names that dumps have for the dtypes of arrays; NumPy's own where no dump can hold one."""
+    dtypes = [(dtype_of_array(array.dtype), array.dtype) for array in arrays]
+    return tuple(dtype.name if dtype is not None else str(own) for dtype, own in dtypes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ WRONG_OPTIONS = {
     "--msprobe-max-memory=lots": "--msprobe-max-memory: 'lots' is not a size",
     "--msprobe-cosine=high": "--msprobe-cosine: 'high' is not a number",
     "--msprobe-cosine=1.5": "--msprobe-cosine: '1.5' is not a cosine limit",
-    "--msprobe-max-abs=nan": "--msprobe-max-abs: 'nan' is not above 0",
+    "--msprobe-max-abs=nan": "--msprobe-max-abs: 'nan' is not a finite number",
     "--msprobe-bench-python=/no/python": "--msprobe-bench-python: '/no/python' is not an executable file",
     "--msprobe-out=dump.json/reports": "is not a folder",
     "--msprobe-config=none.yaml": "--msprobe-config=none.yaml: cannot be read",

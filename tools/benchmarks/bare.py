@@ -18,9 +18,9 @@ import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Dtype, Dump, TensorValue, Value, dtype_of_array, tensors_in
 from pytest_msprobe.apis.fact_table import writes_in_place
-from pytest_msprobe.cases.case import Case, NotJudged, read_case, read_incoming
+from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.engines.protocol import NumpyArgument, argument_dtype, map_leaves
+from pytest_msprobe.engines.protocol import NotJudged, NumpyArgument, argument_dtype, map_leaves
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.engines.torch_map import Refusal, lookup
 from pytest_msprobe.engines.torch_map.bindings import Binding, CallMapping

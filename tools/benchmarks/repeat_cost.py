@@ -17,8 +17,7 @@ from time import process_time
 from typing import Any
 
 from msprobe_collector.dump_format import Dump
-from pytest_msprobe.cases.case import NotJudged
-from pytest_msprobe.engines.protocol import DeviceEngine, parse_device
+from pytest_msprobe.engines.protocol import DeviceEngine, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
 from tools.benchmarks.bare import CannotRunError, Side, Step, _first, _read, _tested_side, call_names

@@ -18,8 +18,16 @@ import numpy as np
 from msprobe_collector.dump_format import Direction, DumpError, Value, dtype_of_array, parse_api_name, tensors_in
 from pytest_msprobe.apis.topics import random_api
 from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming
-from pytest_msprobe.cases.case import Case, NotJudged, output_label
-from pytest_msprobe.engines.protocol import Array, DeviceSpecification, Engine, Execution, Unsupported
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.engines.protocol import (
+    Array,
+    DeviceSpecification,
+    Engine,
+    Execution,
+    NotJudged,
+    Unsupported,
+    output_label,
+)
 from pytest_msprobe.engines.recorded import gradient_field
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.suites.overflow.values import ObservedValue, OverflowDump

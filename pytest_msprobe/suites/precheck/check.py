@@ -20,7 +20,7 @@ from msprobe_collector.dump_format import ApiName, Direction, Dtype, Dump, dtype
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
-from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
+from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
@@ -29,10 +29,13 @@ from pytest_msprobe.engines.protocol import (
     Array,
     Engine,
     Execution,
+    NotJudged,
     Output,
     OutputValue,
     Unsupported,
+    dtype_names,
     is_differentiable,
+    output_label,
 )
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import Engines

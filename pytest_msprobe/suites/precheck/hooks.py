@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import ApiName, Direction
-from pytest_msprobe.cases.case import Ending, NotJudged, dtype_names
-from pytest_msprobe.engines.protocol import Array, Engine, Output
+from pytest_msprobe.engines.protocol import Array, Ending, Engine, NotJudged, Output, dtype_names
 from pytest_msprobe.engines.reference import Reference, ReferenceEngine
 from pytest_msprobe.support import place_of, text_of
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from msprobe_collector.dump_format import Dtype, TensorValue, dtype_of_array, find_dtype
-from pytest_msprobe.cases.case import Case, NotJudged, dtype_names, output_label
-from pytest_msprobe.engines.protocol import Array, Output
+from pytest_msprobe.cases.case import Case
+from pytest_msprobe.engines.protocol import Array, NotJudged, Output, dtype_names, output_label
 from pytest_msprobe.numerics.dtypes import float_format, kind_of
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.random import chance as laws

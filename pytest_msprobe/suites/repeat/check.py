@@ -10,9 +10,18 @@ from functools import partial
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.apis.topics import documented_difference
 from pytest_msprobe.cases.call_run import CallRun, CapturedError, Incoming, attempt
-from pytest_msprobe.cases.case import Case, NotJudged, output_label
+from pytest_msprobe.cases.case import Case
 from pytest_msprobe.cases.inputs import drawn_arguments
-from pytest_msprobe.engines.protocol import Array, DeviceEngine, Execution, LeafPath, Unsupported, leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    DeviceEngine,
+    Execution,
+    LeafPath,
+    NotJudged,
+    Unsupported,
+    leaves,
+    output_label,
+)
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, failure_text, judge_runs
 from pytest_msprobe.verdicts import Verdict
 

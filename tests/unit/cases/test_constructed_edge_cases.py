@@ -13,7 +13,7 @@ from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import ApiName, Dump
 from pytest_msprobe.cases import edge_cases
-from pytest_msprobe.cases.case import Case, NotJudged, read_case
+from pytest_msprobe.cases.case import Case, read_case
 from pytest_msprobe.cases.edge_cases import (
     EDGE_CASES,
     WITH_GRADIENTS,
@@ -23,7 +23,7 @@ from pytest_msprobe.cases.edge_cases import (
     refuse_lack_of_memory,
 )
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.engines.protocol import Output
+from pytest_msprobe.engines.protocol import NotJudged, Output
 
 NO_LIMIT = 1 << 60
 X = np.arange(1, 13, dtype=np.float32).reshape(4, 3)

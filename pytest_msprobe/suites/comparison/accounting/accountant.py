@@ -23,9 +23,8 @@ from msprobe_collector.dump_format import (
 )
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.cases.case import NotJudged
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, Unsupported, map_attributes, map_leaves
+from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NotJudged, Unsupported, map_attributes, map_leaves
 from pytest_msprobe.engines.selection import Engines
 from pytest_msprobe.numerics import unit_roundoff
 from pytest_msprobe.suites.comparison.accounting.account import (
