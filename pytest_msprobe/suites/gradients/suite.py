@@ -106,7 +106,8 @@ class GradientSuite(Suite):
         golden = self.pair.golden
         benchmark = golden.steps.get(rank, {}).get(step) if golden is not None else None
         bench = f"golden run {golden.root}" if golden is not None else ""
-        status = _status(found)
+        states = {result.status for result in found}
+        status: Status = "error" if "error" in states else "pass" if "pass" in states else "skip"
         return Verdict(
             status,
             _message(found, status),
@@ -167,11 +168,6 @@ class GradientSuite(Suite):
         from pytest_msprobe.suites.gradients.check import GradientCheck
 
         return GradientCheck(self.pair, self.settings)
-
-
-def _status(found: Sequence[GradientResult]) -> Status:
-    states = {result.status for result in found}
-    return "error" if "error" in states else "pass" if "pass" in states else "skip"
 
 
 def _message(found: Sequence[GradientResult], status: Status) -> str:

@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.overflow.first_anomaly import RankAnomaly, step_folder
+from pytest_msprobe.suites.overflow.first_anomaly import step_folder
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.survey import Conduct, SurveyedRecord
@@ -158,9 +158,10 @@ def _judge_origin(
     operation, settings = found.operation, session.settings
     cause, message, bench = "undecided", "", ""
     if is_communication(operation.record):
-        sender = _sender(session, path, operation)
-        if sender is not None:
-            message = f"propagated from rank {sender.rank}, {sender.record}"
+        first = session.anomalies(step_folder(path))[0]
+        is_itself = (first.dump, first.record) == (str(path), operation.record)
+        if not is_itself and not is_communication(first.record):  # what went wrong there may have come here
+            message = f"propagated from rank {first.rank}, {first.record}"
             return replace(finding, status="skip", level="propagated", message=message), ""
         message = _IS_COMMUNICATION
     elif operation.is_cell:
@@ -170,13 +171,6 @@ def _judge_origin(
         cause, message, bench = again.cause, again.message, again.bench
         finding = replace(finding, cpu_same=again.same, cpu_high=again.high)
     return replace(finding, status=_status_of_origin(cause, settings), verdict=cause, message=message), bench
-
-
-def _sender(session: OverflowSession, path: Path, operation: Operation) -> RankAnomaly | None:
-    """The first anomaly of the step, which may have come here; None when that is this one or a communication itself."""
-    first = session.anomalies(step_folder(path))[0]
-    is_itself = (first.dump, first.record) == (str(path), operation.record)
-    return None if is_itself or is_communication(first.record) else first
 
 
 def _status_of_origin(cause: str, settings: OverflowSettings) -> Status:

@@ -51,7 +51,6 @@ class OverflowSession:
         )
         self.ranks = {path: rank for paths in self.steps.values() for path, rank in rank_numbers(paths).items()}
         self._rules = read_rules(settings.rules)
-        self._data_dirs = context.values["data_dir"]
         self._max_memory_bytes = settings.max_memory_bytes // context.sharers
         self._dumps: dict[Path, OverflowDump] = {}
         self._unreadable: set[Path] = set()
@@ -61,7 +60,7 @@ class OverflowSession:
     def dump(self, path: Path) -> OverflowDump:
         """The dump at `path`, read once. Raises DumpError."""
         if path not in self._dumps:
-            self._dumps[path] = OverflowDump(path, self._data_dirs)
+            self._dumps[path] = OverflowDump(path, self.settings.data_dir)
         return self._dumps[path]
 
     def survey(self, path: Path) -> Survey:
@@ -103,7 +102,3 @@ class OverflowSession:
                     self._unreadable.add(path)
                 else:
                     yield path
-
-    def close(self) -> None:
-        """End what the engines hold outside this process."""
-        self.engines.close()

@@ -109,7 +109,7 @@ class OverflowSuite(Suite):
         return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)
 
     def close(self) -> None:
-        self._session.close()
+        self._session.engines.close()
 
 
 SUITE = OverflowSuite
