@@ -65,7 +65,9 @@ class GradientTap:
         inner = dict(inner_tensors(args, kwargs, self._tensor))
         with errors_of_the_script(tensors):
             nodes = [tensor._grad_node for tensor in tensors]
-            has_floating = any(node is not None for node in nodes) or any(map(_is_floating, tensors))
+            has_floating = any(node is not None for node in nodes) or any(
+                str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat")) for tensor in tensors
+            )
             inner_nodes = [tensor._grad_node for tensor in inner.values()]
         return Sources(nodes + inner_nodes, len(nodes) if has_floating else 0, tuple(inner))
 
@@ -182,10 +184,6 @@ def _sent(gradients: Sequence[Any], to: list[tuple[int, int]]) -> list[tuple[int
     A node may send fewer gradients than it has edges (seen on 2.10); the rest is not known then.
     """
     return [(position, gradients[edge]) for edge, position in to if edge < len(gradients)]
-
-
-def _is_floating(tensor: Any) -> bool:
-    return str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat"))
 
 
 def _grouped(nodes: list[Any]) -> list[tuple[Any, list[int]]]:

@@ -205,9 +205,12 @@ class GradientTap:
         edges = [edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors]
         outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
         for position, edge in enumerate(edges):
-            if edge is None or edge.node is None or _is_one_of(edge, sources.edges):  # returned as it came
+            if edge is None or edge.node is None:
                 continue
-            if edge.node._sequence_nr() >= sources.floor:
+            # Nodes of several threads are numbered apart: a number says nothing of another thread's node.
+            node, output = edge.node, edge.output
+            is_argument = any(other and other.node is node and other.output == output for other in sources.edges)
+            if not is_argument and node._sequence_nr() >= sources.floor:
                 outputs.setdefault(id(edge.node), (edge.node, []))[1].append((position, edge))
         if not outputs:
             return None
@@ -311,11 +314,6 @@ def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
         return first[0] == task
 
     return in_first_pass
-
-
-def _is_one_of(edge: Edge, known: list[Edge | None]) -> bool:
-    """Nodes of several threads are numbered apart: a number says nothing of another thread's node."""
-    return any(other is not None and other.node is edge.node and other.output == edge.output for other in known)
 
 
 # Closures of hooks hold neither nodes nor tensors: a node would live as long as itself.
