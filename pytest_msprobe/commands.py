@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_msprobe.reports.jsonl import MERGED_NAME, merge_runs
-from pytest_msprobe.reports.page.page import check_page_replaceable, write_page
+from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 
 _PACKAGE = Path(__file__).parent

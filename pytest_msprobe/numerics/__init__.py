@@ -29,13 +29,13 @@ from pytest_msprobe.numerics.standards.elementwise import (
     AbsoluteThreshold,
     AccumulativeBounds,
     AccumulativeError,
+    AgainstSecondOpinion,
     Binary,
     ErrorMultiples,
     Thousandth,
     Ulp,
     UlpBounds,
 )
-from pytest_msprobe.numerics.standards.second_opinion import AgainstSecondOpinion
 
 __all__ = [
     "ERROR_MULTIPLES",

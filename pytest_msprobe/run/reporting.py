@@ -12,7 +12,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
-from pytest_msprobe.reports.page.page import check_page_replaceable, write_page
+from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
 from pytest_msprobe.run.run import names_of

@@ -17,7 +17,7 @@ from planted_cells import planted
 from real_dumps import real_dumps
 
 from pytest_msprobe.reports.jsonl import JsonLines
-from pytest_msprobe.reports.page.page import write_page
+from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.registry import suite_class
 from tools.benchmarks.make_rows import rows
 

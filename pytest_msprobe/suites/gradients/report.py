@@ -1,23 +1,154 @@
-"""Similarities, pictures and findings of a run over gradients, on the one process that writes."""
+"""Similarities, pictures and findings of a run over gradients, on the one process that writes.
+
+Pictures of how similar two runs' gradients are over the steps. Matplotlib is optional (extra `plot`).
+"""
 
 from __future__ import annotations
 
 import base64
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
 from pytest_msprobe.suites.gradients.findings import Findings
-from pytest_msprobe.suites.gradients.pictures import HEAT_MAP, MOST_PARAMETERS, Picture, SimilarityPictures
 from pytest_msprobe.suites.gradients.run import RunPair
 from pytest_msprobe.support import how_to_install, is_installed
 from pytest_msprobe.verdicts import VerdictRow
+
+#: Parameters with a picture of their own, per rank; those with a problem first.
+MOST_PARAMETERS = 100
+#: Stem of the picture of all parameters.
+HEAT_MAP = "heat_map"
+#: Rows of a heat map that have room for their names.
+_MOST_NAMES = 60
+_LONGEST_NAME = 40
+_RED, _GREY = "#c62828", "#57606a"
+_TEXT = {"parse_math": False, "fontsize": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG.
+
+    Attributes:
+        title: what it shows.
+        stem: of its file name.
+        png: its content.
+    """
+
+    title: str
+    stem: str
+    png: bytes
+
+
+class SimilarityPictures:
+    """Draws the similarities of one rank."""
+
+    def __init__(self, findings: Findings, rank: int) -> None:
+        self._findings = findings
+        self._rank = rank
+        self._steps = findings.steps(rank)
+        self._problems = {(problem.parameter, problem.step) for problem in findings.problems if problem.rank == rank}
+
+    @property
+    def shown(self) -> list[str]:
+        """The parameters that get a picture of their own, in the order of the optimizer."""
+        names = self._findings.parameters(self._rank)
+        bad = {name for name, _ in self._problems}
+        chosen = set(sorted(names, key=lambda name: name not in bad)[:MOST_PARAMETERS])
+        return [name for name in names if name in chosen]
+
+    def heat_map(self) -> Picture:
+        """Parameter x step; a cross marks a problem, grey what was not compared."""
+        names = self._findings.parameters(self._rank)
+        found = self._findings.agreements[self._rank]
+        values = [
+            [found[name][step].similarity if step in found[name] else float("nan") for step in self._steps]
+            for name in names
+        ]
+        height = max(1.2 + 0.18 * min(len(names), _MOST_NAMES), 2.2)
+        figure = _figure(9, height)
+        axes = figure.subplots(gridspec_kw={"left": 0.25, "right": 1, "bottom": 0.5 / height, "top": 1 - 0.3 / height})
+        image = axes.imshow(values, aspect="auto", vmin=0.5, vmax=1, cmap="RdYlGn", interpolation="nearest")
+        axes.set_facecolor("#d0d7de")
+        if len(names) <= _MOST_NAMES:
+            axes.set_yticks(range(len(names)), [_short(name) for name in names], parse_math=False)
+        every = 1 + len(self._steps) // 20
+        axes.set_xticks(range(0, len(self._steps), every), self._steps[::every])
+        rows = {name: row for row, name in enumerate(names)}
+        columns = {step: column for column, step in enumerate(self._steps)}
+        marks = [
+            (columns[step], rows[name]) for name, step in sorted(self._problems) if name in rows and step in columns
+        ]
+        axes.plot(*zip(*marks) if marks else ((), ()), "kx", markersize=4)
+        axes.tick_params(labelsize=7)
+        axes.set_xlabel("step", fontsize=8)
+        title = f"rank {self._rank}: similarity of gradient signs by parameter and step"
+        axes.set_title(f"{title}; x: problem", loc="left", **_TEXT)
+        figure.colorbar(image, ax=axes, fraction=0.03, pad=0.01, extend="min").ax.tick_params(labelsize=7)
+        return Picture(title, HEAT_MAP, _png(figure))
+
+    def lines(self) -> Iterator[Picture]:
+        """All gradients together, then each parameter of `shown`: similarity over steps."""
+        lines = _LinePicture()
+        title = f"rank {self._rank}"
+        overall = {step: self._findings.overall(self._rank, step).similarity for step in self._steps}
+        yield lines.draw(f"{title}: summary", "summary_similarities", overall, ())
+        for name in self.shown:
+            found = self._findings.agreements[self._rank][name]
+            values = {step: found[step].similarity for step in sorted(found)}
+            bad = [step for step in values if (name, step) in self._problems]
+            yield lines.draw(f"{title}: {name}", f"{name}_similarities", values, bad)
+
+
+class _LinePicture:
+    """One figure for all pictures of similarity over steps: making its parts anew would take most of the time."""
+
+    def __init__(self) -> None:
+        self._figure = _figure(6, 2)
+        self._axes = self._figure.add_axes((0.09, 0.22, 0.89, 0.63))
+        self._line = self._axes.plot((), (), ".-", color=_GREY, linewidth=1, markersize=4)[0]
+        self._bad = self._axes.plot((), (), "o", color=_RED, markersize=5)[0]
+        self._axes.tick_params(labelsize=7)
+        self._axes.xaxis.get_major_locator().set_params(integer=True)
+        self._axes.set_xlabel("step", fontsize=8, labelpad=1)
+        self._axes.spines[["top", "right"]].set_visible(False)
+
+    def draw(self, title: str, stem: str, values: Mapping[int, float], bad: Sequence[int]) -> Picture:
+        """The picture of `values` by step, those of `bad` marked."""
+        steps = list(values)
+        self._line.set_data(steps, list(values.values()))
+        self._bad.set_data(bad, [values[step] for step in bad])
+        self._axes.set_xlim(steps[0] - 0.3, steps[-1] + 0.3)
+        self._axes.set_ylim(min(0.9, *values.values()) - 0.02, 1.005)
+        self._axes.set_title(_short(title, longest=80), loc="left", **_TEXT)
+        return Picture(title, stem, _png(self._figure))
+
+
+def _figure(width: float, height: float) -> Any:
+    # Figure without pyplot: no window system, no state shared with the user's own plots.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=80)
+
+
+def _png(figure: Any) -> bytes:
+    target = BytesIO()
+    figure.savefig(target, format="png", metadata={"Software": None})
+    return target.getvalue()
+
+
+def _short(text: str, longest: int = _LONGEST_NAME) -> str:
+    return text if len(text) <= longest else f"...{text[3 - longest :]}"
 
 
 def reserve_folder(out: Path) -> Path:

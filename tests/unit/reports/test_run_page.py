@@ -10,7 +10,7 @@ import pytest
 from page_reader import page_content, page_rows
 
 from pytest_msprobe.reports.jsonl import JsonLines, read_latest_rows
-from pytest_msprobe.reports.page.page import write_page
+from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.precheck.suite import PrecheckSuite
 from pytest_msprobe.verdicts import EXPLAINED, OUTCOMES, OutputRow, Status, StepPosition, VerdictRow
 from tools.vendor import FOLDER, LIBRARIES

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, SignAgreement
-from pytest_msprobe.suites.gradients.pictures import MOST_PARAMETERS, SimilarityPictures
-from pytest_msprobe.suites.gradients.report import reserve_folder, write_similarities
+from pytest_msprobe.suites.gradients.report import (
+    MOST_PARAMETERS,
+    SimilarityPictures,
+    reserve_folder,
+    write_similarities,
+)
 
 ALL, HALF = SignAgreement(10, 10), SignAgreement(5, 10)
 PNG = b"\x89PNG\r\n\x1a\n"
