@@ -142,7 +142,7 @@ class RunningMetrics:
 
     def add_inexact(self, start: int, tested: Array, reference: Array) -> None:
         """Adds a chunk of float64 or complex128 values, both shape (n,), the reference already rounded."""
-        tested, reference, error, at = self.settled(start, tested, reference)
+        tested, reference, error, at = self.without_nonfinite(start, tested, reference)
         self.sums.add(tested, reference)
         largest: float = error.item(at)
         if largest == 0:
@@ -155,7 +155,7 @@ class RunningMetrics:
             self.max_ulp = max(self.max_ulp, largest_ulp_error(error, magnitude, self.format))
         self.add_relative(start, error, magnitude)
 
-    def settled(self, start: int, tested: Array, reference: Array) -> tuple[Array, Array, Floats, int]:
+    def without_nonfinite(self, start: int, tested: Array, reference: Array) -> tuple[Array, Array, Floats, int]:
         """(tested, reference, |t-b|, index of the largest) of a chunk, both sides 0 where one of them is not finite.
 
         Counts where NaN or Inf stand on one side only; the error there is `mismatch_error`.

@@ -124,7 +124,7 @@ class _RunningFigures(RunningMetrics):
 
     def add_inexact(self, start: int, tested: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None:
         self.is_identical = False
-        tested, reference, error, at = self.settled(start, tested, reference)
+        tested, reference, error, at = self.without_nonfinite(start, tested, reference)
         self.sums.add(tested, reference)
         self.squares += float(np.einsum("i,i->", error, error))
         self.raise_max_abs(error.item(at), start + at)
