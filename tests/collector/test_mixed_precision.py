@@ -31,6 +31,8 @@ def by_cell() -> nn.Cell:
     return Network().to_float(ms.float16)
 
 
+# Its expander of gradients now and then finds one input too few: "LayerNormGrad, the index 7 is out of range".
+@pytest.mark.graph_compiler
 @pytest.mark.parametrize("make_network", [automatic, by_cell])
 def test_nothing_fails_in_a_right_step(
     make_debugger: Any,
