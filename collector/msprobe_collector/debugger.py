@@ -1,10 +1,8 @@
 """What a training script says to the collector, whatever its framework.
 
-Methods that can be called on the class of a debugger too.
-
-What `start` and `perturb` take, checked.
-
-Arguments of `seed_all`, the same for every framework.
+- Methods that can be called on the class of a debugger too.
+- What `start` and `perturb` take, checked.
+- Arguments of `seed_all`, the same for every framework.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 `mindspore/` implements them. To add another framework, implement
 
 - `Framework`: names, the rank of this process, what a layer is, and what cannot be collected;
-- `dump_format.writing.framework_values.FrameworkValues`: tensors to NumPy;
+- `dump_format.writing.encoding.FrameworkValues`: tensors to NumPy;
 - `CallWatch`: how calls, layers, gradients and communication are seen between `install` and `uninstall`;
 - `OptimizerAccess`, for the gradient monitor;
 

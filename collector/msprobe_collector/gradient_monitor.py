@@ -1,8 +1,7 @@
 """Gradient monitoring: statistics and signs of every parameter's gradient at each optimizer step, in small files.
 
-Watching an optimizer's gradients.
-
-Columns and cells of grad_summary_{step}.csv.
+- Watching an optimizer's gradients.
+- Columns and cells of grad_summary_{step}.csv.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A file holds the facts of one topic, one line each::
     [framework Type -> fact]
 
 * `Type` is the type of record names (`Mint`, `Functional`, ...); a Primitive is named by its class.
-* A name without a type applies to every type and spelling, see `spelling.plain_name`.
+* A name without a type applies to every type and spelling, see `plain_name`.
 * `Type.*` applies to all names of a type.
 * A heading in brackets applies to the lines below it, up to the next one: `mindspore` or `pytorch` limits them to dumps
   of that framework (`pytorch` includes MSAdapter), a type stands before their names, a fact is that of lines

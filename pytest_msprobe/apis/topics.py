@@ -1,12 +1,9 @@
 """Random and uninitialised APIs: the law of their outputs, and what their arguments say of it.
 
-Outputs that are not judged element by element as they stand: indices, and values in an open order.
-
-Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
-
-API calls that cannot be judged at all, each with its reason.
-
-Which operations are documented to give other bytes in another run, and by how much.
+- Outputs that are not judged element by element as they stand: indices, and values in an open order.
+- Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
+- API calls that cannot be judged at all, each with its reason.
+- Which operations are documented to give other bytes in another run, and by how much.
 """
 
 from __future__ import annotations

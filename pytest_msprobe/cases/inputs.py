@@ -1,8 +1,7 @@
 """What an API call is given: real recorded values, or random ones in their range. Made once, shared by both sides.
 
-What an argument drawn at random must be beyond its statistics: a mask of so many, sorted, positive definite, unique.
-
-Random values that an API refuses, or that mean nothing to it, make a check fail that says nothing about the device.
+- What an argument drawn at random must be beyond its statistics: a mask of so many, sorted, positive definite, unique.
+- Random values that an API refuses, or that mean nothing to it, make a check fail that says nothing about the device.
 """
 
 from __future__ import annotations

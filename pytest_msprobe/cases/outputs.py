@@ -1,8 +1,7 @@
 """Outputs that may come in any order: both sides are put into one order before they are compared.
 
-Outputs that are indices: under ties several answers are right, so they are judged by the values they select.
-
-Gradients that may stand in several places: of selections (max, topk, ...) under ties, and of equal shapes.
+- Outputs that are indices: under ties several answers are right, so they are judged by the values they select.
+- Gradients that may stand in several places: of selections (max, topk, ...) under ties, and of equal shapes.
 """
 
 from __future__ import annotations

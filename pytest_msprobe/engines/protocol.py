@@ -1,16 +1,11 @@
 """What every engine promises, and the values that cross its border.
 
-Values cross as NumPy arrays and plain Python values only; nothing of a framework leaks out.
-
-What of a dump may stand among the arguments of a call besides tensors and dtypes: plain values, and few strings.
-
-What the benchmark computes in: float64 in place of every smaller float, from exactly the values the device got.
-
-How users name engines: `recorded`, `mindspore:ascend:3`, `torch:cuda`.
-
-A call that runs again and again on the same tensors, as long as it does not write into them.
-
-Memory of a device, filled before an operation gets it, so that what it leaves unwritten or overwrites shows.
+- Values cross as NumPy arrays and plain Python values only; nothing of a framework leaks out.
+- What of a dump may stand among the arguments of a call besides tensors and dtypes: plain values, and few strings.
+- What the benchmark computes in: float64 in place of every smaller float, from exactly the values the device got.
+- How users name engines: `recorded`, `mindspore:ascend:3`, `torch:cuda`.
+- A call that runs again and again on the same tensors, as long as it does not write into them.
+- Memory of a device, filled before an operation gets it, so that what it leaves unwritten or overwrites shows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """PyTorch as an engine: the float64 CPU benchmark, or a device in the dump's own dtype (CPU, CUDA or NPU).
 
-A forward that PyTorch has run, and values on their way between NumPy and PyTorch.
-
-What PyTorch keeps of a forward for its gradients, off by a rounding error as on a device.
+- A forward that PyTorch has run, and values on their way between NumPy and PyTorch.
+- What PyTorch keeps of a forward for its gradients, off by a rounding error as on a device.
 """
 
 from __future__ import annotations

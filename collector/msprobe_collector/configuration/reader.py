@@ -1,8 +1,7 @@
 """config.json and constructor arguments to one Configuration.
 
-What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
-
-The keys of config.json: what each may be, and its default.
+- What a key's value may be: each function gives the meaning of a JSON value, or a ValueError that says why not.
+- The keys of config.json: what each may be, and its default.
 """
 
 from __future__ import annotations

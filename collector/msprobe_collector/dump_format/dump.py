@@ -1,12 +1,9 @@
 """A dump.json on disk: its header, the names of its records, and each record when it is asked for.
 
-Which Cell an API call ran in: construct.json.
-
-Where in the training script an API was called: stack.json in both of its shapes.
-
-Which step and which rank a dump is of, as its folders say.
-
-Files that a killed process left without their end: cut back to the last whole entry.
+- Which Cell an API call ran in: construct.json.
+- Where in the training script an API was called: stack.json in both of its shapes.
+- Which step and which rank a dump is of, as its folders say.
+- Files that a killed process left without their end: cut back to the last whole entry.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Which callables of the installed MindSpore are APIs: found by looking, less a list of those that are not meant.
 
-Names of APIs that were bound before collecting began, and that cannot be reached.
-
-Primitives that Cells hold as attributes, seen at the `__call__` of their classes.
-
-Functions under `mindspore.jit`: recorded from outside, with the originals in place while they compile and run.
+- Names of APIs that were bound before collecting began, and that cannot be reached.
+- Primitives that Cells hold as attributes, seen at the `__call__` of their classes.
+- Functions under `mindspore.jit`: recorded from outside, with the originals in place while they compile and run.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """MindSpore, as the framework-free part of the collector asks for it.
 
-PrecisionDebugger for training with MindSpore.
-
-The gradient monitor for optimizers of MindSpore.
-
-Seeing what an optimizer of MindSpore is called with.
-
-One call that makes a training run repeatable.
-
-Dropout without effect, and back.
+- PrecisionDebugger for training with MindSpore.
+- The gradient monitor for optimizers of MindSpore.
+- Seeing what an optimizer of MindSpore is called with.
+- One call that makes a training run repeatable.
+- Dropout without effect, and back.
 """
 
 from __future__ import annotations
@@ -97,11 +93,11 @@ class MindSpore:
         return remove
 
     def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
-        """See `seeding.seed_all`."""
+        """See `seed_all`."""
         seed_all(seed, mode=is_deterministic)
 
     def watch_calls(self, session: Session) -> CallWatch:
-        """See calls by `hooking` and, in graphs, by `static_graph`."""
+        """See calls by `MindSporeCallWatch`: hooks, and taps inside graphs."""
         from msprobe_collector.mindspore.call_watch import MindSporeCallWatch
 
         return MindSporeCallWatch(session)
@@ -113,7 +109,7 @@ class MindSpore:
         return KernelDump(configuration)
 
     def optimizers(self) -> OptimizerAccess:
-        """See `optimizer_watch`."""
+        """What this framework's optimizers are called with."""
         return MindSporeOptimizers()
 
 

@@ -1,10 +1,8 @@
 """MindSpore's own kernel dump, configured and switched.
 
-The JSON file that MindSpore's kernel dump reads (`MINDSPORE_DUMP_CONFIG`).
-
-Keys and values: "Using Dump in the Graph Mode" of MindSpore's documentation; file names are those of msProbe.
-
-Level L2: configuration files for MindSpore's own kernel dump, and its switch.
+- The JSON file that MindSpore's kernel dump reads (`MINDSPORE_DUMP_CONFIG`).
+- Keys and values: "Using Dump in the Graph Mode" of MindSpore's documentation; file names are those of msProbe.
+- Level L2: configuration files for MindSpore's own kernel dump, and its switch.
 """
 
 from __future__ import annotations

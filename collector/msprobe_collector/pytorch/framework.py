@@ -1,14 +1,10 @@
 """PyTorch, as the framework-free part of the collector sees it.
 
-PrecisionDebugger for training with PyTorch.
-
-The gradient monitor for optimizers of PyTorch.
-
-Seeing the gradients that an optimizer of PyTorch updates with.
-
-One call that makes a training run repeatable.
-
-Dropout without effect, and back.
+- PrecisionDebugger for training with PyTorch.
+- The gradient monitor for optimizers of PyTorch.
+- Seeing the gradients that an optimizer of PyTorch updates with.
+- One call that makes a training run repeatable.
+- Dropout without effect, and back.
 """
 
 from __future__ import annotations
@@ -89,11 +85,11 @@ class PyTorch:
                 parameter.copy_(change(parameter))
 
     def seed_all(self, seed: int, *, is_deterministic: bool) -> None:
-        """See `seeding.seed_all`."""
+        """See `seed_all`."""
         seed_all(seed, mode=is_deterministic)
 
     def watch_calls(self, session: Session) -> CallWatch:
-        """See calls by `watching`."""
+        """See calls by `TorchCallWatch`: a function mode."""
         from msprobe_collector.pytorch.call_watch import TorchCallWatch
 
         return TorchCallWatch(session)
@@ -111,7 +107,7 @@ class PyTorch:
         )
 
     def optimizers(self) -> OptimizerAccess:
-        """See `optimizer_watch`."""
+        """What this framework's optimizers are called with."""
         return TorchOptimizers()
 
 

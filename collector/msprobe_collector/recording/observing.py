@@ -1,14 +1,10 @@
 """What runs around a call of the training: its record, its gradients, and where faults of the collector end.
 
-What runs now in each thread: whether the collector looks away, and which layers are open.
-
-What went wrong while collecting: written once per kind to dump_error_info.log, never raised into training.
-
-The layers of watched models by their paths.
-
-Tensors of a call that are not top-level arguments, under the paths by which dumps name their gradients.
-
-Observers of API calls and of layers, the same for every framework.
+- What runs now in each thread: whether the collector looks away, and which layers are open.
+- What went wrong while collecting: written once per kind to dump_error_info.log, never raised into training.
+- The layers of watched models by their paths.
+- Tensors of a call that are not top-level arguments, under the paths by which dumps name their gradients.
+- Observers of API calls and of layers, the same for every framework.
 """
 
 from __future__ import annotations

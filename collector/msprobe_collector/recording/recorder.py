@@ -1,8 +1,7 @@
 """The records of a step, from the first value of a call to its line in dump.json.
 
-A record from its first value to its end.
-
-Which records are kept: scope, list and data_mode, asked once per record, so that one is kept whole or not at all.
+- A record from its first value to its end.
+- Which records are kept: scope, list and data_mode, asked once per record, so that one is kept whole or not at all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The files of one step of one rank.
 
-Work that waits for a thread of its own, bounded in memory: when it is full, training waits.
-
-Where in the training script a call came from: taken in microseconds, put into words once per place.
+- Work that waits for a thread of its own, bounded in memory: when it is full, training waits.
+- Where in the training script a call came from: taken in microseconds, put into words once per place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Mixture of experts: who computes which token. Index outputs are int32.
 
-Every sort is stable and every top-k takes the lower index among equals, which the documents leave open.
-
-mindspore.ops.moe_token_permute and moe_token_unpermute. Source: their pages in mindspore.ops 2.10.
+- Every sort is stable and every top-k takes the lower index among equals, which the documents leave open.
+- mindspore.ops.moe_token_permute and moe_token_unpermute. Source: their pages in mindspore.ops 2.10.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """mindspore.ops.swiglu, fast_gelu and mindspore.mint.npu_gelu; the masked softmax of torch_npu.
 
-mindspore.ops.rms_norm, add_rms_norm and add_layer_norm. Source: their pages in mindspore.ops 2.10.
-
-mindspore.ops.auto_generate.cross_entropy_loss, the fused one with its four outputs.
-
-mindspore.ops.rotary_position_embedding and apply_rotary_pos_emb_, torch_npu.npu_rotary_mul.
+- mindspore.ops.rms_norm, add_rms_norm and add_layer_norm. Source: their pages in mindspore.ops 2.10.
+- mindspore.ops.auto_generate.cross_entropy_loss, the fused one with its four outputs.
+- mindspore.ops.rotary_position_embedding and apply_rotary_pos_emb_, torch_npu.npu_rotary_mul.
 """
 
 from __future__ import annotations

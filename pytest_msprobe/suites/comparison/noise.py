@@ -190,7 +190,7 @@ def _estimates(golden: TensorValue, noise: TensorValue) -> Iterator[float]:
     """Estimates of |noise - golden| / |golden| (2-norms) from statistics.
 
     Max and Min are single elements, whose errors are taken relative to the largest magnitude, as errors of large
-    elements are large; Norm and Mean bound the distance from below (see `agreement`).
+    elements are large; Norm and Mean bound the distance from below (see `values`).
     """
     rms = _rms(golden)
     peak = max(abs(_finite(golden.maximum)), abs(_finite(golden.minimum)), rms)

@@ -1,14 +1,10 @@
 """Tables, advice and findings of a comparison, on the one process that writes.
 
-What finished rows of a comparison amount to.
-
-What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
-
-The advisor file: the first suspect and what to look at next, in the three lines that users know.
-
-Why two dumps have no operation in common.
-
-Where two runs diverge: the first operation that differs, and those that introduce a difference.
+- What finished rows of a comparison amount to.
+- What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
+- The advisor file: the first suspect and what to look at next, in the three lines that users know.
+- Why two dumps have no operation in common.
+- Where two runs diverge: the first operation that differs, and those that introduce a difference.
 """
 
 from __future__ import annotations

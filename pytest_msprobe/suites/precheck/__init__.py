@@ -1,1 +1,1 @@
-"""The main job: every API call of a dump, run, compared and judged. `nodes` is where pytest comes in."""
+"""The main job: every API call of a dump, run, compared and judged."""

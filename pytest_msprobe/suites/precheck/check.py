@@ -1,8 +1,7 @@
 """One API call from its records to its two verdicts: inputs once, forward once per engine, then compare.
 
-Several draws of random inputs for one API call: one finding, that of the worst draw.
-
-Outputs and gradients of both sides, paired and measured, as rows and as an explanation.
+- Several draws of random inputs for one API call: one finding, that of the worst draw.
+- Outputs and gradients of both sides, paired and measured, as rows and as an explanation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the pre-check can be asked to do, and its defaults.
 
-The key `standards` of --msprobe-config says which standard judges which dtypes and API calls, and how strictly.
-
-Loads neither NumPy nor a framework: a mistake is found before the run. `standards.py` makes the standards.
+- The key `standards` of --msprobe-config says which standard judges which dtypes and API calls, and how strictly.
+- Loads neither NumPy nor a framework: a mistake is found before the run. `standards.py` makes the standards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The laws that apis/facts/random.txt names, made from the arguments of one call.
 
-Random and uninitialised outputs: judged by the law that their call names instead of by a benchmark.
-
-The dtype and shape that a call's arguments ask for: what can be held against uninitialised and random outputs.
+- Random and uninitialised outputs: judged by the law that their call names instead of by a benchmark.
+- The dtype and shape that a call's arguments ask for: what can be held against uninitialised and random outputs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The pre-check as a suite: every API call on the device against the float64 benchmark.
 
-The lines above a run: what is checked, on what, against what, and how much of it the benchmark covers.
-
-What a pre-check leaves behind: the CSV pair.
-
-Items for edge cases: those of the first recorded call of every API of a dump.
-
-The folders for what failing API calls leave behind: reserved by the process that writes, filled by all.
+- The lines above a run: what is checked, on what, against what, and how much of it the benchmark covers.
+- What a pre-check leaves behind: the CSV pair.
+- Items for edge cases: those of the first recorded call of every API of a dump.
+- The folders for what failing API calls leave behind: reserved by the process that writes, filled by all.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The fingerprint of a tensor: a hash of dtype, shape and content that tells two tensors apart.
 
-Arguments and outputs as the JSON text of a dump, written piece by piece: formatting is a third of the cost.
-
-The forms are those that `dump_format.decoding` reads.
-
-What the writer of a dump must know of a framework's values.
-
-Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
+- Arguments and outputs as the JSON text of a dump, written piece by piece: formatting is a third of the cost.
+- The forms are those that `dump_format.records` reads.
+- What the writer of a dump must know of a framework's values.
+- Max, Min, Mean and L2 norm of an array, right for every dtype, and cheap: the whole collection waits for them.
 """
 
 from __future__ import annotations

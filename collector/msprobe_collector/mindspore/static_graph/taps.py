@@ -1,8 +1,7 @@
 """Level L0 inside graphs, whatever the device: taps on Cells, and records from what they hand over.
 
-Which Cells are tapped inside graphs, and how the taps go in and out.
-
-From values that a running graph hands over to records.
+- Which Cells are tapped inside graphs, and how the taps go in and out.
+- From values that a running graph hands over to records.
 """
 
 from __future__ import annotations

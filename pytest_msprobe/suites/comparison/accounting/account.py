@@ -1,8 +1,7 @@
 """What became of the difference of one operation, in builtin types, as it travels from workers to the report.
 
-Names of the parts of a difference: see `terms`.
-
-What the parts of all outputs of an operation amount to, and what they cannot show.
+- Names of the parts of a difference: see `terms`.
+- What the parts of all outputs of an operation amount to, and what they cannot show.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What dumps without tensors tell of two runs, in words that claim no more than that.
 
-The answer for one pair of dumps: what is at fault, what follows from it, and what could not be accounted for.
-
-The file of --msprobe-diagnosis; docs/accounting.md documents it.
-
-What to do about a fault: commands first.
+- The answer for one pair of dumps: what is at fault, what follows from it, and what could not be accounted for.
+- The file of --msprobe-diagnosis; docs/accounting.md documents it.
+- What to do about a fault: commands first.
 """
 
 from __future__ import annotations
