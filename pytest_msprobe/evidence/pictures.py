@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pytest_msprobe.engines.protocol import Array
 from pytest_msprobe.numerics.dtypes import round_once
+from pytest_msprobe.numerics.measurement import is_same
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _ROWS, _COLUMNS = 40, 64
@@ -57,8 +58,7 @@ def absolute_errors(tested: Array, reference: Array) -> npt.NDArray[np.float64]:
         actual = tested.astype(wide)
         expected = round_once(reference, tested.dtype).astype(wide)
         errors = np.abs(actual - expected)
-        is_same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-    return np.where(is_same, 0.0, errors)
+        return np.where(is_same(actual, expected), 0.0, errors)
 
 
 class ErrorPictures:

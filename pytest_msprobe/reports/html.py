@@ -51,7 +51,7 @@ def name_cell(name: str, hint: str) -> str:
 
 def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
     """The cells of our columns for the output that is furthest off; without a row, empty ones."""
-    printable = figures[:_FIGURES]
+    shown = figures[:_FIGURES]
     output = row.worst if row is not None else None
     if row is None or output is None:
         dtype, shape = _cell("dtype", ""), _cell("shape", "")
@@ -59,7 +59,7 @@ def row_cells(row: VerdictRow | None, figures: Sequence[Figure]) -> list[str]:
         more = f"{output.label}, the worst of {len(row.outputs)}" if len(row.outputs) > 1 else output.label
         dtype = _cell("dtype", output.tested_dtype)
         shape = _cell("shape", output.shape, key=f"{math.prod(output.shape):016d}", hint=more)
-    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in printable]
+    numbers = [_figure_cell(figure, output.figures.get(figure.name) if output else None, row) for figure in shown]
     direction, device = (row.label, row.device) if row is not None else ("", "")
     return [_cell("direction", direction), dtype, shape, *numbers, _cell("device", device)]
 
@@ -355,12 +355,12 @@ class HtmlPage:
     def _lighten(self, node_id: str) -> None:
         """Take what need not be on the page off it, after it was counted: omitted passes, and cells one by one."""
         tests = self._page.data["tests"]
-        printable = tests.pop(node_id, [])
+        shown = tests.pop(node_id, [])
         if self._passes == "omit":
             # Emptying the cells in the row hook would take the pass out of pytest-html's totals as well.
-            printable = [test for test in printable if test.get("result") != "Passed"]
-        for test in printable:
+            shown = [test for test in shown if test.get("result") != "Passed"]
+        for test in shown:
             # The page's script makes a fragment for each entry: of 60,000 it would take seconds.
             test["resultsTableRow"] = ["".join(test["resultsTableRow"])]
-        if printable:
-            tests[node_id] = printable
+        if shown:
+            tests[node_id] = shown

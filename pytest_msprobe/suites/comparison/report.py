@@ -286,9 +286,9 @@ class Divergence:
             f"{counts['golden']} only in the golden dump"
         )
         if self._golden_only:
-            printable = ", ".join(self._golden_only[:_MOST_NAMED])
+            shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
-            yield f"only in the golden dump: {printable}{f' and {more} more' if more > 0 else ''}"
+            yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
         states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
         found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
         yield f"values: {found or 'none'}"

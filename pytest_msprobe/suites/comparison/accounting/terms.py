@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, unravelled
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, is_same, unravelled
 from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -135,8 +135,7 @@ class _Sums:
             is_whole = np.logical_and.reduce(finite)
             if not is_whole.all():
                 for place, (left, right) in enumerate(pairwise(chain)):
-                    is_same = (left == right) | (np.isnan(left) & np.isnan(right))
-                    changed = ~is_same & ~(finite[place] & finite[place + 1])
+                    changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
                     self.nonfinite[place] += int(np.count_nonzero(changed))
                 chain = [np.where(is_whole, array, 0) for array in chain]
             whole = chain[0] - chain[-1]
