@@ -9,11 +9,10 @@ import pytest
 
 from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
-from pytest_msprobe.run import settings as keys
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports
 from pytest_msprobe.run.run import MARKERS, Run
-from pytest_msprobe.run.settings import Settings, named_paths, read_settings
+from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, read_settings
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
 from pytest_msprobe.workers.hosts import check_index, choose_devices
@@ -36,7 +35,7 @@ def activate(config: pytest.Config) -> None:
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     run = Run(config, settings, suite)
-    config.stash[keys.RUN], config.stash[keys.SUITE] = run, suite
+    config.stash[RUN], config.stash[SUITE] = run, suite
     suite.assign(tuple(getattr(config, "workerinput", {}).get("msprobe_devices", ())))
     if not hasattr(config, "workerinput"):
         _set_up_writer(config, run)

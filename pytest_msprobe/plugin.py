@@ -15,8 +15,7 @@ from pytest_msprobe import support
 
 support.install_finder()
 
-from pytest_msprobe.run import settings as keys  # noqa: E402
-from pytest_msprobe.run.settings import add_options  # noqa: E402
+from pytest_msprobe.run.settings import RUN, UNASKED, add_options  # noqa: E402
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -57,24 +56,24 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A file that was named becomes a collector; any other dump.json is left alone."""
-    if keys.RUN in parent.config.stash:
-        return parent.config.stash[keys.RUN].file_node(file_path, parent)
+    if RUN in parent.config.stash:
+        return parent.config.stash[RUN].file_node(file_path, parent)
     if file_path.name == "dump.json":
-        parent.config.stash[keys.UNASKED] = str(file_path)
+        parent.config.stash[UNASKED] = str(file_path)
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A folder that the suite reads by rules of its own."""
-    run = parent.config.stash.get(keys.RUN, None)
+    run = parent.config.stash.get(RUN, None)
     return None if run is None else run.folder_node(path, parent)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect without the garbage collector: nodes live to the end, and 100,000 of them would be scanned many times."""
-    is_paused = keys.RUN in session.config.stash and gc.isenabled()
+    is_paused = RUN in session.config.stash and gc.isenabled()
     if is_paused:
         gc.disable()
     try:
@@ -87,14 +86,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the items that are not to run."""
-    if keys.RUN in config.stash:
-        config.stash[keys.RUN].choose(items)
+    if RUN in config.stash:
+        config.stash[RUN].choose(items)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tell the run which of its items will be judged."""
-    if keys.RUN in session.config.stash:
+    if RUN in session.config.stash:
         from pytest_msprobe.run.run import mark_selected
 
         mark_selected(session.items)
@@ -103,7 +102,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Run without log capture where it only costs."""
-    run = session.config.stash.get(keys.RUN, None)
+    run = session.config.stash.get(RUN, None)
     if run is None:
         return (yield)
     from pytest_msprobe.run.terminal import without_log_capture
@@ -118,7 +117,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Send an item's verdict row along with its report."""
     report = yield
-    if keys.RUN in item.config.stash:
+    if RUN in item.config.stash:
         from pytest_msprobe.run.nodes import attach_row
 
         attach_row(item, report)
@@ -128,7 +127,7 @@ def pytest_runtest_makereport(
 @pytest.hookimpl
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """A run that found no test, but a dump, most likely wanted that."""
-    dump = config.stash.get(keys.UNASKED, "")
+    dump = config.stash.get(UNASKED, "")
     if dump and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         terminalreporter.write_line(f"{dump} looks like a dump; check it with --msprobe-dump={dump}")
 
@@ -136,6 +135,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 @pytest.hookimpl
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End child processes."""
-    run = config.stash.get(keys.RUN, None)
+    run = config.stash.get(RUN, None)
     if run is not None:
         run.suite.close()

@@ -19,7 +19,7 @@ import pytest
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
-from pytest_msprobe.run import settings as keys
+from pytest_msprobe.run.settings import ROW, RUN, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
 from pytest_msprobe.verdicts import OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
@@ -48,7 +48,7 @@ class RecordFolder(pytest.Directory):
 
     def collect(self) -> Iterator[pytest.Collector]:
         """One node per child: a folder, a file, or an error."""
-        suite = self.config.stash[keys.SUITE]
+        suite = self.config.stash[SUITE]
         for child in self.children:
             if isinstance(child, Problem):
                 yield ProblemNode.from_parent(self, problem=child)
@@ -90,7 +90,7 @@ class RecordFile(pytest.File):
             CollectError: the suite cannot read the file.
         """
         try:
-            for group in self.config.stash[keys.SUITE].groups(self.path):
+            for group in self.config.stash[SUITE].groups(self.path):
                 if group.scope:
                     yield GroupNode.from_parent(self, group=group)
                 else:
@@ -118,7 +118,7 @@ class GroupNode(pytest.Collector):
 
     def teardown(self) -> None:
         """Free what the suite keeps of the group."""
-        self.config.stash[keys.SUITE].release(self.group)
+        self.config.stash[SUITE].release(self.group)
 
 
 class RecordItem(pytest.Item):
@@ -135,7 +135,7 @@ class RecordItem(pytest.Item):
         """The item for the record `part` of `group`."""
         item: RecordItem = cls.from_parent(parent, name=part)
         item.group = group
-        run = item.config.stash[keys.RUN]
+        run = item.config.stash[RUN]
         item.own_markers += [run.mark(name) for name in run.suite.marks(item.record)]
         return item
 
@@ -152,7 +152,7 @@ class RecordItem(pytest.Item):
             CheckFailure: the verdict is `error`.
             Exception: whatever the suite raised; the record then gets a row of its own that says so.
         """
-        suite, record = self.config.stash[keys.SUITE], self.record
+        suite, record = self.config.stash[SUITE], self.record
         started = perf_counter()
         try:
             limit = self._time_limit(record)
@@ -162,9 +162,9 @@ class RecordItem(pytest.Item):
                 verdict = suite.judge(record)
         except Exception as error:
             message = f"internal error of pytest-msprobe: {type(error).__name__}: {error}"
-            self.stash[keys.ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
+            self.stash[ROW] = self.unjudged_row("error", message, seconds=perf_counter() - started)
             raise
-        self.stash[keys.ROW] = self._row(record, verdict, seconds=perf_counter() - started)
+        self.stash[ROW] = self._row(record, verdict, seconds=perf_counter() - started)
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
         if verdict.excuse:
@@ -183,29 +183,29 @@ class RecordItem(pytest.Item):
 
         Not a suffix of the node id, or pytest would print it twice.
         """
-        run = self.config.stash[keys.RUN]
+        run = self.config.stash[RUN]
         file = run.names.of(str(self.path), "").rstrip("/.")
         headline = printable(run.suite.headline(self.record))
         return self.path, 0, f"{file}: {headline}" if file else headline
 
     def unjudged_row(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
         """The row of this item when it could not be judged."""
-        attachment = self.config.stash[keys.SUITE].attachment_of_unjudged(self.record, status, message)
+        attachment = self.config.stash[SUITE].attachment_of_unjudged(self.record, status, message)
         return self._row(self.record, Verdict(status, message, attachment=attachment), seconds=seconds)
 
     def _time_limit(self, record: Record) -> float | None:
         if not hasattr(self.config, "workerinput"):
             return None  # the only process of a run cannot be replaced
-        run = self.config.stash[keys.RUN]
+        run = self.config.stash[RUN]
         return time_limit_seconds(run.settings.timeout_seconds, run.suite.cost(record.file, record.group))
 
     def _row(self, record: Record, verdict: Verdict, *, seconds: float) -> VerdictRow:
-        settings = self.config.stash[keys.RUN].settings
+        settings = self.config.stash[RUN].settings
         return row_of(
             self.nodeid,
             record,
             verdict,
-            suite=self.config.stash[keys.SUITE],
+            suite=self.config.stash[SUITE],
             seed=settings.values["seed"],
             seconds=seconds,
             host=gethostname(),
@@ -267,10 +267,10 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def _row(item: RecordItem, report: pytest.TestReport) -> VerdictRow | None:
     if report.when == "call":
-        row = item.stash.get(keys.ROW, None)
+        row = item.stash.get(ROW, None)
         # Kept for the failure details of the page only; pytest keeps its items to the end.
         if row is not None:
-            item.stash[keys.ROW] = replace(row, attachment=None)
+            item.stash[ROW] = replace(row, attachment=None)
             return _overruled(row, report)
         # A hook of a conftest.py that wraps the test ended it before or in place of ours.
         return item.unjudged_row("skip" if report.skipped else "error", _reason(report)) if not report.passed else None
@@ -311,9 +311,9 @@ class CallStacks:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the stack of an item whose verdict is `error`, expected or not."""
         report = yield
-        row = item.stash.get(keys.ROW, None)
+        row = item.stash.get(ROW, None)
         if report.when == "call" and row is not None and row.status == "error" and isinstance(item, RecordItem):
-            frames = item.config.stash[keys.SUITE].frames(item.record)
+            frames = item.config.stash[SUITE].frames(item.record)
             report.msprobe_stack = _stack(frames)  # type: ignore[attr-defined]  # reports carry extra attributes
         return report
 

@@ -106,7 +106,7 @@ KILLED = """
 import os, signal, sys
 from collectors.frameworks import FRAMEWORKS
 from msprobe_collector.configuration import Overrides, read_configuration
-from msprobe_collector import gradient_files as rank_folder
+from msprobe_collector import gradient_files
 framework = next(item for item in FRAMEWORKS if item.name == sys.argv[2])
 optimizer, update = framework.optimizer({name: [1.0, 2.0] for name in "abc"})
 framework.monitor_type(read_configuration(sys.argv[1], overrides=Overrides())).monitor(optimizer)

@@ -35,7 +35,7 @@ JUDGE = """
 import os, signal, sys, time
 from pathlib import Path
 import pytest
-from pytest_msprobe.run import settings as keys
+from pytest_msprobe.run.settings import SUITE
 
 TARGETS = {targets!r}
 
@@ -44,7 +44,7 @@ def act(record):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    suite = config.stash[keys.SUITE]
+    suite = config.stash[SUITE]
     judge = suite.judge
 
     def judge_or_act(record):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_msprobe.run import settings as keys
 from pytest_msprobe.run.nodes import GroupNode, RecordItem
+from pytest_msprobe.run.settings import RUN, SUITE
 from pytest_msprobe.suites.contract import Group, Suite
 
 
@@ -26,8 +26,8 @@ class FakeItem(RecordItem):
 def config_of(suite: Suite, **hooks: Any) -> Any:
     """A config whose stash holds the run of `suite`, and whose hooks are `hooks`."""
     config = SimpleNamespace(stash=pytest.Stash(), hook=SimpleNamespace(**hooks), rootpath=Path("/project"))
-    config.stash[keys.SUITE] = suite
-    config.stash[keys.RUN] = SimpleNamespace(
+    config.stash[SUITE] = suite
+    config.stash[RUN] = SimpleNamespace(
         suite=suite, settings=SimpleNamespace(suite=suite.name, values={"seed": 7}, timeout_seconds=None)
     )
     return config

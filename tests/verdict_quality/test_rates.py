@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics.diagnosis import NOTHING_MORE
-from pytest_msprobe.suites.precheck import check as comparison
+from pytest_msprobe.suites.precheck import check
 from tools.verdict_quality import tables
 from tools.verdict_quality.faults import CATALOGUE
 from tools.verdict_quality.quality import Figures, Slice, measure
@@ -42,7 +42,7 @@ APIS = (
 def figures() -> Figures:
     with pytest.MonkeyPatch.context() as patch:
         # What more is known of a failure takes longer than its verdict, and changes none.
-        patch.setattr(comparison, "diagnose", lambda *given, **named: NOTHING_MORE)
+        patch.setattr(check, "diagnose", lambda *given, **named: NOTHING_MORE)
         return measure(Slice(CHECKED, STANDARDS, devices=("ideal", "native"), apis=tuple(APIS)))
 
 

@@ -17,6 +17,6 @@ __all__ = ["compare", "compare_distributed"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_msprobe.suites.comparison import scripts as entry_points
+    from pytest_msprobe.suites.comparison import scripts
 
-    return getattr(entry_points, name)
+    return getattr(scripts, name)

@@ -14,8 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_msprobe.numerics import Element, Metrics, measure
-from pytest_msprobe.numerics import measurement as cosine
+from pytest_msprobe.numerics import Element, Metrics, measure, measurement
 
 INT64, UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
 DIGITS = Context(prec=80)
@@ -485,7 +484,7 @@ def test_cosine_counts_equal_chunks_too() -> None:
 
 def test_nothing_is_summed_where_both_sides_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = np.random.default_rng(5).standard_normal(1000)
-    monkeypatch.delattr(cosine, "_inner")
+    monkeypatch.delattr(measurement, "_inner")
     assert measure(reference.astype(np.float32), reference, off_bound=1e-4, chunk_elements=64).cosine == 1
 
 

@@ -9,8 +9,8 @@ import pytest
 from fakes.items import config_of, items_of
 from fakes.suite import FakeSuite, group, row
 
-from pytest_msprobe.run import settings as keys
 from pytest_msprobe.run.nodes import RecordItem, attach_row
+from pytest_msprobe.run.settings import ROW
 from pytest_msprobe.verdicts import VerdictRow
 
 
@@ -32,7 +32,7 @@ def attached(item: pytest.Item, given: pytest.TestReport) -> VerdictRow | None:
 
 @pytest.mark.parametrize(("status", "outcome"), [("pass", "passed"), ("error", "failed"), ("skip", "skipped")])
 def test_a_verdict_travels_with_the_report_of_the_call(item: RecordItem, status: Any, outcome: Any) -> None:
-    item.stash[keys.ROW] = row(status=status, message="m")
+    item.stash[ROW] = row(status=status, message="m")
     assert attached(item, report("setup", "passed")) is None
     assert attached(item, report("call", outcome)) == row(status=status, message="m")
     assert attached(item, report("teardown", "passed")) is None
@@ -53,7 +53,7 @@ def test_what_failed_before_there_was_a_verdict_is_an_error(item: RecordItem, wh
 
 
 def test_a_hook_that_raised_beside_a_pass_makes_it_an_error(item: RecordItem) -> None:
-    item.stash[keys.ROW] = row(status="pass")
+    item.stash[ROW] = row(status="pass")
     found = attached(item, report("call", "failed", "Traceback\nOSError: no room"))
     assert found is not None
     assert (found.status, found.outcome) == ("error", "failed")
@@ -66,14 +66,14 @@ def test_a_hook_that_raised_beside_a_pass_makes_it_an_error(item: RecordItem) ->
 def test_an_expected_failure_counts_as_pytest_counts_it(
     item: RecordItem, status: Any, outcome: Any, counted: str
 ) -> None:
-    item.stash[keys.ROW] = row(status=status)
+    item.stash[ROW] = row(status=status)
     found = attached(item, report("call", outcome, wasxfail="known"))
     assert found is not None
     assert (found.status, found.outcome) == (status, counted)
 
 
 def test_a_strict_xfail_mark_on_a_pass_fails_and_keeps_the_verdict(item: RecordItem) -> None:
-    item.stash[keys.ROW] = row(status="pass")
+    item.stash[ROW] = row(status="pass")
     found = attached(item, report("call", "failed", "[XPASS(strict)] known"))
     assert found is not None
     assert (found.status, found.outcome) == ("pass", "failed")
@@ -87,13 +87,13 @@ def test_an_item_that_is_not_to_run_by_its_xfail_mark_is_expected(item: RecordIt
 
 
 def test_attachments_travel_once_and_are_not_kept(item: RecordItem) -> None:
-    item.stash[keys.ROW] = row()
+    item.stash[ROW] = row()
     attached(item, report("call", "passed"))
-    assert item.stash[keys.ROW].attachment is None
+    assert item.stash[ROW].attachment is None
 
 
 def test_the_place_of_a_skip_is_the_dump(item: RecordItem) -> None:
-    item.stash[keys.ROW] = row(status="skip", message="random")
+    item.stash[ROW] = row(status="skip", message="random")
     given = report("call", "skipped", ("nodes.py", 170, "Skipped: random"))
     attach_row(item, given)
     assert given.longrepr == ("/d/dump.json", 0, "Skipped: random")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_msprobe.suites.comparison import matching as alignment
+from pytest_msprobe.suites.comparison import matching
 from pytest_msprobe.suites.comparison.matching import align
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=14)
@@ -39,7 +39,7 @@ def test_one_more_element_shifts_nothing() -> None:
 
 
 def test_sequences_too_different_for_a_shortest_script_still_align(monkeypatch) -> None:
-    monkeypatch.setattr(alignment, "_MOST_DIFFERENCES", 3)
+    monkeypatch.setattr(matching, "_MOST_DIFFERENCES", 3)
     left = list("abcdefgh" * 4)
     right = list("hgabcdefxx"[::1] * 4)
     pairs = align(left, right)
