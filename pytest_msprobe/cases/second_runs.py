@@ -175,18 +175,16 @@ class ExtraRuns:
             partial(self._terms, position, reference),
         )
 
-    def _terms(self, position: int, reference: Array, at: int) -> Array | None:
+    def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
         """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
 
         See `OutputPair`. Terms that do not add up to the benchmark's result are those of no sum.
         """
-        terms = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
-        if terms is None:
-            return None
-        is_sum = abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum()
-        return terms if is_sum else None
+        orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
+        is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
+        return orders if is_sum else ()
 
-    def _terms_of_output(self, shape: tuple[int, ...], at: int) -> Array | None:
+    def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
         arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
         given = {path: array for path, array in arrays if is_differentiable(array)}
@@ -198,26 +196,22 @@ class ExtraRuns:
 
         found = attempt(gradients)
         if isinstance(found, (Unsupported, CapturedError)):
-            return None
-        products = [
-            _present(array * gradient) for array, gradient in zip(given.values(), found) if gradient is not None
-        ]
-        longest = max(products, key=len, default=np.zeros(0))
-        biases = [product for product in products if product.size == 1 < longest.size]
-        return np.concatenate([longest, *biases])
+            return ()
+        pairs = zip(given.values(), found)
+        terms = [_in_orders(array * gradient) for array, gradient in pairs if gradient is not None]
+        longest = max(terms, key=lambda orders: orders[0].size, default=())
+        biases = [orders[0] for orders in terms if orders[0].size == 1 < longest[0].size]
+        return tuple(np.concatenate([order, *biases]) for order in longest)
 
-    def _terms_of_gradient(self, position: int, at: int) -> Array | None:
+    def _terms_of_gradient(self, position: int, at: int) -> tuple[Array, ...]:
         """The incoming gradients, each times what that element of the argument, being 1, adds to its output."""
         path = self._run.case.wanted[position]
         with_one, with_none = (self._outputs_of(path, at, value) for value in (1, 0))
         if not len(self._incoming) <= len(with_one) == len(with_none):
-            return None
-        added = [
-            gradient * (one - none)
-            for gradient, one, none in zip(self._incoming, with_one, with_none)
-            if gradient is not None
-        ]
-        return np.concatenate([_present(products) for products in added])
+            return ()
+        pairs = zip(self._incoming, with_one, with_none)
+        terms = [_in_orders(gradient * (one - none)) for gradient, one, none in pairs if gradient is not None]
+        return tuple(np.concatenate(parts) for parts in zip(*terms))
 
     def _outputs_of(self, path: LeafPath, at: int, value: float) -> list[Array]:
         """The float outputs where the tensor at `path` is 0 but for `value` at `at`; [] where the benchmark refuses."""
@@ -330,10 +324,10 @@ class ExtraRuns:
         return None if isinstance(found, (Unsupported, CapturedError)) else found
 
 
-def _present(products: Array) -> Array:
-    """Those that are not 0, float64, shape (n,)."""
-    terms: Array = products[products != 0].astype(np.float64)
-    return terms
+def _in_orders(products: Array) -> tuple[Array, ...]:
+    """Those that are not 0, float64, shape (n,): by rows, by columns, and by rows with channels last."""
+    orders = (products, products.T, np.moveaxis(products, 1, -1) if products.ndim > 2 else products)
+    return tuple(order[order != 0].astype(np.float64) for order in orders)
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:

@@ -321,8 +321,8 @@ def _no_probes(count: int) -> tuple[Array, ...]:
     return ()
 
 
-def _no_terms(at: int) -> Floats | None:
-    return None
+def _no_terms(at: int) -> tuple[Floats, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +346,8 @@ class OutputPair:
         arithmetic_probes: the same with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
             `tested`; None without one.
-        terms: what the element at a flat position is the sum of, shape (n,), float64, in the order of a direct sum;
-            None where the operation is no sum of products.
+        terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
+            kernels may add; none where the operation is no sum.
     """
 
     tested: Array
@@ -362,7 +362,7 @@ class OutputPair:
     probes: Callable[[int], tuple[Array, ...]] = _no_probes
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
-    terms: Callable[[int], Floats | None] = _no_terms
+    terms: Callable[[int], tuple[Floats, ...]] = _no_terms
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

@@ -25,7 +25,7 @@ from pytest_msprobe.numerics.judgement import (
 )
 from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, chunks, is_same, unravelled, widened
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
-from pytest_msprobe.numerics.standards.direct_sums import largest_partial_sums
+from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.sensitivity import Factors, Probes, Response, in_reach, magnitude_of
 
@@ -157,8 +157,8 @@ _SUMMATION = 1.2
 _ROOT_HALF = math.sqrt(0.5)
 #: Root mean square of rounding to nearest, in unit roundoffs of the result.
 _ROUNDED = 0.41
-#: So many elements at most are judged by their own terms, ...
-_LOOKED_AT = 32
+#: So many elements at most are judged by themselves, ...
+_LOOKED_AT = 128
 #: ... and chance leaves the largest of all elements beyond them in one output of so many.
 _UNLIKELY = 1e-4
 #: An error so many times what two runs forgive is none that more of them explain.
@@ -298,7 +298,7 @@ class _Search:
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
         self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
-        #: Tolerances of single elements by their own terms, by flat position.
+        #: Tolerances of elements that are judged by themselves, by flat position.
         self._own: dict[int, float] = {}
         self._errors = ErrorStatistics()
         #: Relative error of adding up the terms of an element.
@@ -320,20 +320,18 @@ class _Search:
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
     def closer(self, found: Judgement) -> Judgement:
-        """What `found`, an error, becomes when the few elements that it is about are judged by their own terms.
+        """What `found`, an error, becomes when the few elements that it is about are judged by themselves.
 
-        One that these do not explain leaves it as it is; where all are explained, the rest of the output decides.
+        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides.
         """
         while not found.is_pass:
             suspects = self._suspects()
             if not suspects or len(self._own) + len(suspects) > _LOOKED_AT:
                 return found
             for _, at, error, rounding in sorted(suspects, reverse=True):
-                terms = self._pair.terms(at)
-                own = rounding + self._of_terms(terms) if terms is not None else 0.0
-                if error > own:
+                self._own[at] = rounding + self._of_element(at, error - rounding)
+                if error > self._own[at]:
                     return found
-                self._own[at] = own
             found = self.judgement()
         return found
 
@@ -355,15 +353,24 @@ class _Search:
             ]
         return suspects
 
-    def _of_terms(self, terms: Floats) -> float:
-        """How far rounding takes the largest of all elements when it is the sum of `terms`, in the unit of the output.
+    def _of_element(self, at: int, needed: float) -> float:
+        """How far more than its own rounding the element at a flat position may be off; its terms only if `needed`.
 
-        Its partial sums are rounded, and its operands are off by one rounding each where inputs may be.
+        Beyond the tolerance of all, an element may be off by what moving inputs and arithmetic makes of this one. One
+        that stands out needs a reason why others do not: a function that kernels compute piece by piece.
         """
-        partial = (_ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)) ** 2 * largest_partial_sums(terms)
-        operands = 0.0 if self._standard.has_exact_inputs else 2 * self._input_roundoff**2 * float(terms @ terms)
         chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
-        return max(self._standard.sensitivity, chance) * math.sqrt(partial + operands)
+        factor = max(self._standard.sensitivity, chance)
+        own = 0.0
+        if self._errors.beyond or self._kernel:
+            own = factor * math.hypot(*(response.deviation(at) for response in self._responses))
+        orders = self._pair.terms(at) if own < needed else ()
+        operands = 0.0 if self._standard.has_exact_inputs else math.sqrt(2) * self._input_roundoff
+        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        for terms in orders:
+            deviation = math.hypot(rounded * largest_partial_sums(terms), operands * float(np.linalg.norm(terms)))
+            own = max(own, factor * deviation, 2 * largest_error_of_sums(terms))
+        return own
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
@@ -371,7 +378,7 @@ class _Search:
         return np.concatenate(found).reshape(self._pair.tested.shape)
 
     def _bounds(self, start: int, reference: Array) -> tuple[Floats, Floats, Floats]:
-        """Rounding, response and tolerance of each element of a chunk; one judged by its own terms shows no other."""
+        """Rounding, response and tolerance of each element of a chunk; one judged by itself is no measure of others."""
         changes = [response.of_chunk(start, reference) for response in self._responses]
         response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
         for at, own in self._own.items():
