@@ -20,8 +20,19 @@ import pytest
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Option, Options, choice, flag, option
+from pytest_msprobe.suites.options import (
+    Option,
+    Options,
+    choice,
+    flag,
+    one_of,
+    option,
+    parse_new_file,
+    parse_optional_path,
+    parse_path,
+    parse_shard,
+    parse_timeout,
+)
 from pytest_msprobe.suites.registry import SUITES, suite_options, suites_with
 
 if TYPE_CHECKING:
@@ -57,17 +68,15 @@ class Settings(Options):
         "NAME",
         f"how dumps are judged: {', '.join(SUITES)}; auto: gradients or comparison if their options are given, "
         "else precheck",
-        option_values.one_of("auto", *SUITES),
+        one_of("auto", *SUITES),
         "auto",
     )
-    out: Path = option("DIR", "folder for result files, created when absent", option_values.path, ".")
-    jsonl: Path | None = option(
-        "FILE", "write one JSON object per verdict into FILE, replacing it", option_values.new_file
-    )
+    out: Path = option("DIR", "folder for result files, created when absent", parse_path, ".")
+    jsonl: Path | None = option("FILE", "write one JSON object per verdict into FILE, replacing it", parse_new_file)
     page: Path | None = option(
         "FILE",
         "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
-        option_values.new_file,
+        parse_new_file,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
@@ -76,17 +85,17 @@ class Settings(Options):
     resume: Path | None = option(
         "FILE",
         "continue an interrupted run: its --msprobe-jsonl file or, in precheck, its result CSV",
-        option_values.optional_path,
+        parse_optional_path,
     )
     timeout_seconds: float | None = option(
         "SECONDS",
         "with -n: end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
-        option_values.timeout,
+        parse_timeout,
         "auto",
         name="timeout",
     )
     shard: tuple[int, int] | None = option(
-        "I/N", "judge part I of N, split by cost in the same way on every host", option_values.shard, "all"
+        "I/N", "judge part I of N, split by cost in the same way on every host", parse_shard, "all"
     )
     allows_empty: bool = flag("exit with 0 even if nothing could be judged", metavar="", default="", name="allow_empty")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_msprobe.suites import options as option_values
 from pytest_msprobe.suites.options import (
     BENCH,
     BENCH_PYTHON,
@@ -14,8 +13,10 @@ from pytest_msprobe.suites.options import (
     MAX_MEMORY_BYTES,
     Options,
     choice,
+    existing_file,
     flag,
     option,
+    parse_optional_path,
 )
 
 #: Differences that a user may declare to be expected.
@@ -26,7 +27,7 @@ RESULT_COLUMNS = ("result", "accuracy")
 BUILT_IN = "builtin"
 
 
-mapping_file = option_values.existing_file("a mapping in YAML")
+mapping_file = existing_file("a mapping in YAML")
 
 
 def mapping_or_rules(text: str) -> Path | bool | None:
@@ -81,7 +82,7 @@ class ComparisonSettings(Options):
     noise: Path | None = option(
         "PATH",
         "comparison: the golden run again with inputs moved by debugger.perturb; gives each value its own tolerance",
-        option_values.optional_path,
+        parse_optional_path,
         is_path=True,
     )
     cell_mapping: Path | bool | None = option(
@@ -128,7 +129,7 @@ class ComparisonSettings(Options):
     diagnosis: Path | None = option(
         "FILE",
         "comparison: write which operations are at fault, and what follows from them, as JSON",
-        option_values.optional_path,
+        parse_optional_path,
         is_path=True,
     )
     bench: str = BENCH

@@ -6,8 +6,16 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import GOLDEN, Options, choice, flag, option
+from pytest_msprobe.suites.options import (
+    GOLDEN,
+    Options,
+    choice,
+    flag,
+    option,
+    parse_count,
+    parse_number,
+    parse_optional_path,
+)
 
 
 def share(text: str) -> float:
@@ -16,7 +24,7 @@ def share(text: str) -> float:
     Raises:
         ValueError: it is not such a number.
     """
-    value = option_values.number(text)
+    value = parse_number(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text!r} is not between 0 and 1")
     return value
@@ -33,7 +41,7 @@ def factor(text: str) -> float:
     Raises:
         ValueError: it is not such a number.
     """
-    value = option_values.number(text)
+    value = parse_number(text)
     if math.isnan(value):
         raise ValueError(f"{text!r} is not a number")
     if value < 0:
@@ -49,7 +57,7 @@ class GradientSettings(Options):
     run: Path | None = option(
         "DIR",
         "judge the gradients in this folder (task grad_probe), with --msprobe-golden against those of another run",
-        option_values.optional_path,
+        parse_optional_path,
         name="gradients",
         is_path=True,
     )
@@ -80,7 +88,7 @@ class GradientSettings(Options):
         "X", "gradients of one run: fail norms below X times the running mean", optional_share, name="gradient_collapse"
     )
     warmup: int = option(
-        "N", "gradients of one run: judge norms after N steps", option_values.count, "3", name="gradient_warmup"
+        "N", "gradients of one run: judge norms after N steps", parse_count, "3", name="gradient_warmup"
     )
 
 

@@ -15,8 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, find_dtype
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Options, flag, option
+from pytest_msprobe.suites.options import (
+    BENCH,
+    BENCH_PYTHON,
+    DATA_DIR,
+    DEVICE,
+    DEVICES,
+    MAX_MEMORY_BYTES,
+    REMOTE_ROOT,
+    SEED,
+    WORKERS_PER_DEVICE,
+    Options,
+    flag,
+    option,
+    parse_cosine,
+    parse_optional_path,
+    parse_positive,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
@@ -279,22 +295,22 @@ _DEFAULT_ERROR_DATA = "error_data in --msprobe-out"
 
 
 def _error_data_folder(text: str) -> Path | None:
-    return None if text == _DEFAULT_ERROR_DATA else option_values.optional_path(text)
+    return None if text == _DEFAULT_ERROR_DATA else parse_optional_path(text)
 
 
 @dataclass(frozen=True)
 class PrecheckSettings(Options):
     """What is tested against what, by which rule, and what failing API calls leave behind."""
 
-    device: DeviceSpecification = option_values.DEVICE
-    devices: tuple[str, ...] = option_values.DEVICES
-    workers_per_device: int = option_values.WORKERS_PER_DEVICE
-    remote_root: str = option_values.REMOTE_ROOT
-    bench: str = option_values.BENCH
-    bench_python: str | None = option_values.BENCH_PYTHON
-    seed: int = option_values.SEED
-    max_memory_bytes: int = option_values.MAX_MEMORY_BYTES
-    data_dir: tuple[Path, ...] = option_values.DATA_DIR
+    device: DeviceSpecification = DEVICE
+    devices: tuple[str, ...] = DEVICES
+    workers_per_device: int = WORKERS_PER_DEVICE
+    remote_root: str = REMOTE_ROOT
+    bench: str = BENCH
+    bench_python: str | None = BENCH_PYTHON
+    seed: int = SEED
+    max_memory_bytes: int = MAX_MEMORY_BYTES
+    data_dir: tuple[Path, ...] = DATA_DIR
     standard: str = option(
         "NAME",
         "precheck: rule for verdicts: cosine-maxabs, backward-error, fused, absolute-threshold, benchmark, ulp, "
@@ -302,9 +318,9 @@ class PrecheckSettings(Options):
         standard_name,
         DEFAULT,
     )
-    cosine: float = option("X", "precheck, default standard: the cosine must be above X", option_values.cosine, "0.99")
+    cosine: float = option("X", "precheck, default standard: the cosine must be above X", parse_cosine, "0.99")
     max_abs: float = option(
-        "X", "precheck, default standard: the maximum absolute error must be below X", option_values.positive, "1e-4"
+        "X", "precheck, default standard: the maximum absolute error must be below X", parse_positive, "1e-4"
     )
     numeric: NumericSettings = field(default_factory=NumericSettings)
     edge_cases: bool = flag(
@@ -329,13 +345,13 @@ class PrecheckSettings(Options):
     reproducers: Path | None = option(
         "DIR",
         "precheck: write a script with its data for every failing API call into DIR",
-        option_values.optional_path,
+        parse_optional_path,
         is_path=True,
     )
     error_data_limit_bytes: int = option(
         "SIZE",
         "precheck: largest size of the folder of error data, and of the folder of reproducers",
-        option_values.size,
+        parse_size,
         "1GB",
         name="error_data_limit",
     )

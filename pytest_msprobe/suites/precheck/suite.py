@@ -53,13 +53,14 @@ from pytest_msprobe.suites.precheck.options import (
     STANDARDS,
     NamedStandard,
     PrecheckSettings,
-    StandardChoice,
     matches,
 )
 from pytest_msprobe.support import is_installed, version_of
 from pytest_msprobe.verdicts import Figure, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_msprobe.evidence.evidence import FailureKeeper
     from pytest_msprobe.suites.precheck.check import CallCheck, CheckSettings
 
@@ -326,7 +327,7 @@ class PrecheckSuite(Suite):
     def dump(self, path: Path) -> Dump:
         """The dump at `path`, read once. Raises DumpError."""
         if path not in self._dumps:
-            self._dumps[path] = Dump(path, self._context.values["data_dir"])
+            self._dumps[path] = Dump(path, self.settings.data_dir)
         return self._dumps[path]
 
     def readable_dumps(self) -> Iterator[Dump]:
@@ -342,7 +343,7 @@ class PrecheckSuite(Suite):
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
         found = [*group_api_calls(self.dump(file).record_names)]
         yield from found
-        if self._context.values["edge_cases"]:
+        if self.settings.edge_cases:
             calls = [group.call for group in found if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
@@ -502,24 +503,24 @@ def make(context: Context) -> PrecheckSuite:
     """
     suite = PrecheckSuite(context)
     if context.is_writer:
-        if context.values["edge_cases"] and context.values["device"].engine == "recorded":
+        if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
             raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
-        _refuse_unused_limits(context)
+        _refuse_unused_limits(context.config, suite.settings)
         missing = "" if context.has_other_hosts else suite.engines.missing()
         if missing:
             raise SuiteError(missing)
     return suite
 
 
-def _refuse_unused_limits(context: Context) -> None:
+def _refuse_unused_limits(config: pytest.Config, settings: PrecheckSettings) -> None:
     """Refuse limits of the default standard where nothing is judged by it; ini and YAML may serve other runs."""
-    choice: StandardChoice = context.values["standards"]
-    chosen = {context.values["standard"]}
+    choice = settings.standards
+    chosen = {settings.standard}
     chosen |= {named.name for named in (*choice.dtypes.values(), *(named for _, named in choice.apis))}
     for name in STANDARD_BOUNDS[DEFAULT]:
-        if DEFAULT not in chosen and context.config.getoption(f"msprobe_{name}") is not None:
+        if DEFAULT not in chosen and config.getoption(f"msprobe_{name}") is not None:
             raise SuiteError(
                 f"--msprobe-{name.replace('_', '-')}: is a limit of the standard {DEFAULT}, which judges nothing in "
-                f"this run; leave it out, or give the limits of {context.values['standard']} in --msprobe-config "
+                f"this run; leave it out, or give the limits of {settings.standard} in --msprobe-config "
                 f"under the key 'standards'"
             )

@@ -31,7 +31,7 @@ def _runs(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class RepeatOptions(Options):
+class RepeatSettings(Options):
     """What runs how often, on which inputs and devices."""
 
     device: DeviceSpecification = DEVICE
@@ -41,7 +41,7 @@ class RepeatOptions(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    repeat: int = option("K", "repeat: run every API call K times on the same inputs", _runs, "10")
+    runs: int = option("K", "repeat: run every API call K times on the same inputs", _runs, "10", name="repeat")
 
 
-OPTIONS = RepeatOptions.declared()
+OPTIONS = RepeatSettings.declared()

@@ -13,7 +13,7 @@ from pytest_msprobe.suites.options import Option, Options
 from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.precheck.options import STANDARDS, PrecheckSettings
 from pytest_msprobe.suites.registry import SUITES, suite_class, suite_options, suites_with
-from pytest_msprobe.suites.repeat.options import RepeatOptions
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -45,7 +45,7 @@ def test_every_default_is_a_value_of_its_option(option: Option) -> None:
 
 
 @pytest.mark.parametrize(
-    "chosen", [GradientSettings, OverflowSettings, ComparisonSettings, PrecheckSettings, RepeatOptions]
+    "chosen", [GradientSettings, OverflowSettings, ComparisonSettings, PrecheckSettings, RepeatSettings]
 )
 def test_settings_without_arguments_are_those_of_a_run_without_options(chosen: type[Options]) -> None:
     values = {option.name: option.default_value() for option in suite_options()}
