@@ -30,7 +30,7 @@ class Option:
 
     Attributes:
         metavar: how help shows its value.
-        help: one line.
+        help: one line on what it does; its suites and its default are added.
         parse: its value for a text; raises ValueError, which says why not and what is allowed.
         default: the text that is used when it is not given.
         name: see above; "" for that of the field.
@@ -105,9 +105,9 @@ def option(metavar: str, help: str, parse: Callable[..., T], default: str = "", 
     return cast(T, Option(metavar, help, parse, default, **more))
 
 
-def flag(help: str, metavar: str = "true", default: str = "false", **more: Any) -> bool:
-    """An option that needs no value on the command line."""
-    return option(metavar, help, parse_switch, default, bare="true", **more)
+def flag(help: str, **more: Any) -> bool:
+    """An option that takes no value on the command line."""
+    return option("", help, parse_switch, "false", bare="true", **more)
 
 
 def choice(words: Sequence[str], help: str, **more: Any) -> str:
@@ -369,7 +369,7 @@ def parse_interpreter(text: str) -> str | None:
 
 GOLDEN = option(
     "PATH",
-    "comparison, gradients: dump.json, folder of dumps or gradient run to compare with",
+    "compare with this dump.json or folder of dumps or, with --msprobe-gradients, with this folder of gradients",
     parse_optional_path,
     is_path=True,
 )
@@ -377,40 +377,46 @@ DATA_DIR = cast(
     "tuple[Path, ...]",
     option(
         "DIR",
-        "precheck, comparison, overflow, repeat: absolute folder outside the dump whose tensor files may be read "
-        "(dump_data_dir or the target of a link); may be repeated",
+        "absolute folder outside the dump whose tensor files may be read (dump_data_dir, or the target of a link); "
+        "may be repeated",
         parse_folder,
         is_list=True,
     ),
 )
-SEED = option("N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", parse_seed, "0")
+SEED = option("N", "seed of the random inputs, which are drawn where the dump holds no tensors", parse_seed, "0")
 BENCH = option(
-    "BENCH", "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore", _bench, "auto"
+    "BENCH",
+    "what computes the float64 benchmark, on the CPU: auto, torch or mindspore; auto: the first of torch and mindspore "
+    "that can, for each API call",
+    _bench,
+    "auto",
 )
 BENCH_PYTHON = option(
     "FILE",
-    "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
+    "compute the benchmark with this Python interpreter, in a process of its own",
     parse_interpreter,
 )
 MAX_MEMORY_BYTES = option(
     "SIZE",
-    "precheck, comparison, overflow, repeat: do not compute API calls that may need more memory, e.g. 16GB; auto is "
-    "80 %% of this machine",
+    "do not compute API calls that may need more memory, such as 16GB; auto: 80 % of the memory of this machine",
     parse_memory,
     "auto",
     name="max_memory",
 )
 DEVICE = option(
     "DEVICE",
-    "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
-    "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
+    "what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded: the "
+    "values in the dump (not in repeat); auto: Ascend where the machine has it, else recorded where the "
+    "dump holds tensors, else the CPU of the dump's framework",
     _device,
     "auto",
 )
-DEVICES = option(
-    "IDS", "precheck, repeat: device ids for the workers of -n, such as 4,5,6,7 or 0-3", parse_device_ids, "all visible"
+DEVICE_IDS = option(
+    "IDS",
+    "ids of the devices that the workers of -n get, such as 4,5,6,7 or 0-3; all visible: those of "
+    "ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES, else all",
+    parse_device_ids,
+    "all visible",
 )
-WORKERS_PER_DEVICE = option("K", "precheck, repeat: how many workers may share a device", parse_count, "1")
-REMOTE_ROOT = option(
-    "DIR", "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir", str
-)
+WORKERS_PER_DEVICE = option("K", "how many workers may share a device", parse_count, "1")
+REMOTE_ROOT = option("DIR", "with --tx ssh=..., folder on the other hosts that corresponds to rootdir", str)

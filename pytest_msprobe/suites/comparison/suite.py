@@ -46,6 +46,7 @@ from pytest_msprobe.suites.contract import (
     cells_of,
     file_id,
     place_in,
+    refuse_unused,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
 from pytest_msprobe.support import is_installed
@@ -444,6 +445,9 @@ def make(context: Context) -> ComparisonSuite:
     if not find_files(golden):
         why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
         raise SuiteError(f"--msprobe-golden={golden}: {why}")
+    if settings.accounting == "off":
+        needless = ("inherited", "bench", "bench_python", "max_memory")
+        refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
     return ComparisonSuite(context, settings, golden)
 
 

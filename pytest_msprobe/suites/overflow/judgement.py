@@ -165,7 +165,7 @@ def _status_of_origin(cause: str, settings: OverflowSettings) -> Status:
         return "error"
     if cause == "undecided":
         return "error" if settings.fails_undecided else "skip"
-    return "error" if settings.strict else "pass"
+    return "error" if settings.fails_reproduced else "pass"
 
 
 def _output_row(value: ObservedValue, status: Status) -> OutputRow:

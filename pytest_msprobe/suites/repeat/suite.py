@@ -131,7 +131,7 @@ class RepeatSuite(Suite):
         return Placement(
             target=self._engines.choice.device_target(),
             device_index=device.index,
-            devices=settings.devices,
+            devices=settings.device_ids,
             workers_per_device=settings.workers_per_device,
             remote_root=settings.remote_root,
             open_engine=device.engine if device.target is None else "",
