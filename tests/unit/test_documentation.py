@@ -18,14 +18,30 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *sorted(DOCS.rglob("*.md"))]
 FLAGS = {"--msprobe-dump", "--msprobe-config", *(option.flag for option in all_options() if not option.is_yaml_only)}
+#: What names options beside the pages.
+OTHERS = sorted(
+    path
+    for pattern in ("docs/ci/*", "docs/*.py", "conftest_templates/*", "tools/**/*.py", "tools/**/*.md", ".ci/*")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+)
 #: Snippets are left out: their links and flags belong to somebody else.
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_options_exist(page: Path) -> None:
     named = set(re.findall(r"--msprobe-[a-z0-9]+(?:-[a-z0-9]+)*", page.read_text(encoding="utf-8")))
     assert named <= FLAGS
+
+
+def test_every_variable_is_on_the_page_of_options() -> None:
+    listed = re.findall(r'"((?:PYTEST_)?MSPROBE_\w+)"', (DOCS / "site_pages.py").read_text(encoding="utf-8"))
+    folders = ("pytest_msprobe", "collector", "conftest_templates", "docs", "tools", "tests", ".ci")
+    texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts += [page.read_text(encoding="utf-8") for page in (*PAGES, *OTHERS)]
+    found = {name for text in texts for name in re.findall(r"\b(?:PYTEST_)?MSPROBE_[A-Z]\w*", text)}
+    assert found == set(listed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
