@@ -252,13 +252,18 @@ class InputSource:
         return random_array(value, generator_for(self.seed, place), place)
 
 
+def _range(tensor: TensorValue) -> str:
+    if not has_known_range(tensor):
+        return "without a recorded range"
+    return f"from {tensor.minimum} to {tensor.maximum}"
+
+
 def drawn_arguments(record: ForwardRecord) -> str:
     """Names and ranges of the arguments that the dump holds by their statistics only; "" where it holds all."""
     values = {f"{ARGUMENTS}.{index}": value for index, value in enumerate(record.arguments or ())}
     values |= {f"{KEYWORDS}.{key}": value for key, value in record.keywords.items()}
     drawn = [
-        f"{name} {tensor.dtype.name if tensor.dtype else 'of unknown dtype'} {tensor.shape} "
-        f"from {tensor.minimum} to {tensor.maximum}"
+        f"{name} {tensor.dtype.name if tensor.dtype else 'of unknown dtype'} {tensor.shape} {_range(tensor)}"
         for name, value in values.items()
         for tensor in tensors_in(value)
         if tensor.data_name is None and tensor.size

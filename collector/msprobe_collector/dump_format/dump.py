@@ -27,7 +27,7 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
+from msprobe_collector.dump_format.values import DATA_NAME, DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 STEP = re.compile(r"step(\d+)")
@@ -244,6 +244,9 @@ class Dump:
         framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
         problem: one line on what the file lacks, as after a killed training; "" when it is whole.
+        lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
+            as one of statistics.
+        holds_real_data: whether it holds values of tensors, not their statistics alone.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
@@ -261,7 +264,12 @@ class Dump:
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
         self._records = content.data
-        self.holds_real_data = content.task == "tensor" or b'"data_name"' in text
+        names_files, self.lost = b'"data_name"' in text, ""
+        if names_files and self.tensors.is_lost:
+            folder = printable(str(self.tensors.folder))
+            self.lost = f"{path}: there are no tensor files in {folder}: only the statistics of the dump are used"
+            self.task = "statistics"
+        self.holds_real_data = not self.lost and (self.task == "tensor" or names_files)
 
     @property
     def record_names(self) -> list[str]:
@@ -340,9 +348,19 @@ class Dump:
 
     def _decoded(self, name: str, what: str) -> Any:
         try:
-            return msgspec.json.decode(self._records[name])
+            found = msgspec.json.decode(self._records[name])
+            return _without_files(found) if self.lost else found
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise DumpError(f"the {what} cannot be decoded: {error}", file=str(self.path), record=name) from None
+
+
+def _without_files(encoded: Any) -> Any:
+    """`encoded` without the names of tensor files."""
+    if isinstance(encoded, list):
+        return [_without_files(item) for item in encoded]
+    if isinstance(encoded, dict):
+        return {key: _without_files(item) for key, item in encoded.items() if key != DATA_NAME}
+    return encoded
 
 
 def _read(path: Path) -> bytes:
