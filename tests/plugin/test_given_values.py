@@ -140,3 +140,27 @@ def test_an_embedding_is_judged_however_its_gradient_is_written(
     builder = DumpBuilder(pytester.path, framework=framework)
     builder.call(api, [ids, X], [X[ids]], incoming=[G[:4]], gradients=[*first, made])
     pytester.runpytest(f"--msprobe-dump={builder.write()}").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("device", ["recorded", "torch:cpu", "mindspore:cpu"])
+@pytest.mark.parametrize("bench", ["torch", "mindspore"])
+def test_a_dump_of_another_version_is_no_fault_of_a_device(
+    pytester: pytest.Pytester, reports: Reports, device: str, bench: str
+) -> None:
+    """Arguments that the installed version does not take, on either side; one call that it takes is judged."""
+    builder = DumpBuilder(pytester.path).call("Mint.mul.0", [X, Y], [X * Y])
+    builder.call("Mint.mul.1", [X, Y], [X * Y], keywords={"rounding": 3}, incoming=[G], gradients=[G * Y, G * X])
+    builder.call("Mint.sum.0", [X, 0, False, 7], [X.sum(0)])
+    result = pytester.runpytest(
+        f"--msprobe-dump={builder.write()}", f"--msprobe-device={device}", f"--msprobe-bench={bench}"
+    )
+    result.assert_outcomes(passed=1, skipped=3)
+    assert all("not fit" in text for name, text in messages(reports).items() if name != "Mint.mul.0")
+
+
+def test_a_dtype_that_mindspore_lacks_is_no_fault_of_it(pytester: pytest.Pytester, reports: Reports) -> None:
+    from ml_dtypes import float8_e5m2
+
+    builder = DumpBuilder(pytester.path).call("Mint.mul.0", [X.astype(float8_e5m2), Y], [X * Y])
+    pytester.runpytest(f"--msprobe-dump={builder.write()}", "--msprobe-device=mindspore:cpu").assert_outcomes(skipped=1)
+    assert "has no tensors of dtype float8_e5m2" in messages(reports)["Mint.mul.0"]
