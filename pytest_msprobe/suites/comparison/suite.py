@@ -121,7 +121,7 @@ def _explanation(found: OperationComparison, golden: ComparedDump, frame: Frame 
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
-        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+        lines.append(frame.told)
     return "\n\n".join(lines)
 
 
