@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import Direction, Dump, DumpError
 from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import edge_case as constructed
 from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
-from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
+from pytest_msprobe.cases.inputs import InputSource
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
@@ -101,7 +101,7 @@ class CallRun:
     def recorded(self) -> RecordedEngine:
         """The values of the dump as an engine."""
         case, dump = self.case, self._dump
-        drawn = drawn_arguments(case.forward)
+        drawn = self._source.drawn
         return RecordedEngine(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path), drawn=drawn)
 
     def ask(

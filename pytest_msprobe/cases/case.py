@@ -37,7 +37,7 @@ from msprobe_collector.dump_format import (
 )
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import RandomApi, random_api, random_inside, reason_uncomputable
-from pytest_msprobe.cases.inputs import InputSource, drawn_arguments
+from pytest_msprobe.cases.inputs import InputSource, some_of
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -239,8 +239,8 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         raise NotJudged("skip", reason)
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
     call, note = with_cast_operands(call, forward)
-    if dump.holds_real_data and (drawn := drawn_arguments(forward)):
-        notes = [f"drawn at random: {drawn}"]
+    if dump.holds_real_data and source.drawn:
+        notes = [f"drawn at random: {some_of(source.drawn)}"]
     notes += filter(None, [note])
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
     arguments = leaves(call)

@@ -175,12 +175,12 @@ class RecordedEngine:
         tensors: TensorFolder,
         file: str,
         *,
-        drawn: str = "",
+        drawn: Sequence[str] = (),
     ) -> None:
         """The values in `tensors`, of the records in the dump.json `file`.
 
-        `drawn` names the arguments that the dump holds no values of: what a benchmark makes of drawn ones says nothing
-        of the recorded results.
+        `drawn` names inputs that the dump holds no values of, and may grow: what a benchmark makes of drawn ones says
+        nothing of the recorded results.
         """
         self._drawn = drawn
         self._forward = forward
@@ -200,7 +200,7 @@ class RecordedEngine:
             Unsupported: the dump holds only statistics of them, or of an argument of the call.
         """
         if self._drawn:
-            raise Unsupported(f"the dump holds no values of {self._drawn}, which the recorded results depend on")
+            self._refuse_drawn()
         return RecordedExecution(self, call, differentiate)
 
     def close(self) -> None:
@@ -221,13 +221,16 @@ class RecordedEngine:
         entry = self._pairing.entries.get(path)
         if entry is None or self._backward is None:
             return None
-        for place, given in enumerate(self._backward.incoming or ()):
-            if isinstance(given, TensorValue) and given.data_name is None and given.size:
-                raise Unsupported(f"the dump holds no values of the incoming gradient {place}")
+        if self._drawn:
+            self._refuse_drawn()
         value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
         if not isinstance(value, TensorValue):
             return None
         return self._load(value, FieldPath(self._file, f"{call}.backward", gradient_field(entry)) / entry)
+
+    def _refuse_drawn(self) -> None:
+        more = f" and {len(self._drawn) - 1} more" if len(self._drawn) > 1 else ""
+        raise Unsupported(f"the dump holds no values of {self._drawn[0]}{more}, which the recorded results depend on")
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: FieldPath) -> list[Output]:
         if isinstance(value, tuple):
