@@ -111,18 +111,17 @@ class Engines:
 
     def missing_device(self) -> str:
         """The same for the device alone."""
-        engine, target = self.choice.device.engine, self.choice.device.target
+        device = self.choice.device
+        engine, target = device.engine, device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
-            return f"--msprobe-device={engine}: {how_to_install(engine)}"
+            return f"--msprobe-device={device}: {how_to_install(engine)}"
         if target in ("ascend", "npu") and not has_ascend() and VISIBLE[target] not in os.environ:
-            return (
-                f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
-            )
+            return f"--msprobe-device={device}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
         if target == "npu" and not is_installed("torch_npu"):
-            return f"--msprobe-device=torch:npu: {how_to_install('torch_npu')}"
+            return f"--msprobe-device={device}: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
             return (
-                "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "
+                f"--msprobe-device={device}: this machine has no NVIDIA GPU, or its PyTorch is built "
                 "without CUDA; leave it out"
             )
         return ""

@@ -27,7 +27,7 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
+from msprobe_collector.dump_format.values import DATA_NAME, DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 STEP = re.compile(r"step(\d+)")
@@ -121,8 +121,14 @@ def _parent(encoded: object, child: str, path: Path) -> str | None:
 _FRAME = re.compile(
     r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
 )
-_LIBRARY = re.compile(
-    r"[/\\](?:site-packages|dist-packages|mindspore|torch|torch_npu|msprobe|lib[/\\]python[\d.]+)[/\\]"
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+#: Files of the frameworks, of collectors and of Python, installed or built from source. Installed models are none.
+_FRAMEWORK = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|msadapter|numpy|msprobe|msprobe_collector)[/\\]"
+    r"|[/\\](?:torch_npu|msprobe|msprobe_collector)[/\\]"
+    r"|[/\\]torch[/\\](?:_\w+|nn|autograd|utils|optim|distributed|func|fx|jit|amp|ao|cuda|linalg|functional|overrides)[/\\.]"
+    r"|[/\\]mindspore[/\\](?:_\w+|nn|ops|mint|common|train|parallel|numpy|scipy|experimental|communication|amp)[/\\.]"
+    r"|[/\\]lib[/\\]python[\d.]+[/\\](?!(?:site|dist)-packages[/\\])"
 )
 
 
@@ -137,6 +143,31 @@ class Frame:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}, in {self.function}: {self.source}"
+
+    @property
+    def told(self) -> str:
+        """The line for explanations, with its source below."""
+        return f"called from {self.file}:{self.line}, in {self.function}:\n    {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite(Frame):
+    """The line of an installed package, such as a model's, that made a call, and the line of the script behind it."""
+
+    script: Frame
+
+    def __str__(self) -> str:
+        return f"{Frame.__str__(self)}, called from {self.script}"
+
+    @property
+    def told(self) -> str:
+        """Both lines for explanations."""
+        return f"{Frame(self.file, self.line, self.function, self.source).told}\n{self.script.told}"
+
+
+def own_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """Those of `frames` that belong neither to a framework nor to Python: of scripts and installed models."""
+    return [frame for frame in frames if frame.file and not _FRAMEWORK.search(frame.file)]
 
 
 def frame_text(frame: Frame) -> str:
@@ -179,13 +210,20 @@ class CallStacks:
         return tuple(_parse_frame(text) for text in self._frames_by_record.get(record, ()))
 
     def user_frame(self, record: str) -> Frame | None:
-        """The innermost frame that is the user's own code, not a library's; None when there is none."""
+        """The innermost frame that is no framework's, with the script's where that is another; None without any."""
         texts = self._frames_by_record.get(record, ())
         if texts not in self._user_frames:  # the calls of one line share a stack
-            frames = self.frames(record)
-            own = (frame for frame in frames if frame.file and not _LIBRARY.search(frame.file))
-            self._user_frames[texts] = next(own, None)
+            self._user_frames[texts] = _call_site(own_frames(self.frames(record)))
         return self._user_frames[texts]
+
+
+def _call_site(own: Sequence[Frame]) -> Frame | None:
+    if not own:
+        return None
+    first, script = own[0], next((frame for frame in own if not _INSTALLED.search(frame.file)), own[0])
+    if script is first:
+        return first
+    return CallSite(first.file, first.line, first.function, first.source, script)
 
 
 def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
@@ -244,6 +282,9 @@ class Dump:
         framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
         problem: one line on what the file lacks, as after a killed training; "" when it is whole.
+        lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
+            as one of statistics.
+        holds_real_data: whether it holds values of tensors, not their statistics alone.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
@@ -261,7 +302,12 @@ class Dump:
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
         self._records = content.data
-        self.holds_real_data = content.task == "tensor" or b'"data_name"' in text
+        names_files, self.lost = b'"data_name"' in text, ""
+        if names_files and self.tensors.is_lost:
+            folder = printable(str(self.tensors.folder))
+            self.lost = f"{path}: there are no tensor files in {folder}: only the statistics of the dump are used"
+            self.task = "statistics"
+        self.holds_real_data = not self.lost and (self.task == "tensor" or names_files)
 
     @property
     def record_names(self) -> list[str]:
@@ -340,9 +386,19 @@ class Dump:
 
     def _decoded(self, name: str, what: str) -> Any:
         try:
-            return msgspec.json.decode(self._records[name])
+            found = msgspec.json.decode(self._records[name])
+            return _without_files(found) if self.lost else found
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise DumpError(f"the {what} cannot be decoded: {error}", file=str(self.path), record=name) from None
+
+
+def _without_files(encoded: Any) -> Any:
+    """`encoded` without the names of tensor files."""
+    if isinstance(encoded, list):
+        return [_without_files(item) for item in encoded]
+    if isinstance(encoded, dict):
+        return {key: _without_files(item) for key, item in encoded.items() if key != DATA_NAME}
+    return encoded
 
 
 def _read(path: Path) -> bytes:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format import TENSOR_FOLDER, ApiName, Dump, DumpError, Frame, TensorFolder
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
@@ -119,7 +120,7 @@ def _explanation(found: OperationComparison, golden: ComparedDump, frame: Frame 
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
-        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+        lines.append(frame.told)
     return "\n\n".join(lines)
 
 
@@ -419,6 +420,16 @@ class ComparisonSuite(Suite):
         lines = [f"msprobe: {file_id(target, root)}: compared with {golden}" for target, golden in pairs]
         lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
+
+    def warnings(self) -> Iterator[str]:
+        """Dumps that have lost their tensor files."""
+        pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
+        for path in dict.fromkeys(file for pair in pairs for file in pair):
+            if not TensorFolder(path.parent / TENSOR_FOLDER).is_lost:
+                continue
+            with suppress(DumpError):  # the collection reports one that cannot be read
+                if lost := Dump(path, self._context.values["data_dir"]).lost:
+                    yield lost
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""

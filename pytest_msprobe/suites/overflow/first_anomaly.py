@@ -172,6 +172,7 @@ class RankAnomaly:
         values: what is not finite, one text each.
         cells: Cells that it ran in, outermost first.
         stack: call stack, innermost frame first.
+        called_from: the line that made the call, "" where it is not known.
         communications: how many communications are known to come before it.
     """
 
@@ -182,6 +183,7 @@ class RankAnomaly:
     values: list[str]
     cells: list[str]
     stack: list[str]
+    called_from: str
     communications: int
 
     def __str__(self) -> str:
@@ -220,8 +222,8 @@ class StepAnomalies(Wire):
         yield from (f"  {value}" for value in first.values)
         if first.cells:
             yield f"  in {' > '.join(first.cells)}"
-        if first.stack:
-            yield f"  called from {first.stack[0]}"
+        if first.called_from:
+            yield f"  called from {first.called_from}"
         for other in others:
             order = "not ordered by any communication" if other.communications == first.communications else "later"
             yield f"  {order}: {other}"
@@ -292,5 +294,6 @@ def _anomaly(rank: int, dump: OverflowDump, record: SurveyedRecord, layer: int) 
         values=[str(value) for value in record.bad],
         cells=list(dump.ancestors(name)),
         stack=[str(frame) for frame in dump.frames(record.operation)],
+        called_from=dump.called_from(record.operation),
         communications=layer,
     )

@@ -82,10 +82,10 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     cells = 0
     problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
-    untested = 0
+    untested = drawn = 0
     for dump in suite.readable_dumps():
-        if dump.problem:
-            problems.append(f"msprobe: {dump.problem}")
+        problems += [f"msprobe: {problem}" for problem in (dump.problem, dump.lost) if problem]
+        drawn += not dump.holds_real_data
         devices[suite.engines.device_for(dump)] += 1
         untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
@@ -102,6 +102,9 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
     lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    if drawn:
+        which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
+        lines.append(f"msprobe: inputs: drawn at random in the recorded ranges, since {which} statistics only")
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
