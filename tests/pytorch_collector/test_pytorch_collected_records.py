@@ -114,6 +114,63 @@ def test_in_place_changes_of_views_have_their_own_part_of_gradients(make_debugge
     assert torch.equal(saved(folder, "Tensor.__setitem__.0.backward", "output.1"), torch.arange(6.0, 9.0))
 
 
+class Turned(nn.Module):
+    """Its output is a view, in another order, of what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return F.linear(value, self.weight, torch.zeros(5)).transpose(0, 1)
+
+
+class Spread(nn.Module):
+    """Its output shows each number twice."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return (value * 2)[:1].expand(2, 3)
+
+
+def _mask_(value: torch.Tensor) -> None:
+    value[0] = 3.0
+
+
+def _through_another_view_(value: torch.Tensor) -> None:
+    value.flatten()[3:9].mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "change"),
+    [(layer, change) for layer in (nn.Linear, Turned) for change in (torch.relu_, torch.sigmoid_, _mask_)]
+    + [(nn.Linear, _through_another_view_)],
+)
+def test_a_change_in_place_of_an_output_that_is_a_view_leaves_it_its_gradient(
+    make_debugger, step_folder, layer: Any, change: Any
+) -> None:
+    net = layer() if layer is Turned else layer(4, 5)
+    debugger, scale, x = make_debugger(level="mix", task="tensor"), torch.rand(30) + 1, torch.randn(2, 3, 4)
+    with debugger.collect(nn.ModuleDict({"layer": net})):
+        hidden = net(x.requires_grad_())
+        change(hidden)
+        (hidden * scale.view(hidden.shape) * hidden).sum().backward()
+    before = net(x).detach().requires_grad_()
+    changed = before * 1
+    change(changed)
+    (expected,) = torch.autograd.grad((changed * scale.view(changed.shape) * changed).sum(), before)
+    of_layer = saved(step_folder(), f"Module.layer.{layer.__name__}.backward.0", "input.0")
+    torch.testing.assert_close(of_layer, expected)
+    of_call = saved(step_folder(), "Functional.linear.0.backward", "input.0")
+    torch.testing.assert_close(of_call, expected.transpose(0, 1) if layer is Turned else expected)
+
+
+def test_an_output_that_shows_a_number_several_times_has_the_gradient_of_each(make_debugger, step_folder) -> None:
+    net, scale = nn.ModuleDict({"layer": Spread()}), torch.arange(6.0).view(2, 3)
+    with make_debugger(level="L0", task="tensor").collect(net):
+        (net["layer"](torch.randn(2, 3, requires_grad=True)) * scale).sum().backward()
+    assert torch.equal(saved(step_folder(), "Module.layer.Spread.backward.0", "input.0"), scale)
+
+
 def test_modules_have_inputs_parameters_and_gradients(make_debugger, records, step_folder) -> None:
     debugger = make_debugger(level="L0", task="tensor")
     net, x = Net(), torch.randn(3, 4, requires_grad=True)

@@ -85,11 +85,38 @@ def edge_of_base(view: Any) -> Edge | None:
     return Edge(base.grad_fn, base.output_nr, None, part)
 
 
+def edge_of_output(tensor: Any, floor: int) -> Edge | None:
+    """Where the gradient of what a call returned comes from; `floor` as in `Sources`.
+
+    Of a whole tensor in another shape or order (`linear` of three dimensions) that is its base, where the call made it:
+    a later change in place takes the node of the view out of the graph, and no gradient comes through it.
+    """
+    base = tensor._base if tensor._is_view() else None
+    if base is None or base.grad_fn is None or base.grad_fn._sequence_nr() < floor:
+        return edge_of(tensor)
+    is_whole = base.numel() == tensor.numel() and base.is_contiguous() and _is_dense(tensor)
+    return edge_of_base(tensor) if is_whole else edge_of(tensor)
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether each element of the memory of `tensor` is one of its elements, once."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 def of_view(gradient: Any, part: Part | None) -> Any:
     """The part of a base's gradient that belongs to a view of it."""
     if part is None or gradient is None:
         return gradient
     base_shape, base_strides, shape, (strides, offset) = part
+    if gradient.stride() == base_strides:
+        return gradient.as_strided(shape, strides, gradient.storage_offset() + offset)
     whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
     return whole.copy_(gradient).as_strided(shape, strides, offset)
 
@@ -202,7 +229,7 @@ class GradientTap:
         # Nodes of another thread, in which a part of a layer ran, have numbers of their own.
         is_split = on_begin is not None and self._threads.count > before.threads
         sources = before.sources or self._sources(args, kwargs, 0 if is_split else before.floor, is_in_place=False)
-        edges = [edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors]
+        edges = [edge_of_base(tensor) if is_in_place else edge_of_output(tensor, sources.floor) for tensor in tensors]
         outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
         for position, edge in enumerate(edges):
             if edge is None or edge.node is None:
