@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,48 @@ def test_a_recomputed_forward_is_no_new_call_and_has_its_gradients(
     # A gradient belongs to its own call: that of the second linear is what its tanh hands on.
     one = saved(step_folder(), "Functional.linear.1.backward", "input.0")
     assert torch.equal(one, saved(step_folder(), "Torch.tanh.1.backward", "output.0"))
+
+
+class Nested(nn.Module):
+    """Checkpoints in checkpoints; `kinds` says which of them are reentrant, outermost first."""
+
+    def __init__(self, *kinds: bool) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in kinds)
+
+    def forward(self, value: torch.Tensor, depth: int = 0) -> torch.Tensor:
+        if depth == len(self.kinds):
+            return value.cos()
+        deeper = checkpoint(self.parts[depth], value, use_reentrant=self.kinds[depth])
+        return checkpoint(self.forward, deeper.tanh(), depth + 1, use_reentrant=self.kinds[depth])
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # of those inside others
+@pytest.mark.parametrize(
+    "kinds", [(True, True), (True, True, True), (True, False, True), (False, True, False), (False, True, True)]
+)
+def test_checkpoints_in_checkpoints_have_the_gradients_of_plain_calls(
+    kinds, make_debugger, records, step_folder
+) -> None:
+    debugger = make_debugger(level="mix", task="tensor")
+    torch.manual_seed(0)
+    net, x = Nested(*kinds), torch.randn(3, 4, requires_grad=True)
+    with debugger.collect(net):
+        loss = net(x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()  # whose gradients belong to no record
+    data = records()
+    calls = [name.removesuffix(".forward") for name in data if name.endswith(".forward")]
+    assert {f"{call}.backward" for call in calls} <= set(data)
+    assert {f"Module.parts.{n}.Linear.backward.0" for n in range(len(kinds))} <= set(data)
+    lines = re.findall(r'^"([^"]+)": \{', (step_folder() / "dump.json").read_text(), re.MULTILINE)
+    assert sorted(lines) == sorted({*data, "data"} & {*lines})  # no name stands there twice
+    gradients = [saved(step_folder(), f"Module.parts.{n}.Linear.backward.0", "output.0") for n in range(len(kinds))]
+    # Each hands on what the tanh before it gets.
+    for n in range(1, len(kinds)):
+        assert torch.equal(gradients[n], saved(step_folder(), f"Tensor.tanh.{n - 1}.backward", "input.0"))
+    assert torch.equal(2 * gradients[0], x.grad)
 
 
 def test_stacks_begin_at_the_line_of_the_script(make_debugger, step_folder) -> None:
