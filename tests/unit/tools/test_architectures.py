@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tools.architectures.networks import ARCHITECTURES
 from tools.architectures.page import BEGIN, END, HEAD, PAGE, put, row_of, table
 
@@ -80,3 +82,44 @@ def test_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> None:
     put("new\n", page)
     put("newer\n", page)
     assert page.read_text(encoding="utf-8") == f"before\n{BEGIN}newer\n{END}after\n"
+
+
+def test_calls_that_compute_are_seen_and_those_without_a_record_are_lost(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tools.architectures.watching import CallLog
+
+    log, x = CallLog(tmp_path), torch.ones(3)
+    with log:
+        x.view(-1), x.detach(), torch.zeros_like(x), x.clone(), torch.arange(3), x.sum().item()
+        x.add_(1)
+        (tmp_path / "dump.json").write_text("", encoding="utf-8")
+        written = torch.cat([x, x])
+        with (tmp_path / "dump.json").open("a", encoding="utf-8") as file:
+            file.write("a record that nobody wrote during a call")
+        torch.stack([written])
+    assert dict(log.seen) == {"sum": 1, "add_": 1, "cat": 1, "stack": 1}
+    assert log.lost == log.seen
+
+
+def test_modules_are_seen_that_gradients_flow_through() -> None:
+    torch = pytest.importorskip("torch")
+    from tools.architectures.watching import ModuleLog
+
+    class Wrapped(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, value: Any) -> Any:
+            return {"deep": [value * 2]}
+
+    net = torch.nn.ModuleDict(
+        {"a": torch.nn.Linear(2, 2), "same": torch.nn.Identity(), "unused": torch.nn.Linear(2, 2), "b": Wrapped()}
+    )
+    log = ModuleLog(net)
+    remove = log.watch()
+    net["unused"](torch.ones(2))
+    net["b"](net["same"](net["a"](net["a"](torch.ones(2)))))["deep"][0].sum().backward()
+    remove()
+    net["a"](torch.ones(2)).sum().backward()
+    assert sorted(log.names) == [
+        "Module.a.Linear.backward.0",
+        "Module.a.Linear.backward.1",
+        "Module.b.Wrapped.backward.0",
+    ]
