@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
@@ -48,6 +49,7 @@ from pytest_msprobe.suites.contract import (
     cells_of,
     file_id,
     place_in,
+    without_effect,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
 from pytest_msprobe.support import is_installed
@@ -245,6 +247,7 @@ class ComparisonSuite(Suite):
     Attributes:
         settings: what the run was asked to do.
         pairs: which dump is compared with which.
+        engines: who computes operations again.
     """
 
     name = "comparison"
@@ -274,7 +277,7 @@ class ComparisonSuite(Suite):
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant | None] = {}
         bench, python = context.values["bench"], context.values["bench_python"]
-        self._engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
+        self.engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -345,7 +348,7 @@ class ComparisonSuite(Suite):
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
-        has_bench = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
+        has_bench = self.engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
         return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
 
     def _accountant(self, target: Path) -> Accountant | None:
@@ -356,7 +359,7 @@ class ComparisonSuite(Suite):
                 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
                 memory = self._context.values["max_memory"] // self._context.sharers
-                accountant = Accountant(comparison, self._engines, max_memory_bytes=memory)
+                accountant = Accountant(comparison, self.engines, max_memory_bytes=memory)
             self._accountants[target] = accountant
         return self._accountants[target]
 
@@ -373,7 +376,7 @@ class ComparisonSuite(Suite):
 
     def close(self) -> None:
         """End child processes."""
-        self._engines.close()
+        self.engines.close()
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
@@ -424,6 +427,26 @@ class ComparisonSuite(Suite):
         lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
+    def dumps(self) -> Iterator[Dump]:
+        """Targets, golden dumps and noise runs that can be read."""
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).dumps()
+
+    def warnings(self) -> Iterator[str]:
+        """Options without effect, and entries of mapping files that fit nothing: most likely misspelt."""
+        settings = self.settings
+        if settings.accounting == "off":
+            unused = (option for option in OPTIONS if option.name in ("inherited", "bench", "bench_python"))
+            yield from without_effect(self._context, unused, "with --msprobe-accounting=off")
+        if settings.layer_mapping is not None and settings.cell_mapping:
+            yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).unused_mappings()
+
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
         return ComparisonReport(self, self._context.out, self._context.config.rootpath)
@@ -448,7 +471,10 @@ def make(context: Context) -> ComparisonSuite:
     if not find_files(golden):
         why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
         raise SuiteError(f"--msprobe-golden={golden}: {why}")
-    return ComparisonSuite(context, golden)
+    suite = ComparisonSuite(context, golden)
+    if context.is_writer and (unusable := suite.engines.unusable_python()):
+        raise SuiteError(unusable)
+    return suite
 
 
 def _payload(record: Record) -> Operations:

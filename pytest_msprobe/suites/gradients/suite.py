@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msprobe_collector.dump_format import ApiName
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport, escape
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Problem,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    without_effect,
+)
 from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, Kind
 from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
@@ -24,6 +34,11 @@ if TYPE_CHECKING:
 WHOLE_STEP = "gradients"
 #: The value of --msprobe-gradient-items for one item per step.
 STEP = "step"
+
+
+#: Ends of the names of options that judge one run alone, and of those that judge it against a golden run.
+_OF_ONE_RUN = ("_zero", "_turbulence", "_collapse", "_warmup")
+_OF_A_PAIR = ("_first", "_drop", "_drift", "_md5")
 
 
 class StepGradients(NamedTuple):
@@ -158,6 +173,12 @@ class GradientSuite(Suite):
         against = f"compared with {golden.root}" if golden is not None else "one run, without a golden run"
         lines = [f"msprobe: gradients of {target.root}: {size}; {against}"]
         return [*lines, *(f"msprobe: not compared: {line}" for line in self.pair.all_unpaired())]
+
+    def warnings(self) -> Iterator[str]:
+        """Limits of one run beside a golden one, and the other way round."""
+        is_alone = self.pair.golden is None
+        unused, why = (_OF_A_PAIR, "without --msprobe-golden") if is_alone else (_OF_ONE_RUN, "with --msprobe-golden")
+        return without_effect(self._context, (option for option in OPTIONS if option.name.endswith(unused)), why)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         has_page = bool(self._context.config.getoption("htmlpath", None))

@@ -43,6 +43,7 @@ from pytest_msprobe.suites.contract import (
     escape,
     file_id,
     place_in,
+    without_effect,
 )
 from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
 from pytest_msprobe.suites.precheck.hooks import Hooks
@@ -80,12 +81,9 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
     cells = 0
-    problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
     untested = 0
-    for dump in suite.readable_dumps():
-        if dump.problem:
-            problems.append(f"msprobe: {dump.problem}")
+    for dump in suite.dumps():
         devices[suite.engines.device_for(dump)] += 1
         untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
@@ -100,7 +98,6 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
-    lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
@@ -329,8 +326,8 @@ class PrecheckSuite(Suite):
             self._dumps[path] = Dump(path, self._context.values["data_dir"])
         return self._dumps[path]
 
-    def readable_dumps(self) -> Iterator[Dump]:
-        """The dumps that can be read; the collection reports the others."""
+    def dumps(self) -> Iterator[Dump]:
+        """Those that can be read; the collection reports the others."""
         for path in self.files:
             try:
                 dump = self.dump(path)
@@ -391,11 +388,14 @@ class PrecheckSuite(Suite):
         return header_lines(self, self._context.config.rootpath)
 
     def warnings(self) -> Iterator[str]:
-        """Patterns of `standards: apis:` that match no API call: most likely misspelt."""
+        """Options without effect; patterns of `standards: apis:` that match no API call: most likely misspelt."""
+        if not self._evidence.paths:
+            limits = (option for option in OPTIONS if option.name == "error_data_limit")
+            yield from without_effect(self._context, limits, "where no error data and no reproducers are kept")
         choice = self.settings.standards
         if not choice.apis:
             return
-        groups = [group for dump in self.readable_dumps() for group in self.groups(dump.path)]
+        groups = [group for dump in self.dumps() for group in self.groups(dump.path)]
         apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
@@ -409,7 +409,7 @@ class PrecheckSuite(Suite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        are_untested = [self.engines.tests_no_device(dump) for dump in self.readable_dumps()]
+        are_untested = [self.engines.tests_no_device(dump) for dump in self.dumps()]
         return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
 
     def advice_when_empty(self) -> str:
