@@ -8,7 +8,6 @@ which pytest's stashes hold our state stand here as well: a project without dump
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
+from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
 from pytest_msprobe.run.old_names import (
     add_old_names,
     as_given,
@@ -64,12 +63,14 @@ class Settings(Options):
 
     Attributes:
         dumps: dump.json files, absolute, in the order in which they are judged.
+        folders: the paths that name them, and what else is there; in a worker none.
         is_exclusive: whether pytest collects nothing else where no argument names a path: the ini file alone does not
             say what is to be judged.
         values: parsed values of all options by name, of which a suite reads its own.
     """
 
     dumps: tuple[Path, ...]
+    folders: tuple[DumpFolder, ...] = ()
     is_exclusive: bool
     values: Mapping[str, Any]
     suite: str = option(
@@ -168,7 +169,8 @@ def read_settings(config: pytest.Config) -> Settings:
     move_from_ini(config, ini_texts)
     values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
-    dumps, is_exclusive = (tuple(map(Path, given)), True) if given else find_dumps(config, yaml_values)
+    folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
+    dumps = given or (dump for folder in folders for dump in folder.dumps)
     suite = _suite(values)
     own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
     if not hasattr(config, "workerinput"):
@@ -178,7 +180,8 @@ def read_settings(config: pytest.Config) -> Settings:
                 setattr(config.option, each.key, os.fspath(values[each.name]))
     return Settings.of(
         {**values, "suite": suite},
-        dumps=dumps,
+        dumps=tuple(dict.fromkeys(map(Path, dumps))),
+        folders=tuple(folders),
         is_exclusive=is_exclusive or config.getoption("msprobe_gradients") is not None,
         values=values,
     )
@@ -296,8 +299,8 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
     return [path.parent / name for name in names]
 
 
-def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[tuple[Path, ...], bool]:
-    """The dumps that command line, YAML or ini name, the first of them that names any; and whether the ini does not.
+def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list[DumpFolder], bool]:
+    """What command line, YAML or ini name, the first of them that names any; and whether the ini does not.
 
     A project whose ini file names dumps has tests of its own beside them.
 
@@ -310,36 +313,22 @@ def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[tupl
         [config.invocation_params.dir / name for name in named] if named else in_yaml or config.getini("msprobe_dump")
     )
     is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
-    found: dict[Path, None] = {}
-    for path in given:
-        found.update(dict.fromkeys(_dump_files(Path(os.path.abspath(path)))))
-    return tuple(found), not is_in_ini
+    return [_look(Path(os.path.abspath(path))) for path in given], not is_in_ini
 
 
-def _dump_files(path: Path) -> list[Path]:
+def _look(path: Path) -> DumpFolder:
     try:
         is_file = path.is_file()
     except OSError as error:  # a part of the name is too long
         raise pytest.UsageError(f"--msprobe-dump={abbreviated(str(path))}: {error.strerror}") from None
     if is_file:
-        return [path]
+        return DumpFolder(path, [path])
     if not path.is_dir():
         raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
-    # A tensor folder can hold 100,000 files; it never holds a dump.json.
-    found = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "dump_tensor_data"]
-        if "dump.json" in files:
-            found.append(Path(folder) / "dump.json")
-    if not found:
-        why = NOT_READ if holds_kernel_dump(path) else "holds no dump.json; give a dump, step or rank folder"
-        raise pytest.UsageError(f"--msprobe-dump={path}: {why}")
-    return sorted(found, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+    found = look_through(path)
+    if not found.dumps:
+        raise pytest.UsageError(f"--msprobe-dump={path}: {why_no_dump(found)}")
+    return found
 
 
 _NAMING = ("dump", "config", "golden", "suite", "gradients")
@@ -354,9 +343,42 @@ def names_a_dump(config: pytest.Config) -> bool:
     )
 
 
+def refuse_unknown_ini_keys(config: pytest.Config) -> None:
+    """Refuse a key of the ini file, or of -o, that is meant for us and misspelt: pytest only warns of it.
+
+    Raises:
+        pytest.UsageError: there is one; the text has the nearest key.
+    """
+    yaml_only = {option.key for option in all_options() if option.is_yaml_only}
+    for key in sorted(config._get_unknown_ini_keys()):
+        if key in yaml_only:
+            raise pytest.UsageError(f"ini option {key}: is a key of the YAML file of --msprobe-config only")
+        near = near_key(key, known_keys())
+        if near is not None:
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known_keys())}"
+            raise pytest.UsageError(f"ini option {abbreviated(key)}: unknown; {hint}")
+
+
+def known_keys() -> list[str]:
+    """The keys of an ini file that are ours."""
+    return ["msprobe_dump", "msprobe_config", *(option.key for option in all_options() if not option.is_yaml_only)]
+
+
+def near_key(key: str, known: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    """The one of `known` that `key` is likely to mean, "" where only its prefix is ours; None for a foreign key."""
+    plain = key.lower().replace("-", "_")
+    is_ours = plain.startswith("msprobe")
+    near = get_close_matches(plain, known, n=1, cutoff=cutoff if is_ours else 0.85)
+    return near[0] if near else "" if is_ours else None
+
+
 def named_paths(config: pytest.Config) -> list[Path]:
     """Paths that the command line named, or that a run put there; not those of testpaths."""
     if config.args_source != pytest.Config.ArgsSource.ARGS and RUN not in config.stash:
         return []
-    folder = config.invocation_params.dir
-    return [Path(os.path.abspath(folder / argument.partition("::")[0])) for argument in config.args]
+    return [path_of(config, argument) for argument in config.args]
+
+
+def path_of(config: pytest.Config, argument: str) -> Path:
+    """The absolute path in a plain argument, which may go on with a node id."""
+    return Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0]))

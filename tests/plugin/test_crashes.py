@@ -209,3 +209,65 @@ def test_failures_before_ctrl_c_are_remembered_for_last_failed(pytester: pytest.
 def calls_so_far(folder: Path) -> set[str]:
     files = folder.glob("accuracy_checking_result_*.csv")
     return {line.partition(",")[0] for path in files for line in path.read_text().splitlines()}
+
+
+#: Ends the process that dies in a check, and so many of those that start in its place: as Python starts, or pytest.
+DYING_STARTS = """
+import os, signal
+from pathlib import Path
+
+LEFT = Path(__file__).with_name("left")
+
+def end_if_asked():
+    left = int(LEFT.read_text()) if LEFT.exists() else 0
+    if left > 0:
+        LEFT.write_text(str(left - 1))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("moment", ["Python", "pytest"])
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_a_worker_that_dies_while_it_starts_is_started_again(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, moment: str, deaths: int
+) -> None:
+    DumpBuilder(pytester.path, real=False).call("Mint.neg.0", [A], [-A]).call("Mint.neg.1", [A], [-A]).write()
+    (pytester.mkdir("start") / "dying.py").write_text(DYING_STARTS)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path / "start"), prepend=os.pathsep)
+    if moment == "Python":
+        (pytester.path / "start" / "sitecustomize.py").write_text("import dying; dying.end_if_asked()")
+    pytester.makeconftest(
+        "import dying, os\n"
+        "def pytest_configure(config):\n"
+        f"    if {moment == 'pytest'} and hasattr(config, 'workerinput'): dying.end_if_asked()\n"
+        "def pytest_runtest_call(item):\n"
+        "    if 'neg.1' in item.nodeid and not dying.LEFT.exists():\n"
+        f"        dying.LEFT.write_text('{deaths}')\n"
+        "        os._exit(3)\n"
+    )
+    arguments = ("--msprobe-dump=dump.json", "--msprobe-suite=overflow", "-n", "1", "--msprobe-jsonl=rows.jsonl")
+    result = pytester.runpytest_subprocess(*arguments)
+    assert "INTERNALERROR" not in result.stdout.str()
+    if deaths == 1:
+        result.assert_outcomes(passed=2, failed=1)
+        return
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *"])
+    (pytester.path / "start" / "left").write_text("0")
+    again = pytester.runpytest_subprocess(*arguments[:-1], "--msprobe-resume=rows.jsonl")
+    again.stdout.fnmatch_lines(["3 passed, 0 failed, 0 skipped*"])
+
+
+@pytest.mark.parametrize("named", ["dump", "out"])
+def test_a_path_that_is_no_utf_8_is_refused_beside_workers(pytester: pytest.Pytester, named: str) -> None:
+    folder = os.fsdecode(os.fsencode(pytester.path) + b"/\xff")
+    os.mkdir(folder)
+    dump = DumpBuilder(Path(folder) if named == "dump" else pytester.path, real=False)
+    dump.call("Mint.neg.0", [A], [-A]).write()
+    arguments = (f"--msprobe-dump={dump.path}", "--msprobe-suite=overflow", f"--msprobe-{named}={folder}")
+    refused = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n1", *arguments], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is not UTF-8, which workers cannot be told; rename it, or leave out -n" in refused.stderr
+    assert pytester.runpytest(*arguments).ret == 0

@@ -485,7 +485,7 @@ class ComparisonOutput:
         line = self._rows.line_of(first.order, first.row) if first is not None else 0
         suffix = stem.partition("compare_result")[2]
         path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(printable_lines(advice(self.divergence, line)))
         return path

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format import TENSOR_FOLDER, ApiName, Dump, DumpError, Frame, TensorFolder
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
@@ -245,6 +245,7 @@ class ComparisonSuite(Suite):
     Attributes:
         settings: what the run was asked to do.
         pairs: which dump is compared with which.
+        engines: who computes operations again.
     """
 
     name = "comparison"
@@ -273,7 +274,7 @@ class ComparisonSuite(Suite):
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant | None] = {}
-        self._engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
+        self.engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -342,7 +343,7 @@ class ComparisonSuite(Suite):
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
-        has_bench = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
+        has_bench = self.engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
         return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
 
     def _accountant(self, target: Path) -> Accountant | None:
@@ -353,7 +354,7 @@ class ComparisonSuite(Suite):
                 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
                 memory = self.settings.max_memory_bytes // self._context.sharers
-                accountant = Accountant(comparison, self._engines, max_memory_bytes=memory)
+                accountant = Accountant(comparison, self.engines, max_memory_bytes=memory)
             self._accountants[target] = accountant
         return self._accountants[target]
 
@@ -370,7 +371,7 @@ class ComparisonSuite(Suite):
 
     def close(self) -> None:
         """End child processes."""
-        self._engines.close()
+        self.engines.close()
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
@@ -421,15 +422,22 @@ class ComparisonSuite(Suite):
         lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
+    def dumps(self) -> Iterator[Dump]:
+        """Targets, golden dumps and noise runs that can be read."""
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).dumps()
+
     def warnings(self) -> Iterator[str]:
-        """Dumps that have lost their tensor files."""
-        pairs = ((target, golden) for target, golden in self.pairs.golden.items() if golden is not None)
-        for path in dict.fromkeys(file for pair in pairs for file in pair):
-            if not TensorFolder(path.parent / TENSOR_FOLDER).is_lost:
-                continue
-            with suppress(DumpError):  # the collection reports one that cannot be read
-                if lost := Dump(path, self._context.values["data_dir"]).lost:
-                    yield lost
+        """Entries of mapping files that fit nothing: most likely misspelt."""
+        settings = self.settings
+        if settings.layer_mapping is not None and settings.cell_mapping:
+            yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).unused_mappings()
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
@@ -459,7 +467,10 @@ def make(context: Context) -> ComparisonSuite:
     if settings.accounting == "off":
         needless = ("inherited", "bench", "bench_python", "max_memory")
         refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
-    return ComparisonSuite(context, settings, golden)
+    suite = ComparisonSuite(context, settings, golden)
+    if context.is_writer and (unusable := suite.engines.unusable_python()):
+        raise SuiteError(unusable)
+    return suite
 
 
 def _payload(record: Record) -> Operations:

@@ -80,11 +80,9 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
     cells = 0
-    problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
     untested = drawn = 0
-    for dump in suite.readable_dumps():
-        problems += [f"msprobe: {problem}" for problem in (dump.problem, dump.lost) if problem]
+    for dump in suite.dumps():
         drawn += not dump.holds_real_data
         devices[suite.engines.device_for(dump)] += 1
         untested += suite.engines.tests_no_device(dump)
@@ -100,7 +98,6 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
-    lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
     if drawn:
         which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
@@ -332,8 +329,8 @@ class PrecheckSuite(Suite):
             self._dumps[path] = Dump(path, self.settings.data_dir)
         return self._dumps[path]
 
-    def readable_dumps(self) -> Iterator[Dump]:
-        """The dumps that can be read; the collection reports the others."""
+    def dumps(self) -> Iterator[Dump]:
+        """Those that can be read; the collection reports the others."""
         for path in self.files:
             try:
                 dump = self.dump(path)
@@ -398,7 +395,7 @@ class PrecheckSuite(Suite):
         choice = self.settings.standards
         if not choice.apis:
             return
-        groups = [group for dump in self.readable_dumps() for group in self.groups(dump.path)]
+        groups = [group for dump in self.dumps() for group in self.groups(dump.path)]
         apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
@@ -412,7 +409,7 @@ class PrecheckSuite(Suite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        are_untested = [self.engines.tests_no_device(dump) for dump in self.readable_dumps()]
+        are_untested = [self.engines.tests_no_device(dump) for dump in self.dumps()]
         return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
 
     def advice_when_empty(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msprobe_collector.dump_format import ApiName, Direction, Dump, Frame, name_fault, parse_api_name
+from msprobe_collector.dump_format import ApiName, Direction, Dump, DumpError, Frame, name_fault, parse_api_name
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.contract import (
@@ -118,6 +119,11 @@ class RepeatSuite(Suite):
         shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
         return [f"msprobe: {shown}: every API call {self._settings.runs} times on the same inputs{where}"]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                yield self._dump(path)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return RepeatReport(self._context.out, self._devices, are_elsewhere=self._context.has_other_hosts)

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Kind = Literal[
     "equal", "rounding", "inherited", "fault", "contained", "unmatched", "unaccounted", "within", "first", "carried"
 ]
-#: What the content of values is known by; `none`: the record has no tensor.
-Basis = Literal["tensors", "fingerprints", "checksums", "statistics", "none"]
+#: What the content of values is known by; `values`: by their elements, of which nothing was computed again; `none`: the
+#: record has no tensor.
+Basis = Literal["tensors", "values", "fingerprints", "checksums", "statistics", "none"]
 
 
 class ValueKey(msgspec.Struct, frozen=True, array_like=True):
