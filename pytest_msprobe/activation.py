@@ -136,9 +136,9 @@ def _check_single_process(config: pytest.Config, run: Run) -> None:
     is_deliberate = config.getoption("numprocesses", None) == 0  # -n 0 takes back what else stands there
     if config.getoption("msprobe_timeout") and run.settings.timeout_seconds != 0 and not is_deliberate:
         raise pytest.UsageError("--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1")
-    if config.getoption("msprobe_devices") and not is_deliberate:
+    if config.getoption("msprobe_device_ids") and not is_deliberate:
         raise pytest.UsageError(
-            "--msprobe-devices: is for workers; add -n, or name the device of a single process in --msprobe-device"
+            "--msprobe-device-ids: is for workers; add -n, or name the device of a single process in --msprobe-device"
         )
     placement = run.suite.placement()
     if placement.device_index is not None:

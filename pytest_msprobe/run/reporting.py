@@ -15,6 +15,7 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
+from pytest_msprobe.run import old_names
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, limited_failures
@@ -180,11 +181,13 @@ class ReportPlugin:
         Raises:
             pytest.UsageError: there is a warning, and the project turns warnings into errors.
         """
-        for text in self._suite.warnings():
+        renamed = old_names.warning(session.config)
+        warnings = [pytest.PytestDeprecationWarning(renamed)] if renamed else []
+        for warning in (*warnings, *map(pytest.PytestWarning, self._suite.warnings())):
             try:
-                session.config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=1)
+                session.config.issue_config_time_warning(warning, stacklevel=1)
             except pytest.PytestWarning:
-                raise pytest.UsageError(text) from None
+                raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
             if not self._appends:

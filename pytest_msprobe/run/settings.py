@@ -20,9 +20,28 @@ import pytest
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Option, Options, choice, flag, option
-from pytest_msprobe.suites.registry import SUITES, suite_options, suites_with
+from pytest_msprobe.run.old_names import (
+    add_old_names,
+    as_given,
+    move_from_command_line,
+    move_from_ini,
+    move_from_yaml,
+    old_ini_keys,
+)
+from pytest_msprobe.suites.options import (
+    Option,
+    Options,
+    choice,
+    flag,
+    one_of,
+    option,
+    parse_new_file,
+    parse_optional_path,
+    parse_path,
+    parse_shard,
+    parse_timeout,
+)
+from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_options, suites_with
 
 if TYPE_CHECKING:
     from pytest_msprobe.run.run import Run
@@ -55,43 +74,51 @@ class Settings(Options):
     values: Mapping[str, Any]
     suite: str = option(
         "NAME",
-        f"how dumps are judged: {', '.join(SUITES)}; auto: gradients or comparison if their options are given, "
-        "else precheck",
-        option_values.one_of("auto", *SUITES),
+        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients "
+        "or comparison where --msprobe-gradients or --msprobe-golden is given, else precheck",
+        one_of("auto", *SUITES),
         "auto",
     )
-    out: Path = option("DIR", "folder for result files, created when absent", option_values.path, ".")
+    out: Path = option("DIR", "write result files into DIR, which is created when absent", parse_path, ".")
     jsonl: Path | None = option(
-        "FILE", "write one JSON object per verdict into FILE, replacing it", option_values.new_file
+        "FILE", "write one JSON object per verdict into FILE, replacing an earlier one", parse_new_file
     )
     page: Path | None = option(
         "FILE",
-        "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
-        option_values.new_file,
+        "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
+        parse_new_file,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
-        "passes on the page of --html: folded behind one click, left out, or shown; always counted",
+        "on the page of --html, fold passed records behind one click, omit them, or show them; they always count",
     )
     resume: Path | None = option(
         "FILE",
-        "continue an interrupted run: its --msprobe-jsonl file or, in precheck, its result CSV",
-        option_values.optional_path,
+        "continue the interrupted run that wrote FILE, with --msprobe-jsonl or, in precheck, as its result CSV",
+        parse_optional_path,
     )
     timeout_seconds: float | None = option(
         "SECONDS",
-        "with -n: end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
-        option_values.timeout,
+        "with -n, end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
+        parse_timeout,
         "auto",
         name="timeout",
     )
     shard: tuple[int, int] | None = option(
-        "I/N", "judge part I of N, split by cost in the same way on every host", option_values.shard, "all"
+        "I/N",
+        "judge part I of N; the parts cost about the same and are the same on every host; all: everything",
+        parse_shard,
+        "all",
     )
-    allows_empty: bool = flag("exit with 0 even if nothing could be judged", metavar="", default="", name="allow_empty")
+    allows_empty: bool = flag("exit with 0 even if nothing could be judged", name="allow_empty")
 
 
 RUN_OPTIONS = Settings.declared()
+#: What names the dumps and the other options; read before them, and therefore no fields.
+DUMP = Option(
+    "PATH", "dump.json to judge, or a folder to search for dump.json files; may be repeated", str, name="dump"
+)
+CONFIG = Option("FILE", "YAML file with options as keys, such as out, device or device_ids", str, name="config")
 
 
 def all_options() -> tuple[Option, ...]:
@@ -102,17 +129,11 @@ def all_options() -> tuple[Option, ...]:
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option with its ini twin."""
     group = parser.getgroup("msprobe", "pytest-msprobe: the dump of a training step as a test suite")
-    group.addoption(
-        "--msprobe-dump",
-        action="append",
-        metavar="PATH",
-        help="dump.json, or a folder to search for dump.json files; may be repeated",
-    )
-    parser.addini("msprobe_dump", "dumps to judge: files or folders", type="paths", default=[])
-    group.addoption(
-        "--msprobe-config", metavar="FILE", help="YAML file with any of these options as keys (out, device, ...)"
-    )
-    parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
+    of_dumps = ", ".join(name for name in SUITES if name != "gradients")
+    group.addoption(DUMP.flag, action="append", metavar=DUMP.metavar, help=help_of(DUMP, of_dumps))
+    parser.addini(DUMP.key, help_of(DUMP, of_dumps), type="paths", default=[])
+    group.addoption(CONFIG.flag, metavar=CONFIG.metavar, help=help_of(CONFIG))
+    parser.addini(CONFIG.key, help_of(CONFIG), default="")
     for each in all_options():
         if each.is_yaml_only:
             continue
@@ -121,9 +142,15 @@ def add_options(parser: pytest.Parser) -> None:
             kind = {"action": "store_const", "const": each.bare}
         if each.is_list:
             kind["action"] = "append"
-        shown = "" if each.bare else f" (default: {each.default or 'none'})"
-        group.addoption(each.flag, help=f"{each.help}{shown}", **kind)
-        parser.addini(each.key, each.help.replace("%%", "%"), default="")
+        group.addoption(each.flag, help=help_of(each).replace("%", "%%"), **kind)  # argparse formats it
+        parser.addini(each.key, help_of(each), default="")
+    add_old_names(parser, group)
+
+
+def help_of(option: Option, suites: str = "") -> str:
+    """One line: what the option does, which suites honour it, and its default."""
+    suites = suites or ", ".join(suites_with(option.name)) or "every suite"
+    return f"{option.help} ({suites}; default: {option.default or 'none'})"
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -134,8 +161,12 @@ def read_settings(config: pytest.Config) -> Settings:
             name, its value and what is allowed.
     """
     options = all_options()
+    move_from_command_line(config)
     yaml_values = read_settings_file(config, options)
-    values = {option.name: _value(option, config, yaml_values) for option in options}
+    keys = [*(option.key for option in options if not option.is_yaml_only), *old_ini_keys()]
+    ini_texts = {key: text for key in keys if (text := _ini(config, key))}
+    move_from_ini(config, ini_texts)
+    values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
     dumps, is_exclusive = (tuple(map(Path, given)), True) if given else find_dumps(config, yaml_values)
     suite = _suite(values)
@@ -165,24 +196,24 @@ def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) 
     for each in others:
         if not each.is_yaml_only and config.getoption(each.key) is not None:
             raise pytest.UsageError(
-                f"{each.flag}: has no effect in the suite {suite}, only in {' and '.join(suites_with(each.name))}; "
-                f"leave it out, or choose another suite with --msprobe-suite"
+                f"{as_given(config, each.flag)}: has no effect in the suite {suite}, only in "
+                f"{' and '.join(suites_with(each.name))}; leave it out, or choose another suite with --msprobe-suite"
             )
 
 
-def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:
+def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any], ini_texts: Mapping[str, str]) -> Any:
     if option.is_yaml_only:
         return _parsed(option, "", yaml_values.get(option.name), yaml_values.get("", ""))
     sources = (
         (option.flag, config.getoption(option.key)),
         (f"{yaml_values.get('', '')}: key {option.name!r}", yaml_values.get(option.name)),
-        (f"ini option {option.key}", _ini(config, option) or None),
+        (f"ini option {option.key}", ini_texts.get(option.key)),
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
     if option.is_list:
         texts = text.splitlines() if isinstance(text, str) else text if isinstance(text, list) else [text]
-        return tuple(_parsed(option, origin, str(one).strip()) for one in texts)
-    return _parsed(option, origin, str(text))
+        return tuple(_parsed(option, as_given(config, origin), str(one).strip()) for one in texts)
+    return _parsed(option, as_given(config, origin), str(text))
 
 
 def _parsed(option: Option, origin: str, *given: Any) -> Any:
@@ -192,14 +223,12 @@ def _parsed(option: Option, origin: str, *given: Any) -> Any:
         raise pytest.UsageError(f"{origin or given[-1]}: {error}") from None
 
 
-def _ini(config: pytest.Config, option: Option) -> str:
+def _ini(config: pytest.Config, key: str) -> str:
     try:
-        text: str = config.getini(option.key)
+        text: str = config.getini(key)
     except TypeError:
         # A native TOML table of pytest 9 has numbers; ours are texts, as in every other configuration file.
-        raise pytest.UsageError(
-            f'ini option {option.key}: write its value in quotes, as in {option.key} = "1"'
-        ) from None
+        raise pytest.UsageError(f'ini option {key}: write its value in quotes, as in {key} = "1"') from None
     return text
 
 
@@ -227,6 +256,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
+    move_from_yaml(config, content, f"--msprobe-config={name}")
     known = ["dump", *(option.name for option in options)]
     for key in content:
         if key not in known:

@@ -318,6 +318,17 @@ class Context(NamedTuple):
         return has_rows or bool(self.config.getoption("htmlpath", None))
 
 
+def refuse_unused(context: Context, names: Iterable[str], why: str) -> None:
+    """Refuse options on the command line that have no effect in this run; ini and YAML may serve other runs.
+
+    Raises:
+        SuiteError: the first of `names` that is given, and `why` it has no effect.
+    """
+    for name in names:
+        if context.is_writer and context.config.getoption(f"msprobe_{name}") is not None:
+            raise SuiteError(f"--msprobe-{name.replace('_', '-')}: {why}")
+
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 

@@ -102,7 +102,7 @@ class WorkersPlugin:
         if number is not None:
             raise pytest.UsageError(
                 f"--msprobe-device: one device, {number}, for all workers; "
-                f"leave its number out, and give each worker its own with --msprobe-devices={number}"
+                f"leave its number out, and give each worker its own with --msprobe-device-ids={number}"
             )
         specs = [execnet.XSpec(text) for text in parse_tx_spec_config(config)]
         proxies: dict[str, Any] = {str(spec.id): spec for spec in map(execnet.XSpec, config.getoption("px") or ())}

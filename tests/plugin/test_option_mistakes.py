@@ -14,15 +14,20 @@ MISTAKES = {
     "--junitxml=folder": "--junitxml must be a filename, given: folder",
     "--msprobe-jsonl=folder": "--msprobe-jsonl: 'folder' is a folder; name a file",
     "--msprobe-out=dump.json": "dump.json is not a folder",
-    "--msprobe-error-data-dir=dump.json": "dump.json: is not a folder",
+    "--msprobe-error-data=dump.json": "dump.json: is not a folder",
     "--msprobe-timeout=5": "--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1",
-    "--msprobe-devices=0": "--msprobe-devices: is for workers; add -n",
-    f"{ASCEND} --msprobe-devices=7 -n 1": "--msprobe-devices: device 7 does not exist here; visible are: 0, 1",
-    f"{ASCEND} --msprobe-devices=7 -n auto": "--msprobe-devices: device 7 does not exist here; visible are: 0, 1",
+    "--msprobe-device-ids=0": "--msprobe-device-ids: is for workers; add -n",
+    f"{ASCEND} --msprobe-device-ids=7 -n 1": "--msprobe-device-ids: device 7 does not exist here; visible are: 0, 1",
+    f"{ASCEND} --msprobe-device-ids=7 -n auto": "--msprobe-device-ids: device 7 does not exist here; visible are: 0, 1",
     f"{ASCEND}:7": "--msprobe-device: there is no ascend:7; visible are: 0, 1, counted from ascend:0",
     "--msprobe-standard=ulp --msprobe-max-abs=1": "--msprobe-max-abs: is a limit of the standard",
     "--msprobe-standard=msprobe --msprobe-cosine=0.9": "--msprobe-cosine: is a limit of the standard cosine-maxabs",
-    f"{ASCEND}:1 -n 1": "give each worker its own with --msprobe-devices=1",
+    "--msprobe-fail-on=saturation": "--msprobe-fail-on: has no effect under cosine-maxabs, only under",
+    "--msprobe-fail-on=subnormals --msprobe-standard=msprobe": "--msprobe-fail-on: has no effect under msprobe",
+    "--msprobe-error-data-limit=1MB": "--msprobe-error-data-limit: has no effect without --msprobe-error-data or",
+    "--msprobe-golden=dump.json --msprobe-accounting=off --msprobe-inherited=fail": "--msprobe-inherited: has no",
+    "--msprobe-golden=dump.json --msprobe-accounting=off --msprobe-bench=torch": "--msprobe-bench: has no effect with",
+    f"{ASCEND}:1 -n 1": "give each worker its own with --msprobe-device-ids=1",
 }
 
 
@@ -41,13 +46,13 @@ def test_a_mistake_is_one_sentence_before_the_run(
 
 def test_n_0_takes_back_what_is_for_workers(pytester: pytest.Pytester) -> None:
     DumpBuilder(pytester.path).call("Mint.neg.0", [A], [-A]).write()
-    options = ("-n", "0", "--msprobe-devices=0", "--msprobe-timeout=5")
+    options = ("-n", "0", "--msprobe-device-ids=0", "--msprobe-timeout=5")
     pytester.runpytest("--msprobe-dump=dump.json", *options).assert_outcomes(passed=1)
 
 
-def test_a_dump_may_follow_the_flag_that_saves_error_data(pytester: pytest.Pytester) -> None:
+def test_a_dump_may_follow_the_option_that_saves_error_data(pytester: pytest.Pytester) -> None:
     DumpBuilder(pytester.path).call("Mint.neg.0", [A], [A]).write()
-    pytester.runpytest("--msprobe-save-error-data", "dump.json").assert_outcomes(failed=1)
+    pytester.runpytest("--msprobe-error-data=auto", "dump.json").assert_outcomes(failed=1)
     assert (pytester.path / "error_data" / "dump.json").is_file()
 
 
@@ -60,10 +65,27 @@ def test_limits_of_the_default_standard_may_stand_beside_another_one_where_it_ju
     pytester.runpytest("--msprobe-dump=dump.json", *options).assert_outcomes(passed=1)
 
 
+def test_an_option_of_a_standard_may_stand_beside_another_one_where_it_judges_something(
+    pytester: pytest.Pytester,
+) -> None:
+    DumpBuilder(pytester.path).call("Mint.neg.0", [A], [-A]).write()
+    (pytester.path / "msprobe.yaml").write_text("standards: {dtypes: {Float32: fused}}\nfail_on: subnormals\n")
+    for more in (
+        ("--msprobe-config=msprobe.yaml", "--msprobe-fail-on=saturation"),
+        ("-o", "msprobe_fail_on=saturation"),
+    ):
+        pytester.runpytest("--msprobe-dump=dump.json", *more).assert_outcomes(passed=1)
+
+
 #: Options of one suite, in the suites that have nothing to do with them.
 OF_OTHERS = {
-    "precheck": ("--msprobe-fuzzy", "--msprobe-overflow-strict", "--msprobe-gradient-drop=0.1"),
-    "comparison": ("--msprobe-standard=ulp", "--msprobe-max-abs=1", "--msprobe-save-error-data", "--msprobe-devices=0"),
+    "precheck": ("--msprobe-fuzzy", "--msprobe-overflow-fail-reproduced", "--msprobe-gradient-drop=0.1"),
+    "comparison": (
+        "--msprobe-standard=ulp",
+        "--msprobe-max-abs=1",
+        "--msprobe-error-data=auto",
+        "--msprobe-device-ids=0",
+    ),
     "overflow": ("--msprobe-standard=ulp", "--msprobe-reproducers=here", "--msprobe-golden=dump.json"),
     "gradients": ("--msprobe-seed=3", "--msprobe-bench=torch", "--msprobe-accept=unmatched"),
 }

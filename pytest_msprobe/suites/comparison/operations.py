@@ -174,17 +174,15 @@ class DumpComparison:
         mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
-    def __init__(
-        self, target: Path, golden: Path, settings: ComparisonSettings, data_dirs: Sequence[Path] = ()
-    ) -> None:
-        """Read both dumps and the mapping files; `data_dirs` as for `Dump`.
+    def __init__(self, target: Path, golden: Path, settings: ComparisonSettings) -> None:
+        """Read both dumps and the mapping files.
 
         Raises:
             DumpError: a dump cannot be read, or they cannot be compared.
             MappingError: a mapping file is not what it should be.
         """
-        self.target = ComparedDump(target, data_dirs)
-        self.golden = ComparedDump(golden, data_dirs)
+        self.target = ComparedDump(target, settings.data_dir)
+        self.golden = ComparedDump(golden, settings.data_dir)
         self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}

@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from msprobe_collector.dump_format import ApiName, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
@@ -48,6 +46,7 @@ from pytest_msprobe.suites.contract import (
     cells_of,
     file_id,
     place_in,
+    refuse_unused,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
 from pytest_msprobe.support import is_installed
@@ -106,7 +105,7 @@ def attachment_of(
     if account is not None:
         attachment["account"] = account.to_wire()
     if cell is not None:
-        attachment[CELL] = msgspec.to_builtins(cell)
+        attachment[CELL] = cell.to_wire()
     return attachment
 
 
@@ -267,14 +266,13 @@ class ComparisonSuite(Suite):
         """Where the dumps part."""
         return ComparisonSummary()
 
-    def __init__(self, context: Context, golden: Path) -> None:
+    def __init__(self, context: Context, settings: ComparisonSettings, golden: Path) -> None:
         self._context = context
-        self.settings = ComparisonSettings.of(context.values)
+        self.settings = settings
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant | None] = {}
-        bench, python = context.values["bench"], context.values["bench_python"]
-        self._engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
+        self._engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -293,9 +291,7 @@ class ComparisonSuite(Suite):
             if golden is None:
                 raise SuiteError(self.pairs.problems.get(target, f"{target}: is not a dump of this run"))
             try:
-                self._comparisons[target] = DumpComparison(
-                    target, golden, self.settings, self._context.values["data_dir"]
-                )
+                self._comparisons[target] = DumpComparison(target, golden, self.settings)
             except MappingError as error:
                 raise SuiteError(str(error)) from None
         return self._comparisons[target]
@@ -355,7 +351,7 @@ class ComparisonSuite(Suite):
             if self.accounts(comparison):
                 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
-                memory = self._context.values["max_memory"] // self._context.sharers
+                memory = self.settings.max_memory_bytes // self._context.sharers
                 accountant = Accountant(comparison, self._engines, max_memory_bytes=memory)
             self._accountants[target] = accountant
         return self._accountants[target]
@@ -438,7 +434,8 @@ def make(context: Context) -> ComparisonSuite:
     Raises:
         SuiteError: there is nothing to compare, or nothing to compare with.
     """
-    golden = context.values["golden"]
+    settings = ComparisonSettings.of(context.values)
+    golden = settings.golden
     if golden is None:
         raise SuiteError("--msprobe-suite=comparison needs --msprobe-golden=PATH, the dump to compare with")
     if not context.dumps:
@@ -448,7 +445,10 @@ def make(context: Context) -> ComparisonSuite:
     if not find_files(golden):
         why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
         raise SuiteError(f"--msprobe-golden={golden}: {why}")
-    return ComparisonSuite(context, golden)
+    if settings.accounting == "off":
+        needless = ("inherited", "bench", "bench_python", "max_memory")
+        refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
+    return ComparisonSuite(context, settings, golden)
 
 
 def _payload(record: Record) -> Operations:
