@@ -215,7 +215,7 @@ class InputSource:
         Gradients of tensors inside dicts and lists stand in `values` as the tensors stand in the forward's `outputs`.
         """
         place = FieldPath(self.file, f"{call}.backward", INCOMING)
-        holders = [output for output in outputs or () if tensors_in(output)]
+        holders = [output for output in outputs or () if _takes_gradients(output)]
         found: list[Array | None] = []
         for i, value in enumerate(values):
             is_nested = isinstance(value, (dict, tuple)) and i < len(holders)
@@ -227,7 +227,7 @@ class InputSource:
             return [self._tensor(value, place, []) if isinstance(value, TensorValue) else None]
         found: list[Array | None] = []
         for step, item in output.items() if isinstance(output, dict) else enumerate(output):
-            if tensors_in(item):
+            if _takes_gradients(item):
                 gradient = value.get(str(step)) if isinstance(value, dict) else None
                 if isinstance(value, tuple) and isinstance(step, int) and step < len(value):
                     gradient = value[step]
@@ -284,6 +284,10 @@ def _described(tensor: TensorValue) -> str:
 def some_of(drawn: Sequence[str]) -> str:
     """The first of `drawn`, and how many there are besides."""
     return ", ".join(drawn[:_NAMED]) + (f", and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else "")
+
+
+def _takes_gradients(output: Value) -> bool:
+    return any(not tensor.is_numpy for tensor in tensors_in(output))
 
 
 def drawn_arguments(record: ForwardRecord) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -307,6 +307,33 @@ def test_checkpoints_in_checkpoints_have_the_gradients_of_plain_calls(
     for n in range(1, len(kinds)):
         assert torch.equal(gradients[n], saved(step_folder(), f"Tensor.tanh.{n - 1}.backward", "input.0"))
     assert torch.equal(2 * gradients[0], x.grad)
+
+
+class Registered:
+    """Keeps its tensor elsewhere, and has said to PyTorch how to take it apart."""
+
+    __slots__ = ()
+    held: ClassVar[list[torch.Tensor]] = []
+
+
+class Doubled(nn.Module):
+    def forward(self, value: torch.Tensor) -> Registered:
+        Registered.held[:] = [value * 2]
+        return Registered()
+
+
+def test_what_a_class_has_registered_with_pytorch_is_a_value_and_takes_gradients(make_debugger, records) -> None:
+    torch.utils._pytree.register_pytree_node(Registered, lambda value: (value.held, None), lambda *_: Registered())
+    try:
+        with make_debugger(level="L0").collect(nn.Sequential(Doubled())) as debugger:
+            debugger.model[0](torch.ones(2, requires_grad=True))
+            Registered.held[0].sum().backward()
+    finally:
+        torch.utils._pytree._deregister_pytree_node(Registered)
+    data = records()
+    assert data["Module.0.Doubled.forward.0"]["output"][0][0]["Max"] == 2.0
+    backward = data["Module.0.Doubled.backward.0"]
+    assert (backward["input"][0][0]["Max"], backward["output"][0]["Max"]) == (1.0, 2.0)
 
 
 def test_stacks_begin_at_the_line_of_the_script(make_debugger, step_folder) -> None:

@@ -12,9 +12,9 @@ Activation checkpointing: a forward that runs again inside the backward is not a
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -325,17 +325,19 @@ class GradientTap:
     ) -> int:
         """Register the hooks; returns how many calls of them to expect."""
         hooks = 0
-        in_first_pass = _first_pass_of(call)
+        first_pass = _FirstPass(call)
         for key, node in nodes.items():
-            at = received.get(key, [])
-            to, inner, late = found.to_arguments.get(key, []), found.to_outputs.get(key, []), behind.get(key, [])
+            at: Sequence[_Received] = received.get(key, ())
+            to, inner = found.to_arguments.get(key, ()), found.to_outputs.get(key, ())
+            late = behind.get(key, ())
             if at and before_node:
                 hooks += 1
-                node.register_prehook(self._safely(_incoming(call, at), in_first_pass))
-                at = []
+                node.register_prehook(partial(_guarded, self._guard, first_pass, partial(_arrived_before, call, at)))
+                at = ()
             if at or to or inner or late:
                 hooks += 1
-                node.register_hook(self._safely(_passing(call, at, to, inner, late), in_first_pass))
+                arrived = partial(_arrived, call, at, to, inner, late)
+                node.register_hook(partial(_guarded, self._guard, first_pass, arrived))
         return hooks
 
     def _edges_to(self, sources: Sources, outputs: list[Any], made: _Made) -> _Found:
@@ -384,68 +386,66 @@ class GradientTap:
         behind = node.next_functions[0][0] if isinstance(node, self._cast_node) else None
         return behind if isinstance(behind, self._leaf_node) else node
 
-    def _safely(self, hook: Callable[..., None], in_first_pass: Callable[[], bool]) -> Callable[..., None]:
-        enter = self._guard.enter
 
-        def take(*gradients: Any) -> None:
-            with torch.no_grad():
-                if in_first_pass():
-                    hook(*gradients)
-
-        def run(*gradients: Any) -> None:
-            enter("taking gradients", take, *gradients)
-
-        return run
-
-
-def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
-    """Whether a hook runs in the backward pass that ran the call's first one.
+class _FirstPass:
+    """The backward pass that ran a call's first hook.
 
     A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients
     of two passes do not belong into one record.
     """
-    first: list[int] = []
 
-    def in_first_pass() -> bool:
+    __slots__ = ("_call", "_task")
+
+    def __init__(self, call: BackwardCall) -> None:
+        self._call = call
+        self._task: int | None = None
+
+    def runs(self) -> bool:
+        """Whether it is the one that runs; the call has ended when it is not."""
         task = graph_task()
-        if not first:
-            first.append(task)
-        elif first[0] != task:
-            call.complete()
-        return first[0] == task
-
-    return in_first_pass
+        if self._task is None:
+            self._task = task
+        elif self._task != task:
+            self._call.complete()
+        return self._task == task
 
 
-# Closures of hooks hold neither nodes nor tensors: a node would live as long as itself.
+# What hooks hold are neither nodes nor tensors: a node would live as long as itself. They are partial calls, which are
+# fewer objects than closures: each call leaves some, and the more there are the more often Python looks for garbage.
 
 
-def _incoming(call: BackwardCall, at: list[_Received]) -> Callable[..., None]:
-    def hook(gradients: Sequence[Any]) -> None:
-        call.arrived(incoming=_received(at, gradients))
-
-    return hook
+def _guarded(guard: Guard, first_pass: _FirstPass, hook: Callable[..., None], *gradients: Any) -> None:
+    guard.enter("taking gradients", _taken, first_pass, hook, gradients)
 
 
-def _passing(
-    call: BackwardCall, at: list[_Received], to: list[_Sent], inner: list[_Sent], late: list[_Received]
-) -> Callable[..., None]:
-    def hook(sent: Sequence[Any], gradients: Sequence[Any]) -> None:
-        lacking = [place for place in late if call.lacks(place[0])]
-        call.arrived(
-            incoming=_received([*at, *lacking], gradients),
-            outgoing=_sent(to, sent),
-            inner=_sent(inner, sent),
-        )
-
-    return hook
+def _taken(first_pass: _FirstPass, hook: Callable[..., None], gradients: Sequence[Any]) -> None:
+    with torch.no_grad():
+        if first_pass.runs():
+            hook(*gradients)
 
 
-def _received(at: list[_Received], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+def _arrived_before(call: BackwardCall, at: Sequence[_Received], gradients: Sequence[Any]) -> None:
+    call.arrived(incoming=_received(at, gradients))
+
+
+def _arrived(
+    call: BackwardCall,
+    at: Sequence[_Received],
+    to: Sequence[_Sent],
+    inner: Sequence[_Sent],
+    late: Sequence[_Received],
+    sent: Sequence[Any],
+    gradients: Sequence[Any],
+) -> None:
+    lacking = [place for place in late if call.lacks(place[0])]
+    call.arrived(incoming=_received([*at, *lacking], gradients), outgoing=_sent(to, sent), inner=_sent(inner, sent))
+
+
+def _received(at: Sequence[_Received], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(position, of_view(gradients[output], part)) for position, output, part in at]
 
 
-def _sent(places: list[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]:
+def _sent(places: Sequence[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(position, of_view(sent[number], part)) for number, position, part in places]
 
 
@@ -542,8 +542,8 @@ class CheckpointSwaps:
         if hasattr(autograd, RUN_BACKWARD):
             self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
         if (owner := getattr(checkpoint, "_recomputation_hook", None)) is not None:
-            self._swaps.put(owner, "__enter__", functools.partial(_with, self._state.begin))
-            self._swaps.put(owner, "__exit__", functools.partial(_with, self._state.end))
+            self._swaps.put(owner, "__enter__", partial(_with, self._state.begin))
+            self._swaps.put(owner, "__exit__", partial(_with, self._state.end))
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -552,7 +552,7 @@ class CheckpointSwaps:
     def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
         passes = self._passes
 
-        @functools.wraps(original)
+        @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             # Positions: outputs, gradients, retain_graph, create_graph.
             passes.append(len(args) > 3 and args[3] is True)
@@ -564,7 +564,7 @@ class CheckpointSwaps:
         return run
 
     def _noted_forward(self, original: Any) -> Any:
-        @functools.wraps(original.__func__)
+        @wraps(original.__func__)
         def forward(context: Any, *args: Any) -> Any:
             state = self._state
             calls: list[Call] = []
@@ -578,7 +578,7 @@ class CheckpointSwaps:
         return staticmethod(forward)
 
     def _repeating_backward(self, original: Any) -> Any:
-        @functools.wraps(original.__func__)
+        @wraps(original.__func__)
         def backward(context: Any, *args: Any) -> Any:
             # Once: a graph that is kept runs again for another backward pass, whose gradients have no record.
             self._state.begin(vars(context).pop("_msprobe_calls", ()))
@@ -591,7 +591,7 @@ class CheckpointSwaps:
 
 
 def _with(action: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
+    @wraps(original)
     def run(*args: Any) -> Any:
         action()
         return original(*args)

@@ -40,6 +40,11 @@ class Outputs:
     tensors: list[Any]
     places: list[Any]
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether a tensor stands inside a value."""
+        return any(not isinstance(place, int) for place in self.places)
+
     @classmethod
     def of(cls, result: Any, parts: ValueParts) -> Outputs:
         """Those of `result`; of a tuple or list, those of each item."""
@@ -120,10 +125,11 @@ class BackwardCall:
         self._listed = listed
         self._paths = paths
         self._values = values
-        self._places = outputs.places
+        #: None where each output is a tensor.
+        self._places = outputs.places if outputs.is_nested else None
         self._incoming: list[Any] = [_NOT_YET] * len(outputs.tensors)
-        #: What an output gets from the other outputs that the call made of it, by position.
-        self._inner: dict[int, Any] = {}
+        #: What an output gets from the other outputs that the call made of it, by position; None while none has come.
+        self._inner: dict[int, Any] | None = None
         self._outgoing: list[Any] = [None] * arguments
         self._waits_for = 0
         self._on_begin = on_begin
@@ -157,7 +163,7 @@ class BackwardCall:
                 self._on_begin()
         self._waits_for -= 1
         for position, gradient in incoming:
-            made_inside = self._inner.pop(position, None)
+            made_inside = None if self._inner is None else self._inner.pop(position, None)
             self._incoming[position] = self._held(
                 gradient if made_inside is None or gradient is None else self._from_outside(gradient, made_inside)
             )
@@ -165,6 +171,8 @@ class BackwardCall:
             known = self._outgoing[position]
             self._outgoing[position] = self._held(gradient) if known is None else self._added(known, gradient)
         for position, gradient in inner:
+            if self._inner is None:
+                self._inner = {}
             known = self._inner.get(position)
             self._inner[position] = self._held(gradient) if known is None else self._added(known, gradient)
         if self._waits_for == 0:
@@ -206,8 +214,10 @@ class BackwardCall:
         if self._on_complete is not None and self.has_begun:
             report, self._on_complete = self._on_complete, None
             incoming, self._incoming, outgoing, self._outgoing = self._incoming, [], self._outgoing, []
-            came = [None if gradient is _NOT_YET else gradient for gradient in incoming]
-            report(_filled(self._places, came), *self._split_by_position(outgoing))
+            incoming = [None if gradient is _NOT_YET else gradient for gradient in incoming]
+            if self._places is not None:
+                incoming = _filled(self._places, incoming)
+            report(incoming, *self._split_by_position(outgoing))
 
     def _split_by_position(self, outgoing: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         """(gradients by position, those of tensors in lists and keywords that came, by path)."""

@@ -36,9 +36,6 @@ WHOLE_STEP = "gradients"
 STEP = "step"
 
 
-#: Ends of the names of options that judge one run alone, and of those that judge it against a golden run.
-
-
 class StepGradients(NamedTuple):
     """The payload of a group: which gradients an item judges."""
 
