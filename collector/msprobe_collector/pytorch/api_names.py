@@ -52,29 +52,23 @@ class Form(NamedTuple):
     hands_on: bool = False
 
 
-class Caller(NamedTuple):
-    """Where a call was made.
-
-    Attributes:
-        frame: the innermost one that is neither the function's own nor that of a mode which passed the call on.
-        own: the function's, where it is written in Python and has handed itself over.
-    """
-
-    frame: FrameType
-    own: FrameType | None
+#: The innermost frame that is neither the function's own nor that of a mode which passed the call on, and the function's
+#: own where it is written in Python and has handed itself over. No class: one is made at every call.
+Caller = tuple[FrameType, FrameType | None]
 
 
 def caller_of(frame: FrameType) -> Caller:
     """Who made the call that `frame` has handed to a mode."""
     own = None
     while True:
-        if frame.f_code is _HANDLER and frame.f_back is not None and frame.f_back.f_back is not None:
-            own, above = frame.f_back, frame.f_back.f_back
-        elif frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
-            above = frame.f_back
+        code = frame.f_code
+        if code is _HANDLER and frame.f_back is not None and frame.f_back.f_back is not None:
+            own = frame.f_back
+            frame = frame.f_back.f_back
+        elif code.co_name == "__torch_function__" and frame.f_back is not None:
+            frame = frame.f_back
         else:
-            return Caller(frame, own)
-        frame = above
+            return frame, own
 
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -96,6 +90,8 @@ def is_machinery(call: str, frame: FrameType) -> bool:
     the machinery (`torch.vmap(torch.dot)`) is the script's, an operator by its own name only where the script itself
     calls it.
     """
+    if _kind_of_file(frame.f_code.co_filename) == "script":
+        return False
     is_operator_itself = call.startswith("Aten.")
     while (kind := _kind_of_file(frame.f_code.co_filename)) in ("front", "operators") and frame.f_back is not None:
         if is_operator_itself and kind == "front":
@@ -135,9 +131,10 @@ def as_called(
         args: as they were handed over; returned when the script's form is not known.
         kwargs: likewise.
     """
-    if caller.own is None or not isinstance(function, FunctionType) or caller.own.f_code is not function.__code__:
+    frame, own = caller
+    if own is None or not isinstance(function, FunctionType) or own.f_code is not function.__code__:
         return args, kwargs
-    form = _form(caller.frame.f_code, caller.frame.f_lasti)
+    form = _form(frame.f_code, frame.f_lasti)
     defaults = _parameters(function)
     if form.positional is None or defaults is None or len(args) > len(defaults):
         return args, kwargs

@@ -114,10 +114,10 @@ class CallMode(torch.overrides.TorchFunctionMode):
         if call is None:
             return None
         caller = caller_of(frame)
-        if is_machinery(call, caller.frame):
+        if is_machinery(call, caller[0]):
             return None
         if call.startswith("Tensor."):
-            return self._names.as_written(call, caller.frame), args, kwargs
+            return self._names.as_written(call, caller[0]), args, kwargs
         return call, *as_called(function, caller, args, kwargs)
 
     def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
