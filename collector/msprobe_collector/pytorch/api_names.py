@@ -52,8 +52,8 @@ class Form(NamedTuple):
     hands_on: bool = False
 
 
-#: The innermost frame that is neither the function's own nor that of a mode which passed the call on, and the function's
-#: own where it is written in Python and has handed itself over. No class: one is made at every call.
+#: The innermost frame that is neither the function's own nor that of a mode which passed the call on, and the
+#: function's own where it is written in Python and has handed itself over. No class: one is made at every call.
 Caller = tuple[FrameType, FrameType | None]
 
 
