@@ -54,8 +54,7 @@ def checked_models(model: Any, framework: Framework) -> list[Any]:
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for item in models:
         if not framework.is_layer(item):
-            layer = framework.layer
-            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s")
+            raise DebuggerError(f"start(): the model is a {type(item).__name__}; {framework.instead_of(item)}")
     return models
 
 

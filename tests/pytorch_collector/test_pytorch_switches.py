@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn, overrides
 
-from msprobe_collector import ConfigurationError
+from msprobe_collector import ConfigurationError, DebuggerError
 from msprobe_collector.pytorch import seed_all
 
 
@@ -97,6 +97,22 @@ def test_gradients_that_the_optimizer_gets(is_named, make_debugger, tmp_path: Pa
     rows = list(csv.DictReader(file.read_text().splitlines()))
     names = ["weight", "bias"] if is_named else ["param_groups.0.params.0", "param_groups.0.params.1"]
     assert [next(iter(row.values())) for row in rows] == names
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (
+            type("Cell", (), {"__module__": "mindspore.nn.cell"})(),
+            "import PrecisionDebugger from msprobe_collector.mindspore",
+        ),
+        ("net", "give a Module, or a list of Modules"),
+    ],
+    ids=["Cell", "str"],
+)
+def test_a_model_that_is_no_module_is_refused(make_debugger, model, advice) -> None:
+    with pytest.raises(DebuggerError, match=advice):
+        make_debugger(level="mix").start(model)
 
 
 def test_level_l2_is_refused(make_debugger) -> None:

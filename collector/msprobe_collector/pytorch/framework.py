@@ -57,6 +57,12 @@ class PyTorch:
 
         return isinstance(value, nn.Module)
 
+    def instead_of(self, value: Any) -> str:
+        """A Cell is MindSpore's."""
+        if any(base.__module__.startswith("mindspore.") and base.__name__ == "Cell" for base in type(value).__mro__):
+            return "for MindSpore import PrecisionDebugger from msprobe_collector.mindspore"
+        return "give a Module, or a list of Modules"
+
     def refusal(self, level: str, *, has_token_range: bool) -> str:
         """Nothing is refused: what a compiled region computes inside is not seen, and the rest is."""
         return ""

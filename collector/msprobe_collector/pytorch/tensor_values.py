@@ -12,9 +12,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch._C import _functorch
+from torch.utils import _pytree
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, Statistics, TensorValues, statistics_of
+from msprobe_collector.dump_format.writing.parts import ValueParts
 
 _T = TypeVar("_T")
 
@@ -71,8 +73,13 @@ class TorchValues:
     dtype_type: type = torch.dtype
     dtype_type_name = "torch.dtype"
     file_suffix = ".pt"
+
     # How functions written in Python ask modes.
     hidden_lines: tuple[str, ...] = ("handle_torch_function(", "mode.__torch_function__(")
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self.parts = ValueParts(self.tensor_types, registered=_registered_parts)
 
     def read(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
@@ -113,6 +120,12 @@ class TorchValues:
         if type(value).__name__ in ("RedOpType", "ReduceOp"):
             return f'{{"type": "torch.distributed.ReduceOp", "value": {json.dumps(str(value))}}}'
         return None
+
+
+def _registered_parts(value: Any) -> Any:
+    """What the class of `value` has declared to `torch.utils._pytree`; None where it has not."""
+    node = _pytree.SUPPORTED_NODES.get(type(value))
+    return None if node is None else node.flatten_fn(value)[0]
 
 
 @cache
