@@ -97,6 +97,12 @@ def check_roundings(roundings: int, seed: int) -> None:
 logger = logging.getLogger("msprobe_collector")
 
 
+@functools.cache  # once, though a script passes it in every step
+def warn_without_effect(argument: str) -> None:
+    """Say that an `argument` of the existing tool does nothing here."""
+    logger.warning("%s is without effect here", argument)
+
+
 class Debugger:
     """Collects what the APIs and layers of a training compute; the base of each framework's `PrecisionDebugger`.
 
@@ -196,7 +202,13 @@ class Debugger:
         return self._configuration
 
     @singleton_method
-    def start(self, model: Any = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
+    def start(
+        self,
+        model: Any = None,
+        token_range: Sequence[int] | None = None,
+        rank_id: int | None = None,
+        scheduled_tokens: object = None,
+    ) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
         Args:
@@ -204,10 +216,14 @@ class Debugger:
                 found in it.
             token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
             rank_id: rank of this process, for a training that does not initialise communication.
+            scheduled_tokens: without effect, with a warning: what the existing tool takes to cut one request out of a
+                batch. Here values are whole.
 
         Raises:
             DebuggerError: an argument is wrong.
         """
+        if scheduled_tokens is not None:
+            warn_without_effect("start(): scheduled_tokens")
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
         check_rank(rank_id)
@@ -281,7 +297,8 @@ class Debugger:
         """Write a value to debug.json (level debug, task statistics or tensor; nothing elsewhere).
 
         Args:
-            variable: tensor, number, text, or list, tuple or dict of them. Anything else is warned about and skipped.
+            variable: tensor, number, text, or list, tuple or dict of them and of None. Anything else is warned
+                about and skipped.
             name: the entry is `{name}.{n}.debug`, n counting from 0 in each step.
             save_backward: also write the tensors' gradients as `{name}_grad.{n}.debug` when they arrive.
         """

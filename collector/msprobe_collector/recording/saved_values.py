@@ -112,7 +112,8 @@ class SavedValues:
 
     def _value_problem(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
-            return next((problem for item in value if (problem := self._value_problem(item))), "")
+            # None stands for what is not there, and is null in the file.
+            return next((problem for item in value if item is not None and (problem := self._value_problem(item))), "")
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
                 return "a dict has a key that is not text"
