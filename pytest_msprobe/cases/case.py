@@ -272,7 +272,7 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
-        incoming = source.incoming(str(case.api), case.backward.incoming)
+        incoming = source.incoming(str(case.api), case.backward.incoming, case.forward.outputs)
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
     for array in incoming:

@@ -207,13 +207,32 @@ class InputSource:
             return None
         return {name: self._value(value, place / name, []) for name, value in record.attributes.items()}
 
-    def incoming(self, call: str, values: tuple[Value, ...]) -> tuple[Array | None, ...]:
-        """Incoming gradient per output tensor of a backward call; None where the dump has null."""
+    def incoming(
+        self, call: str, values: tuple[Value, ...], outputs: tuple[Value, ...] | None = None
+    ) -> tuple[Array | None, ...]:
+        """Incoming gradient per output tensor of a backward call; None where the dump has null.
+
+        Gradients of tensors inside dicts and lists stand in `values` as the tensors stand in the forward's `outputs`.
+        """
         place = FieldPath(self.file, f"{call}.backward", INCOMING)
-        return tuple(
-            self._tensor(value, place / i, []) if isinstance(value, TensorValue) else None
-            for i, value in enumerate(values)
-        )
+        holders = [output for output in outputs or () if _takes_gradients(output)]
+        found: list[Array | None] = []
+        for i, value in enumerate(values):
+            is_nested = isinstance(value, (dict, tuple)) and i < len(holders)
+            found += self._gradients(value, holders[i] if is_nested else None, place / i)
+        return tuple(found)
+
+    def _gradients(self, value: Value, output: Value, place: FieldPath) -> list[Array | None]:
+        if not isinstance(output, (dict, tuple)):
+            return [self._tensor(value, place, []) if isinstance(value, TensorValue) else None]
+        found: list[Array | None] = []
+        for step, item in output.items() if isinstance(output, dict) else enumerate(output):
+            if _takes_gradients(item):
+                gradient = value.get(str(step)) if isinstance(value, dict) else None
+                if isinstance(value, tuple) and isinstance(step, int) and step < len(value):
+                    gradient = value[step]
+                found += self._gradients(gradient, item, place / step)
+        return found
 
     def _argument(
         self, position: int | str, value: Value, place: FieldPath, notes: list[str], record: ForwardRecord
@@ -265,6 +284,10 @@ def _described(tensor: TensorValue) -> str:
 def some_of(drawn: Sequence[str]) -> str:
     """The first of `drawn`, and how many there are besides."""
     return ", ".join(drawn[:_NAMED]) + (f", and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else "")
+
+
+def _takes_gradients(output: Value) -> bool:
+    return any(not tensor.is_numpy for tensor in tensors_in(output))
 
 
 def drawn_arguments(record: ForwardRecord) -> str:

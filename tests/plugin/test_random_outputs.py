@@ -175,7 +175,7 @@ def test_a_failing_law_can_be_saved(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path)
     builder.call("MintFunctional.dropout.0", [X, 0.1], [DROPPED], incoming=[G], gradients=[G])
     builder.call("Mint.rand.0", [64, 64], [X])
-    result = run(pytester, builder, "--msprobe-save-error-data", "--msprobe-reproducers=scripts")
+    result = run(pytester, builder, "--msprobe-error-data=auto", "--msprobe-reproducers=scripts")
     result.assert_outcomes(passed=1, failed=2)
     assert (pytester.path / "error_data").is_dir() or list(pytester.path.glob("**/*Mint.rand.0*"))
 

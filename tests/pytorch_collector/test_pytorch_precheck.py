@@ -14,7 +14,7 @@ import pytest
 #: What cannot be judged, and why.
 GAPS = {
     "functions of PyTorch that no document describes": r"Torch\._\w+: not a known operator",
-    "conversions to sparse tensors": r"Tensor\.to_sparse\w*: not a known operator",
+    "conversions to sparse tensors, and products of them": r"(Tensor\.to_sparse\w*|Torch\.sparse\.mm): not a known op",
     "quantised tensors": r"QuantizedTensor|qint8",
     "calls that raised": r"no outputs of this call",
     "tensors without values: meta, nested, in transforms": r"no values of input|only statistics of this call",

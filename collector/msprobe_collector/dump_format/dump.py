@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def number_in(path: Path, pattern: re.Pattern[str]) -> int | None:
     return None
 
 
+_TRUNCATED = "was truncated while it was written: its end is missing"
 #: What stands before the key of an entry: the collector here writes one per line, the existing one indents by two.
 _BEFORE_ENTRY = (b',\n"', b',\n  "')
 
@@ -78,14 +80,21 @@ def repaired(text: bytes, *, brackets: int) -> bytes | None:
     return None if end < 0 else text[:end] + b"\n" + b"}" * brackets
 
 
-def decoded_whole(text: bytes) -> object:
-    """What JSON `text` holds; without the last entry when its end is truncated. Raises msgspec.DecodeError."""
+#: No construct.json or stack.json is larger.
+_MOST_BYTES = 1 << 32
+
+
+def decoded_whole(text: bytes) -> tuple[object, bool]:
+    """What JSON `text` holds, and whether it is whole: without the last entry when its end is truncated.
+
+    Raises msgspec.DecodeError.
+    """
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text), True
     except msgspec.DecodeError:
         if (whole := repaired(text, brackets=1)) is None:
             raise
-        return msgspec.json.decode(whole)
+        return msgspec.json.decode(whole), False
 
 
 def read_construct(path: Path) -> dict[str, str | None]:
@@ -96,15 +105,21 @@ def read_construct(path: Path) -> dict[str, str | None]:
     Raises:
         DumpError: the file cannot be read or has another form.
     """
+    return _parents_in(path)[0]
+
+
+def _parents_in(path: Path) -> tuple[dict[str, str | None], bool]:
+    """The parents in a construct.json, and whether it has its end. Raises DumpError."""
     try:
-        decoded = decoded_whole(read_plain(path))
+        decoded, is_whole = decoded_whole(read_plain(path, most_bytes=_MOST_BYTES))
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DumpError(f"is not valid JSON: {error}", file=str(path)) from None
     if not isinstance(decoded, dict):
         raise DumpError(f"expected an object of parents, found {type(decoded).__name__}", file=str(path))
-    return {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+    found = {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+    return found, is_whole
 
 
 _MICRO_STEPS = "megatron_micro_step_number"
@@ -181,7 +196,7 @@ class CallStacks:
     """The call stacks of one dump, by record name; innermost frame first.
 
     Attributes:
-        problem: why there are none, as one line; "" when stack.json was read.
+        problem: why there are none, or not all, as one line; "" when stack.json was read.
     """
 
     def __init__(self, frames_by_record: dict[str, tuple[str, ...]], problem: str = "") -> None:
@@ -194,16 +209,18 @@ class CallStacks:
         """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
         path = dump_path.parent / "stack.json"
         try:
-            decoded = decoded_whole(quote_nonfinite(read_plain(path)))
+            decoded, is_whole = decoded_whole(quote_nonfinite(read_plain(path, most_bytes=_MOST_BYTES)))
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             return cls({}, printable(f"{path} cannot be read: {error}"))
         if not isinstance(decoded, dict):
             return cls({}, f"{path} is not an object of call stacks")
+        problem = "" if is_whole else f"{path} {_TRUNCATED}"
         if decoded.get("0"):
-            return cls(_grouped(decoded))
-        return cls({name: _texts(frames) for name, frames in decoded.items()})  # the older shape: {name: [frames]}
+            return cls(_grouped(decoded), problem)
+        # the older shape: {name: [frames]}
+        return cls({name: _texts(frames) for name, frames in decoded.items()}, problem)
 
     def frames(self, record: str) -> tuple[Frame, ...]:
         """The stack of `record`, innermost first; empty when unknown."""
@@ -354,10 +371,24 @@ class Dump:
     @cached_property
     def parents(self) -> dict[str, str | None]:
         """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
+        return self._parents_and_problem[0]
+
+    @cached_property
+    def _parents_and_problem(self) -> tuple[dict[str, str | None], str]:
+        path = self.path.parent / "construct.json"
+        if not os.path.lexists(path):
+            return {}, ""
         try:
-            return read_construct(self.path.parent / "construct.json")
-        except DumpError:
-            return {}
+            parents, is_whole = _parents_in(path)
+        except DumpError as error:
+            return {}, str(error)
+        return parents, "" if is_whole else f"{path} {_TRUNCATED}"
+
+    def damage(self) -> list[str]:
+        """One line for each file of the dump that is there and could not be read whole; reads all of them."""
+        has_stacks = os.path.lexists(self.path.parent / "stack.json")
+        found = (self.problem, self._parents_and_problem[1], self.stacks.problem if has_stacks else "")
+        return [printable(problem) for problem in found if problem]
 
     @cached_property
     def orders(self) -> dict[str, int]:

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from msprobe_collector.dump_format import DumpError, OpaqueValue, PlainValue, Value, is_communication
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
 from pytest_msprobe.apis import facts
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import OverflowDump
+from pytest_msprobe.verdicts import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ class RankAnomaly:
 
 
 @dataclass(frozen=True, slots=True)
-class StepAnomalies:
+class StepAnomalies(Wire):
     """The first anomaly of each rank of a step.
 
     Attributes:
@@ -228,16 +227,6 @@ class StepAnomalies:
         for other in others:
             order = "not ordered by any communication" if other.communications == first.communications else "later"
             yield f"  {order}: {other}"
-
-    def to_wire(self) -> dict[str, Any]:
-        """The finding in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> StepAnomalies:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 def step_folder(path: Path) -> Path:
