@@ -130,6 +130,23 @@ def test_parts_of_one_node_keep_their_gradients_apart(collected):
     assert [value["Max"] for value in found["Mint.sub.0.backward"]["output"]] == [1.0, -1.0]
 
 
+def test_parts_that_a_call_copies_first_keep_their_gradients_apart(collected):
+    """MindSpore makes a node of its own for the copy of each part."""
+
+    class Product(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.product = ops.BatchMatMul(transpose_b=True)
+
+        def construct(self, x):
+            return self.product(*mint.chunk(x, 2))
+
+    network = Product()
+    found = collected(lambda: ms.grad(lambda x: network(x).sum())(tensor([[1.0]], [[2.0]])), network)
+    output = found["Primitive.product.BatchMatMul.0.backward"]["output"]
+    assert [value["Max"] for value in output] == [2.0, 1.0]
+
+
 def test_contributions_inside_a_composite_call_are_added_up(collected):
     module = types.SimpleNamespace(cube=lambda x: x * x * x)
 

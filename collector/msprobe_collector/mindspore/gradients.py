@@ -8,6 +8,7 @@ gradients of a shared tensor are added up.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,11 +27,13 @@ class Sources(NamedTuple):
     Attributes:
         nodes: backward node of each top-level tensor argument, None where none is; behind them those of the tensors in
             lists, tuples, dicts and keywords.
+        places: which output of its node each tensor is; None where MindSpore does not say (2.7.1).
         listed: how many gradients the backward record lists by position, as `BackwardCall` takes it.
         paths: of the tensors in lists and keywords, as `BackwardCall` takes them.
     """
 
     nodes: list[Any]
+    places: list[int | None]
     listed: int
     paths: tuple[str, ...]
 
@@ -71,8 +74,9 @@ class GradientTap:
             has_floating = any(node is not None for node in nodes) or any(
                 str(tensor.dtype).startswith(("Float", "BFloat", "Complex", "HiFloat")) for tensor in tensors
             )
-            inner_nodes = [tensor._grad_node for tensor in inner.values()]
-        return Sources(nodes + inner_nodes, len(nodes) if has_floating else 0, tuple(inner))
+            nodes += [tensor._grad_node for tensor in inner.values()]
+        places = [getattr(tensor, "_output_index", None) for tensor in (*tensors, *inner.values())]
+        return Sources(nodes, places, len(tensors) if has_floating else 0, tuple(inner))
 
     def attach(
         self,
@@ -107,7 +111,7 @@ class GradientTap:
             self._watch_tensors(call, returned.tensors, outputs, targets)
             return call
         outputs = {identity: found for identity, found in outputs.items() if identity not in targets}
-        edges = _edges_between(targets, outputs, _floor(before.nodes))
+        edges = _edges_between(targets, before.places, outputs, _floor(before.nodes))
         call.expect(self._watch(call, outputs, edges, before_node=on_begin is not None))
         return call
 
@@ -225,16 +229,19 @@ def _floor(sources: Sequence[Any]) -> int:
     return max((number for number in numbers if number != _LEAF_SEQUENCE), default=-1)
 
 
-def _edges_between(targets: dict[Hashable, list[int]], outputs: _Outputs, floor: int) -> dict[Hashable, _Edges]:
+def _edges_between(
+    targets: dict[Hashable, list[int]], places: list[int | None], outputs: _Outputs, floor: int
+) -> dict[Hashable, _Edges]:
     """The edges of the call's nodes that lead to arguments, and from one output to another, by node.
 
-    Where several arguments come from one node (the parts of a chunk), its edges are assigned to them in order.
+    Where several arguments come from one node (the parts of a chunk), an edge says to which of its outputs it leads;
+    where MindSpore does not say that of a tensor (2.7.1), edges are assigned in order.
     """
     found: dict[Hashable, _Edges] = {}
     is_of_several = sum(len(places) for _, places in outputs.values()) > 1
     if not targets and not is_of_several:
         return found
-    hits = dict.fromkeys(targets, 0)
+    hits: Counter[tuple[Hashable, int]] = Counter()
     waiting, seen = [node for node, _ in outputs.values()], set(outputs)
     while waiting:
         node = waiting.pop()
@@ -243,9 +250,10 @@ def _edges_between(targets: dict[Hashable, list[int]], outputs: _Outputs, floor:
                 continue
             identity = _identity(following)
             if identity in targets:
-                positions = targets[identity]
-                position = positions[min(hits[identity], len(positions) - 1)]
-                hits[identity] += 1
+                of_node = targets[identity]
+                positions = [at for at in of_node if places[at] in (None, index)] or of_node
+                position = positions[min(hits[identity, index], len(positions) - 1)]
+                hits[identity, index] += 1
                 found.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
             elif identity not in seen and floor < following._sequence_nr() != _LEAF_SEQUENCE:
                 seen.add(identity)
