@@ -92,14 +92,10 @@ class CallMode(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run `func`, recorded if it is to be; inside it the mode is off, so that only outermost calls are seen."""
-        calls = self._calls
-        call = self._names.of(func)
-        if (
-            call is None
-            or not calls.recorder.is_collecting
-            or calls.activity.is_inside
-            or (call.startswith("Aten.") and _is_inside_torch(sys._getframe(1)))
-        ):
+        calls, seen = self._calls, None
+        if calls.recorder.is_collecting and not calls.activity.is_inside:
+            seen = calls.faults.guarded("naming a call", self._seen, func, args, kwargs or {}, sys._getframe(1))
+        if seen is None:
             if func not in _BACKWARD:
                 return func(*args, **(kwargs or {}))
             self._thread.is_in_backward = True
@@ -107,14 +103,18 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
             finally:
                 self._thread.is_in_backward = False
-        try:
-            if call.startswith("Tensor."):
-                call = self._names.as_written(call, sys._getframe(1))
-            else:
-                args, kwargs = as_called(func, sys._getframe(1), args, kwargs or {})
-        except Exception as error:  # the border between the collector and the user's training
-            calls.faults.note(call, error)
-        return calls.observe(func, call, args, kwargs or {})
+        return calls.observe(func, *seen)
+
+    def _seen(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
+        """(name, arguments as the script wrote them, keywords) of a call made in `frame`; None for an internal one."""
+        call = self._names.of(function)
+        if call is None or (call.startswith("Aten.") and _is_inside_torch(frame)):
+            return None
+        if call.startswith("Tensor."):
+            return self._names.as_written(call, frame), args, kwargs
+        return call, *as_called(function, frame, args, kwargs)
 
     def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
         """The function that starts PyTorch's engine, with the mode on.

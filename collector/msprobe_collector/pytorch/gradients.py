@@ -22,7 +22,8 @@ from torch import autograd
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.recording.gradients import BackwardCall, Completed
-from msprobe_collector.recording.observing import Guard, inner_tensors
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import inner_tensors
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def of_view(gradient: Any, part: Part | None) -> Any:
         return gradient
     base_shape, base_strides, shape, (strides, offset) = part
     whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
-    return whole.copy_(gradient).as_strided(shape, strides, offset)
+    return whole.copy_(gradient.detach()).as_strided(shape, strides, offset)
 
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -154,9 +155,10 @@ class GradientTap:
         self._values = values
         self._threads = threads
         # Type of the nodes that hold leaves.
-        leaf = torch.zeros((), requires_grad=True)
-        self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
-        self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
+            self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+            self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Before | None:
         """See `GradientTap`."""
@@ -287,9 +289,8 @@ class GradientTap:
         enter = self._guard.enter
 
         def take(*gradients: Any) -> None:
-            with torch.no_grad():
-                if in_first_pass():
-                    hook(*gradients)
+            if in_first_pass():
+                hook(*gradients)
 
         def run(*gradients: Any) -> None:
             enter("taking gradients", take, *gradients)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues, TensorValues
-from msprobe_collector.recording.observing import Guard
-from msprobe_collector.recording.recorder import Recorder
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.recorder import OpenRecord, Recorder
 
 
 class Completed(Protocol):
@@ -141,11 +141,15 @@ class BackwardCall:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Gradients of one layer that wait for those of its other parameters."""
+    """Gradients of one layer, whose record waits for those of its other parameters.
+
+    They are read as they come and not kept: autograd copies a gradient that somebody else holds.
+    """
 
     names: frozenset[str]
     number: int = 0
-    gradients: dict[str, Any] = field(default_factory=dict)
+    record: OpenRecord | None = None
+    arrived: set[str] = field(default_factory=set)
 
 
 class ParameterGradients:
@@ -191,28 +195,29 @@ class ParameterGradients:
     def _hook(self, label: str, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
             """Take the gradient and pass it on as it is."""
-            if self._recorder.folder is not None:
-                self._guard.enter(f"{label}.parameters_grad", self.take, label, name, gradient)
+            self._guard.enter(f"{label}.parameters_grad", self.take, label, name, gradient)
             return gradient
 
         return arrived
 
     def take(self, label: str, name: str, gradient: Any) -> None:
         """Take the gradient of the parameter `name`."""
+        if self._recorder.folder is None:
+            return
         arrivals = self._arrivals[label]
-        if name in arrivals.gradients:
+        if name in arrivals.arrived:
             self._write(label)
-        arrivals.gradients[name] = gradient
-        if arrivals.gradients.keys() == arrivals.names:
+        if arrivals.record is None:
+            number, arrivals.number = arrivals.number, arrivals.number + 1
+            arrivals.record = self._recorder.begin(f"{label}.parameters_grad.{number}", "backward", None)
+        arrivals.arrived.add(name)
+        self._recorder.parameter_gradient(arrivals.record, name, gradient)
+        if arrivals.arrived == arrivals.names:
             self._write(label)
 
     def _write(self, label: str) -> None:
         arrivals = self._arrivals[label]
-        if not arrivals.gradients:
-            return
-        gradients, arrivals.gradients = arrivals.gradients, {}
-        number, arrivals.number = arrivals.number, arrivals.number + 1
-        record = self._recorder.begin(f"{label}.parameters_grad.{number}", "backward", None)
-        for name, gradient in gradients.items():
-            self._recorder.parameter_gradient(record, name, gradient)
-        self._recorder.end(record)
+        if arrivals.record is not None:
+            record, arrivals.record = arrivals.record, None
+            arrivals.arrived.clear()
+            self._recorder.end(record)
