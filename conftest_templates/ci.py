@@ -1,4 +1,4 @@
-"""All reports of a run in one folder, for a CI job to keep: CSV pair, JUnit XML, HTML page, and a list of failures.
+"""All reports of a run in one folder, for a CI job to keep: CSV pair, JUnit XML, two HTML pages, a list of failures.
 
 GitLab:  artifacts: {when: always, paths: [artifacts], reports: {junit: artifacts/junit.xml}}
 GitHub:  uses: actions/upload-artifact@v4 with: {path: artifacts}, if: always()
@@ -17,6 +17,7 @@ def pytest_configure(config):
     folder = Path(__file__).parent / FOLDER
     option = config.option
     option.msprobe_out = option.msprobe_out or str(folder)
+    option.msprobe_page = option.msprobe_page or str(folder / "page.html")
     option.xmlpath = option.xmlpath or str(folder / "junit.xml")
     option.htmlpath = option.htmlpath or str(folder / "report.html")
     option.self_contained_html = True

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config, items):
                 used.add(name)
                 item.add_marker(pytest.mark.xfail(reason=known[name] or "known issue", strict=True))
                 break
-    is_part = config.option.lf or any("::" in str(argument) for argument in config.args)
+    is_part = getattr(config.option, "lf", False) or any("::" in str(argument) for argument in config.args)
     is_first = getattr(config, "workerinput", {}).get("workerid", "gw0") == "gw0"  # not once per worker of -n
     for name in known:
         if name not in used and is_first and not is_part:

@@ -1,12 +1,12 @@
 """Plain `pytest --msprobe-dump=dump.json` on every card: one worker process per device.
 
-What stands here is what `-n`, `--msprobe-devices` and `--msprobe-workers-per-device` say; the command line wins.
+What stands here is what `-n`, `--msprobe-device-ids` and `--msprobe-workers-per-device` say; the command line wins.
 """
 
 import pytest
 
 WORKERS = "auto"  # as -n: "auto" is one worker per visible device (without one: per core), or a number
-DEVICES = ""  # as --msprobe-devices: "" is all that ASCEND_RT_VISIBLE_DEVICES lets us see, or "4,5,6,7", or "0-3"
+DEVICES = ""  # as --msprobe-device-ids: "" is all that ASCEND_RT_VISIBLE_DEVICES lets us see, or "4,5,6,7", or "0-3"
 WORKERS_PER_DEVICE = ""  # as --msprobe-workers-per-device: "2" keeps a card busy that small calls leave idle
 
 
@@ -17,5 +17,5 @@ def pytest_cmdline_main(config):
         return
     if option.numprocesses is None and not option.tx:
         option.numprocesses = WORKERS if WORKERS == "auto" else int(WORKERS)
-    option.msprobe_devices = option.msprobe_devices or DEVICES or None
+    option.msprobe_device_ids = option.msprobe_device_ids or DEVICES or None
     option.msprobe_workers_per_device = option.msprobe_workers_per_device or WORKERS_PER_DEVICE or None

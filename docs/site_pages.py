@@ -20,9 +20,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from pytest_msprobe.run.settings import RUN_OPTIONS
+from pytest_msprobe.run.old_names import GONE_IN, OLD_NAMES
+from pytest_msprobe.run.settings import CONFIG, DUMP, RUN_OPTIONS
 from pytest_msprobe.suites.options import Option
-from pytest_msprobe.suites.registry import SUITES, suites_with
+from pytest_msprobe.suites.registry import SUITES
 
 ROOT = Path(__file__).parents[1]
 #: Pages by the place of their text in the repository.
@@ -54,6 +55,22 @@ GALLERY = (
         "Gradients of two trainings: from step 3 on, one parameter's are wrong.",
         ("--msprobe-gradients=gradients/target", "--msprobe-golden=gradients/golden"),
     ),
+)
+#: Variables that this project reads or sets, by what they are for.
+ENVIRONMENT = (
+    (("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "devices that workers may get; set to its own in a worker"),
+    (
+        ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "ASCEND_LAUNCH_BLOCKING"),
+        "set in the processes of a run, if they are not",
+    ),
+    (("PYTEST_MSPROBE_DEVICE",), "set in a worker: the id of its device, for rows and for conftest.py files"),
+    (("MSPROBE_ARTIFACTS",), "template `ci`: folder for results; `artifacts` by default"),
+    (("MSPROBE_REFERENCE_PYTHON",), "tests and tools of the repository: a Python that has the existing tool"),
+    (
+        ("MSPROBE_TEST_KILLS", "MSPROBE_TEST_SIZES"),
+        "tests of the repository: how many runs are ended, and disks filled",
+    ),
+    (("MSPROBE_BENCHMARK_CLOCK", "MSPROBE_BENCHMARK_WITNESS"), "files by which `tools.benchmarks` watches its runs"),
 )
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
@@ -137,8 +154,8 @@ def _options() -> Iterator[str]:
     )
     yield "## Every suite\n"
     yield from _table(
-        Option("PATH", "dump.json, or a folder to search for dump.json files; may be repeated", str, name="dump"),
-        Option("FILE", "YAML file with any of these options as keys (out, device, ...)", str, name="config"),
+        DUMP,
+        CONFIG,
         *RUN_OPTIONS,
     )
     seen: set[str] = set()
@@ -150,6 +167,15 @@ def _options() -> Iterator[str]:
             yield f"Also, with the same meaning as above: {names}.\n"
         yield from _table(*(option for option in options if option.name not in seen))
         seen.update(option.name for option in options)
+    yield "\n## Old names\n"
+    yield f"They work with a warning, on the command line, in ini and in YAML, until pytest-msprobe {GONE_IN}.\n"
+    yield "| old name | is now |\n|---|---|"
+    for each in OLD_NAMES:
+        yield f"| `{each.old}` | `{each.new}{'=' if each.text_of_true else ''}{each.text_of_true}` |"
+    yield "\n## Environment variables\n"
+    yield "None of them is an option: each setting has one of the names above.\n"
+    yield "| variable | what it is for |\n|---|---|"
+    yield from (f"| `{'`, `'.join(names)}` | {meaning} |" for names, meaning in ENVIRONMENT)
 
 
 def _table(*options: Option) -> Iterator[str]:
@@ -158,9 +184,6 @@ def _table(*options: Option) -> Iterator[str]:
     for option in options:
         value = f"={option.metavar}" if option.metavar else ""
         flag = "in YAML only" if option.is_yaml_only else f"`{option.flag}{value}`"
-        others = suites_with(option.name) if option.name not in {own.name for own in RUN_OPTIONS} else ()
-        help_text = option.help.replace("%%", "%")
-        for prefix in (f"{', '.join(others)}: ", f"{', '.join(others)}, "):
-            help_text = help_text.removeprefix(prefix)
-        cells = [flag, help_text, f"`{option.default}`" if option.default else "", f"`{option.key}`"]
-        yield f"| {' | '.join(cells)} |"  # a bar stands in code only, where it does not end a cell
+        text = re.sub(r"(--[a-z][a-z0-9-]+\w)", r"`\1`", option.help).replace("|", "&#124;")  # a bar would end the cell
+        cells = [flag, text, f"`{option.default}`" if option.default else "", f"`{option.key}`"]
+        yield f"| {' | '.join(cells)} |"

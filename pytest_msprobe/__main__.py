@@ -17,8 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m pytest_msprobe", description="Helpers around pytest-msprobe.")
     if given and given[0] in _MOVED:
-        clone = f"run `python -m tools.{given[0]}` in a clone of the repository"
-        sys.stderr.write(f"{parser.prog}: {given[0]} is not installed with pytest-msprobe: {clone}\n")
+        source = f"run `python -m tools.{given[0]}` in a clone or in the unpacked source archive"
+        sys.stderr.write(f"{parser.prog}: {given[0]} is not installed with pytest-msprobe: {source}\n")
         return 2
     add_to(parser.add_subparsers(metavar="COMMAND", required=True))
     chosen = parser.parse_args(given)

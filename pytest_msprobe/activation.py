@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ import pytest
 
 from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
+from pytest_msprobe.run.dump_folders import DumpFolder, judged_in, plain_folders
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports
 from pytest_msprobe.run.run import MARKERS, Run
-from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, read_settings
+from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, path_of, read_settings
+from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
 from pytest_msprobe.workers.hosts import check_index, choose_devices
@@ -27,18 +30,21 @@ def activate(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: a setting is wrong.
     """
+    if getattr(config.option, "forked", False):
+        raise pytest.UsageError("--forked: a framework hangs in a process that was forked; use -n 1 instead")
     settings = read_settings(config)
-    suite = _make_suite(config, settings)
+    plain = plain_folders(config, named_paths(config))
+    suite = _make_suite(config, settings, plain)
     # A dump that cannot be read is one error; the others are still judged.
     config.option.continue_on_collection_errors = True
-    _collect(config, settings, suite)
+    _collect(config, settings, suite, plain)
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     run = Run(config, settings, suite)
     config.stash[RUN], config.stash[SUITE] = run, suite
     suite.assign(tuple(getattr(config, "workerinput", {}).get("msprobe_devices", ())))
     if not hasattr(config, "workerinput"):
-        _set_up_writer(config, run)
+        _set_up_writer(config, run, Unjudged(config, settings, suite, plain))
     if config.getoption("htmlpath", None):
         from pytest_msprobe.run.nodes import CallStacks
 
@@ -54,13 +60,14 @@ def auto_worker_count(config: pytest.Config) -> int | None:
     return len(devices) * placement.workers_per_device or None
 
 
-def _make_suite(config: pytest.Config, settings: Settings) -> Suite:
+def _make_suite(config: pytest.Config, settings: Settings, plain: Sequence[DumpFolder] = ()) -> Suite:
     worker_input = getattr(config, "workerinput", {})
-    named = [path for path in named_paths(config) if path.name == "dump.json" and path not in settings.dumps]
+    named = [path for path in named_paths(config) if path.name == "dump.json"]
+    in_folders = [dump for folder in plain for dump in judged_in(folder)]
     context = Context(
         config,
         settings.values,
-        dumps=(*named, *settings.dumps),
+        dumps=tuple(dict.fromkeys([*settings.dumps, *named, *in_folders])),
         out=settings.out,
         is_writer=not hasattr(config, "workerinput"),
         has_other_hosts=any("ssh=" in spec or "socket=" in spec for spec in getattr(config.option, "tx", None) or ()),
@@ -73,11 +80,11 @@ def _make_suite(config: pytest.Config, settings: Settings) -> Suite:
         raise pytest.UsageError(str(error)) from None
 
 
-def _collect(config: pytest.Config, settings: Settings, suite: Suite) -> None:
+def _collect(config: pytest.Config, settings: Settings, suite: Suite, plain: Sequence[DumpFolder]) -> None:
     """Have the suite's files collected. xdist starts workers with these arguments; absolute paths mean the same there.
 
     Without paths on the command line they replace what pytest would collect, or, where only the ini file names them,
-    stand beside it.
+    stand beside it. A plain folder of dumps gives way to what is judged in it.
     """
     if settings.dumps:
         config.option.msprobe_dump = [str(path) for path in settings.dumps]
@@ -85,11 +92,13 @@ def _collect(config: pytest.Config, settings: Settings, suite: Suite) -> None:
     if config.args_source != pytest.Config.ArgsSource.ARGS:
         config.args[:] = roots if settings.is_exclusive and roots else [*config.args, *roots]
         return
+    of_dumps = {folder.path for folder in plain if folder.dumps and not folder.holds_python}
+    config.args[:] = [argument for argument in config.args if path_of(config, argument) not in of_dumps]
     named = named_paths(config)
     config.args.extend(root for root in roots if not any(path.is_relative_to(root) for path in named))
 
 
-def _set_up_writer(config: pytest.Config, run: Run) -> None:
+def _set_up_writer(config: pytest.Config, run: Run, unjudged: Unjudged) -> None:
     settings, suite = run.settings, run.suite
     index = RecordIndex(suite, config.rootpath, settings.timeout_seconds, settings.values["seed"])
     workers = _plan_workers(config, run, index)
@@ -103,11 +112,11 @@ def _set_up_writer(config: pytest.Config, run: Run) -> None:
 
     @cache
     def header() -> list[str]:
-        return [*suite.header(), *(workers.header() if workers else ())]
+        return [*suite.header(), *(workers.header() if workers else ()), *unjudged.header()]
 
     for name, plugin in suite.plugins():
         config.pluginmanager.register(plugin, name)
-    register_reports(config, settings, suite, header, earlier)
+    register_reports(config, settings, suite, header, earlier, unjudged)
 
 
 def _earlier_run(settings: Settings, index: RecordIndex) -> EarlierRun | None:
@@ -128,7 +137,16 @@ def _plan_workers(config: pytest.Config, run: Run, index: RecordIndex) -> Worker
         return None
     from pytest_msprobe.workers.controller import WorkersPlugin
 
+    _check_names(config, run)
     return WorkersPlugin(config, run.settings.dumps, run.suite.placement(), index)
+
+
+def _check_names(config: pytest.Config, run: Run) -> None:
+    """Refuse paths that are no UTF-8: execnet sends texts, and node ids hold the paths of dumps."""
+    params = config.invocation_params
+    for name in map(str, (*params.args, params.dir, config.rootpath, *run.suite.roots, *run.suite.files)):
+        if name != name.encode("utf-8", "replace").decode("utf-8"):
+            raise pytest.UsageError(f"{name!a}: is not UTF-8, which workers cannot be told; rename it, or leave out -n")
 
 
 def _check_single_process(config: pytest.Config, run: Run) -> None:
@@ -136,9 +154,9 @@ def _check_single_process(config: pytest.Config, run: Run) -> None:
     is_deliberate = config.getoption("numprocesses", None) == 0  # -n 0 takes back what else stands there
     if config.getoption("msprobe_timeout") and run.settings.timeout_seconds != 0 and not is_deliberate:
         raise pytest.UsageError("--msprobe-timeout: ends a worker, and a run without -n has none; add -n 1")
-    if config.getoption("msprobe_devices") and not is_deliberate:
+    if config.getoption("msprobe_device_ids") and not is_deliberate:
         raise pytest.UsageError(
-            "--msprobe-devices: is for workers; add -n, or name the device of a single process in --msprobe-device"
+            "--msprobe-device-ids: is for workers; add -n, or name the device of a single process in --msprobe-device"
         )
     placement = run.suite.placement()
     if placement.device_index is not None:

@@ -1,9 +1,10 @@
-"""The commands of `python -m pytest_msprobe`: `conftest`, `merge` and `page`."""
+"""The commands of `python -m pytest_msprobe`: `conftest`, `docs`, `merge` and `page`."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
 
 _PACKAGE = Path(__file__).parent
+#: What `docs` copies, by its place in the repository.
+_PAGES = ("README.md", "CHANGELOG.md", "docs", "collector/README.md", "collector/examples")
 
 
 class CommandError(Exception):
@@ -30,6 +33,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "-o", dest="file", metavar="FILE", type=Path, default=Path("conftest.py"), help="default: conftest.py"
     )
     parser.set_defaults(run=write_conftest)
+    parser = commands.add_parser(
+        "docs",
+        help="copy the documentation, CI jobs and examples into a folder",
+        description="Copy the documentation, the CI jobs and the examples of this version into a new folder.",
+    )
+    parser.add_argument(
+        "-o", dest="folder", metavar="DIR", type=Path, default=Path("msprobe_docs"), help="default: msprobe_docs"
+    )
+    parser.set_defaults(run=copy_docs)
     parser = commands.add_parser(
         "merge",
         help="join the results of several runs, shards or hosts",
@@ -116,6 +128,31 @@ def write_conftest(arguments: argparse.Namespace) -> None:
             sys.stdout.write(f"kept {beside}\n")
         else:
             _copy(companion, beside)
+
+
+def copy_docs(arguments: argparse.Namespace) -> None:
+    """Copy README, documentation, CI jobs and examples into a new folder, and say where to begin.
+
+    Raises:
+        CommandError: the folder exists or cannot be written, or the installation has no documentation.
+    """
+    bundled, target = _PACKAGE / "documentation", arguments.folder
+    source = bundled if bundled.is_dir() else _PACKAGE.parent
+    if not (source / "docs").is_dir():
+        raise CommandError(f"the documentation is missing from this installation: {bundled}; install it again")
+    if target.exists():
+        raise CommandError(f"{target} exists and is left as it is; name another folder with -o")
+    with _stated_errors():
+        for page in _PAGES:
+            place = target / page
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (source / page).is_dir():
+                shutil.copytree(
+                    source / page, place, ignore=shutil.ignore_patterns("__pycache__", "*_dump", "site_pages.py")
+                )
+            else:
+                shutil.copyfile(source / page, place)
+    sys.stdout.write(f"wrote {target}; begin with {target / 'README.md'}\n")
 
 
 def find_templates() -> dict[str, Path]:

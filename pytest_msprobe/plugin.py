@@ -33,8 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     """Set the run up when there is something to judge."""
-    from pytest_msprobe.run.settings import names_a_dump
+    from pytest_msprobe.run.settings import names_a_dump, refuse_unknown_ini_keys
 
+    refuse_unknown_ini_keys(config)
     if names_a_dump(config):
         from pytest_msprobe.activation import activate
 

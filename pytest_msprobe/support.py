@@ -28,11 +28,14 @@ def is_installed(package: str) -> bool:
 
 
 def how_to_install(package: str) -> str:
-    """`PyTorch is not installed (pip install '.[torch]' in a clone of pytest-msprobe)`."""
+    """`PyTorch is not installed (pip install 'pytest-msprobe[torch]')`.
+
+    pip takes the pytest-msprobe that is installed, whether it came from a wheel, an index or a clone.
+    """
     name, extra = _EXTRAS[package]
     if not extra:
         return f"{name} is not installed; it must be the release for the installed PyTorch and CANN"
-    return f"{name} is not installed (pip install '.[{extra}]' in a clone of pytest-msprobe)"
+    return f"{name} is not installed (pip install 'pytest-msprobe[{extra}]')"
 
 
 def version_of(distribution: str) -> str:

@@ -8,17 +8,38 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from msprobe_collector.dump_format import DIRECTIONS, Direction
 
 Status = Literal["pass", "error", "skip"]
+_Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
 _BADNESS = ("ratio", "distance", "similarity", "max_abs")
+
+
+class Wire:
+    """Base of the values that cross a process: dataclasses and msgspec structures."""
+
+    __slots__ = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value in builtin types, which is all that may cross a process."""
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        return wire
+
+    @classmethod
+    def from_wire(cls: type[_Sent], wire: Mapping[str, Any]) -> _Sent:
+        """The inverse of `to_wire`.
+
+        Raises:
+            msgspec.ValidationError: `wire` is no such value.
+        """
+        return msgspec.convert(wire, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +174,7 @@ OUTCOMES: dict[Status, Outcome] = {"pass": "passed", "error": "failed", "skip": 
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictRow:
+class VerdictRow(Wire):
     """The verdict on one record.
 
     Attributes:
@@ -232,16 +253,6 @@ class VerdictRow:
         """A copy with property `name` set to `value`; an empty value removes it."""
         others = tuple(entry for entry in self.properties if entry[0] != name)
         return replace(self, properties=(*others, (name, value)) if value else others)
-
-    def to_wire(self) -> dict[str, Any]:
-        """The row in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> VerdictRow:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 class Figure(NamedTuple):

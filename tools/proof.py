@@ -64,14 +64,14 @@ mindspore
 mix
     pytest --msprobe-dump=gpt_tiny_mix --msprobe-standard=backward-error -rs
 seeds
-    pytest --msprobe-dump=gpt_tiny_statistics --msprobe-seeds=3 -k 'softmax or matmul or exp'
+    pytest --msprobe-dump=gpt_tiny_statistics --msprobe-draws=3 -k 'softmax or matmul or exp'
 edge_cases
     pytest --msprobe-dump=gpt_tiny_statistics --msprobe-edge-cases --msprobe-max-memory=16GB -k '(softmax or \
         matmul.0 or exp) and not large'
     pytest {RECORDED} --msprobe-edge-cases --msprobe-device=torch:cpu --msprobe-max-memory=16GB -k '(chunk or \
-        gather) and not large' --msprobe-save-error-data
+        gather) and not large' --msprobe-error-data=auto
 failures
-    pytest {STRICT} --msprobe-save-error-data --msprobe-reproducers=out1/reproducers {HTML} -rA
+    pytest {STRICT} --msprobe-error-data=auto --msprobe-reproducers=out1/reproducers {HTML} -rA
     pytest --msprobe-dump=out1/error_data
     python out1/reproducers/Mint.exp.0.py
 benchmarks
@@ -110,13 +110,14 @@ figures_only
     pytest --msprobe-dump=gpt_tiny_statistics --msprobe-golden=gpt_tiny_tensor
 overflow
     pytest --msprobe-dump=overflow_attention --msprobe-suite=overflow {HTML} -rs
-    pytest --msprobe-dump=overflow_attention --msprobe-suite=overflow --msprobe-overflow-strict
+    pytest --msprobe-dump=overflow_attention --msprobe-suite=overflow --msprobe-overflow-fail-reproduced
 gradients
     pytest {GRADIENTS} --msprobe-golden=gradients/golden {HTML}
     pytest {GRADIENTS} --msprobe-golden=gradients/golden --msprobe-gradient-items=step
     pytest {GRADIENTS} --msprobe-gradient-turbulence=0.01 --msprobe-gradient-warmup=1
 repeat
-    pytest {RECORDED} --msprobe-suite=repeat --msprobe-repeat=3 -k 'matmul or softmax' --msprobe-device=mindspore:cpu
+    pytest {RECORDED} --msprobe-suite=repeat --msprobe-repeat-runs=3 -k 'matmul or softmax' \
+        --msprobe-device=mindspore:cpu
 collectors
     python {{repo}}/collector/examples/gpt/train.py --steps=1 --weights=weights.npz
     python {{repo}}/collector/examples/gpt_torch/train.py --steps=1 --weights=weights.npz

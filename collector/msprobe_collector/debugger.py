@@ -72,8 +72,7 @@ def checked_models(model: Any, framework: Framework) -> list[Any]:
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     for item in models:
         if not framework.is_layer(item):
-            layer = framework.layer
-            raise DebuggerError(f"start(): the model is a {type(item).__name__}; give a {layer}, or a list of {layer}s")
+            raise DebuggerError(f"start(): the model is a {type(item).__name__}; {framework.instead_of(item)}")
     return models
 
 
@@ -114,6 +113,12 @@ def check_roundings(roundings: int, seed: int) -> None:
 
 
 logger = logging.getLogger("msprobe_collector")
+
+
+@functools.cache  # once, though a script passes it in every step
+def warn_without_effect(argument: str) -> None:
+    """Say that an `argument` of the existing tool does nothing here."""
+    logger.warning("%s is without effect here", argument)
 
 
 class Debugger:
@@ -216,7 +221,13 @@ class Debugger:
         return self._configuration
 
     @singleton_method
-    def start(self, model: Any = None, token_range: Sequence[int] | None = None, rank_id: int | None = None) -> None:
+    def start(
+        self,
+        model: Any = None,
+        token_range: Sequence[int] | None = None,
+        rank_id: int | None = None,
+        scheduled_tokens: object = None,
+    ) -> None:
         """Collect from here on, if the configuration wants this step of this rank.
 
         Args:
@@ -224,10 +235,14 @@ class Debugger:
                 found in it.
             token_range: (first, last) forward of the (first) model to collect, both included, counted from 0 per step.
             rank_id: rank of this process, for a training that does not initialise communication.
+            scheduled_tokens: without effect, with a warning: what the existing tool takes to cut one request out of a
+                batch. Here values are whole.
 
         Raises:
             DebuggerError: an argument is wrong.
         """
+        if scheduled_tokens is not None:
+            warn_without_effect("start(): scheduled_tokens")
         models = checked_models(model, self._framework)
         span = checked_token_range(token_range)
         check_rank(rank_id)
@@ -301,7 +316,8 @@ class Debugger:
         """Write a value to debug.json (level debug, task statistics or tensor; nothing elsewhere).
 
         Args:
-            variable: tensor, number, text, or list, tuple or dict of them. Anything else is warned about and skipped.
+            variable: tensor, number, text, or list, tuple or dict of them and of None. Anything else is warned
+                about and skipped.
             name: the entry is `{name}.{n}.debug`, n counting from 0 in each step.
             save_backward: also write the tensors' gradients as `{name}_grad.{n}.debug` when they arrive.
         """

@@ -188,6 +188,9 @@ class Framework(Protocol):
     def is_layer(self, value: Any) -> bool:
         """Whether `value` is a layer."""
 
+    def instead_of(self, value: Any) -> str:
+        """What to do where `value`, which is no layer, was given as one."""
+
     def refusal(self, level: str, *, has_token_range: bool) -> str:
         """Why nothing can be collected at `level` in the present mode, as one line; "" when it can."""
 

@@ -143,6 +143,7 @@ Topic = Literal[
     "parameter_names",
     "quantising",
     "random",
+    "random_inside",
     "references",
     "tensor_order",
     "torch_calls/functional",
@@ -201,10 +202,19 @@ class FactTable:
     def find(self, api_type: str, name: str, framework: str = "mindspore") -> Fact | None:
         """The same by record type and table name: `Mint` and `linalg.inv`, `Primitive` and `Conv2D`."""
         table = self._of_framework(framework)
+        return next(iter(self._lines(table, api_type, name)), None)
+
+    def forms(self, api: ApiName, framework: str) -> tuple[Fact, ...]:
+        """Every line that counts for `api`, in order: its overloads; () without any."""
+        name = api.short if api.type == "Primitive" else api.api
+        return self._lines(self._of_framework(framework), api.type, name)
+
+    @staticmethod
+    def _lines(table: Mapping[str, tuple[Fact, ...]], api_type: str, name: str) -> tuple[Fact, ...]:
         for key in (f"{api_type}.{name}", f"{api_type}.*", plain_name(name.rpartition(".")[2])):
             if key in table:
-                return table[key][0]
-        return None
+                return table[key]
+        return ()
 
     def word(self, name: str) -> Fact | None:
         """The fact on the bare `name`, whatever its type."""

@@ -1,5 +1,7 @@
 """Random and uninitialised APIs: the law of their outputs, and what their arguments say of it.
 
+- Calls that draw inside when their arguments say so: attention and recurrent layers with dropout.
+
 - Outputs that are not judged element by element as they stand: indices, and values in an open order.
 - Which recorded values are memory that nobody had written yet: the one owner of this fact for all suites.
 - API calls that cannot be judged at all, each with its reason.
@@ -11,9 +13,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 from msprobe_collector.dump_format import ApiName, Direction, is_communication
@@ -72,6 +75,65 @@ def _random(fact: Fact, reason: str = "") -> RandomApi:
     law, *form = read_terms(fact.text)
     law = _UNINITIALISED if law.name == "outputs" else law
     return RandomApi(read_signature(fact.parameters), law, form[0] if form else None)
+
+
+#: When a call draws inside, by the terms of random_inside.txt.
+_DRAWS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
+    {
+        "positive": lambda value: value is not None and value != 0,
+        "below_one": lambda value: value is not None and value != 1,
+        "true": bool,
+        "several": lambda value: value != 1,
+        "missing": lambda value: value is None,
+    }
+)
+
+
+def random_inside(
+    api: ApiName,
+    framework: str,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    attributes: Mapping[str, Any] | None = None,
+) -> str:
+    """Why nothing can tell what this call of `api` computed: it drew inside, as its arguments say; "" when it did not.
+
+    `attributes` is what the class of a Primitive was called with. Arguments that fit no signature say nothing.
+    """
+    for fact in facts("random_inside").forms(api, framework):
+        bound = _bound(read_signature(fact.parameters), arguments, {**(attributes or {}), **keywords})
+        if bound is None:
+            continue
+        given = [(term.name, ast.unparse(term.arguments[0])) for term in read_terms(fact.text)]
+        values = {name: _number(bound[name]) for _, name in given}
+        if not all(_DRAWS[term](values[name]) for term, name in given):
+            return ""
+        told = ", ".join(f"{name}={value}" for name, value in values.items())
+        return f"random by nature with {told}: what the call drew inside is not in the dump"
+    return ""
+
+
+def _number(value: Any) -> Any:
+    """A number, also out of a tensor of one element, or None; True for anything else that is given."""
+    value = value.item() if getattr(value, "size", 0) == 1 else value
+    return value if value is None or isinstance(value, (bool, int, float)) else True
+
+
+def _bound(
+    signature: inspect.Signature, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Values of all parameters; None when the arguments do not fit, also by the kind that a parameter asks for."""
+    try:
+        bound = signature.bind(*arguments, **keywords)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    of_kind = {"bool": bool}
+    for name, parameter in signature.parameters.items():
+        kinds = () if parameter.annotation is parameter.empty else parameter.annotation
+        if kinds and not isinstance(bound.arguments[name], tuple(of_kind[kind] for kind in kinds)):
+            return None
+    return dict(bound.arguments)
 
 
 #: Behind all arguments: for APIs whose axis no argument gives.

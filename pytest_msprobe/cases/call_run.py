@@ -101,7 +101,8 @@ class CallRun:
     def recorded(self) -> RecordedEngine:
         """The values of the dump as an engine."""
         case, dump = self.case, self._dump
-        return RecordedEngine(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path))
+        drawn = self._source.drawn
+        return RecordedEngine(case.forward, case.backward, case.pairing, dump.tensors, str(dump.path), drawn=drawn)
 
     def ask(
         self, engine: Engine, result: Callable[[Execution], _Result], *, call: Call | None = None, variant: str = ""

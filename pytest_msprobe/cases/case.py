@@ -36,8 +36,8 @@ from msprobe_collector.dump_format import (
     tensors_in,
 )
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import RandomApi, random_api, reason_uncomputable
-from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.apis.topics import RandomApi, random_api, random_inside, reason_uncomputable
+from pytest_msprobe.cases.inputs import InputSource, some_of
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -235,8 +235,12 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         raise NotJudged("skip", str(error)) from None
     except MemoryError:
         raise NotJudged("skip", "there is not enough memory for its inputs") from None
+    if reason := random_inside(api, dump.framework, positional, keywords, attributes):
+        raise NotJudged("skip", reason)
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
     call, note = with_cast_operands(call, forward)
+    if dump.holds_real_data and source.drawn:
+        notes = [f"drawn at random: {some_of(source.drawn)}"]
     notes += filter(None, [note])
     pairing = pair_gradients(api, forward, backward) if backward else _NO_GRADIENTS
     arguments = leaves(call)
@@ -268,7 +272,7 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:
-        incoming = source.incoming(str(case.api), case.backward.incoming)
+        incoming = source.incoming(str(case.api), case.backward.incoming, case.forward.outputs)
     except DumpError as error:
         raise NotJudged("error", str(error)) from None
     for array in incoming:

@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -168,11 +168,13 @@ class InputSource:
         file: the dump.json, for error sentences.
         tensors: its tensor files.
         seed: the run's seed for random data.
+        drawn: places and ranges of the tensors that were drawn so far, since the dump holds no values of them.
     """
 
     file: str
     tensors: TensorFolder
     seed: int
+    drawn: list[str] = field(default_factory=list)
 
     def arguments(
         self, call: str, record: ForwardRecord
@@ -205,13 +207,32 @@ class InputSource:
             return None
         return {name: self._value(value, place / name, []) for name, value in record.attributes.items()}
 
-    def incoming(self, call: str, values: tuple[Value, ...]) -> tuple[Array | None, ...]:
-        """Incoming gradient per output tensor of a backward call; None where the dump has null."""
+    def incoming(
+        self, call: str, values: tuple[Value, ...], outputs: tuple[Value, ...] | None = None
+    ) -> tuple[Array | None, ...]:
+        """Incoming gradient per output tensor of a backward call; None where the dump has null.
+
+        Gradients of tensors inside dicts and lists stand in `values` as the tensors stand in the forward's `outputs`.
+        """
         place = FieldPath(self.file, f"{call}.backward", INCOMING)
-        return tuple(
-            self._tensor(value, place / i, []) if isinstance(value, TensorValue) else None
-            for i, value in enumerate(values)
-        )
+        holders = [output for output in outputs or () if _takes_gradients(output)]
+        found: list[Array | None] = []
+        for i, value in enumerate(values):
+            is_nested = isinstance(value, (dict, tuple)) and i < len(holders)
+            found += self._gradients(value, holders[i] if is_nested else None, place / i)
+        return tuple(found)
+
+    def _gradients(self, value: Value, output: Value, place: FieldPath) -> list[Array | None]:
+        if not isinstance(output, (dict, tuple)):
+            return [self._tensor(value, place, []) if isinstance(value, TensorValue) else None]
+        found: list[Array | None] = []
+        for step, item in output.items() if isinstance(output, dict) else enumerate(output):
+            if _takes_gradients(item):
+                gradient = value.get(str(step)) if isinstance(value, dict) else None
+                if isinstance(value, tuple) and isinstance(step, int) and step < len(value):
+                    gradient = value[step]
+                found += self._gradients(gradient, item, place / step)
+        return found
 
     def _argument(
         self, position: int | str, value: Value, place: FieldPath, notes: list[str], record: ForwardRecord
@@ -249,18 +270,35 @@ class InputSource:
             return self.tensors.load(value, place)
         if not has_known_range(value):
             notes.append(f"{place.field} has no recorded range and was drawn from the default one")
+        if value.size:
+            self.drawn.append(f"{place.field} {_described(value)}")
         return random_array(value, generator_for(self.seed, place), place)
+
+
+def _described(tensor: TensorValue) -> str:
+    """`Float32 (2, 3) from -1.0 to 1.0`."""
+    where = f"from {tensor.minimum} to {tensor.maximum}" if has_known_range(tensor) else "without a recorded range"
+    return f"{tensor.dtype.name if tensor.dtype else 'of unknown dtype'} {tensor.shape} {where}"
+
+
+def some_of(drawn: Sequence[str]) -> str:
+    """The first of `drawn`, and how many there are besides."""
+    return ", ".join(drawn[:_NAMED]) + (f", and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else "")
+
+
+def _takes_gradients(output: Value) -> bool:
+    return any(not tensor.is_numpy for tensor in tensors_in(output))
 
 
 def drawn_arguments(record: ForwardRecord) -> str:
     """Names and ranges of the arguments that the dump holds by their statistics only; "" where it holds all."""
     values = {f"{ARGUMENTS}.{index}": value for index, value in enumerate(record.arguments or ())}
     values |= {f"{KEYWORDS}.{key}": value for key, value in record.keywords.items()}
-    drawn = [
-        f"{name} {tensor.dtype.name if tensor.dtype else 'of unknown dtype'} {tensor.shape} "
-        f"from {tensor.minimum} to {tensor.maximum}"
-        for name, value in values.items()
-        for tensor in tensors_in(value)
-        if tensor.data_name is None and tensor.size
-    ]
-    return ", ".join(drawn[:_NAMED]) + (f", and {len(drawn) - _NAMED} more" if len(drawn) > _NAMED else "")
+    return some_of(
+        [
+            f"{name} {_described(tensor)}"
+            for name, value in values.items()
+            for tensor in tensors_in(value)
+            if tensor.data_name is None and tensor.size
+        ]
+    )

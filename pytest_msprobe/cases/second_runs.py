@@ -14,7 +14,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
-from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming
+from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt
 from pytest_msprobe.cases.outputs import in_one_order
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
@@ -29,8 +29,10 @@ from pytest_msprobe.engines.protocol import (
     Call,
     Engine,
     Execution,
+    LeafPath,
     Output,
     Unsupported,
+    is_differentiable,
     leaves,
     map_leaves,
 )
@@ -89,6 +91,9 @@ _MOST_PROBED = 1 << 20
 #: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
+
+#: The terms of an element add up to it within this share of their size, in float64.
+_SAME = 1e-10
 
 #: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
 _Kind = Literal["inputs", "inside", "arithmetic"]
@@ -167,7 +172,61 @@ class ExtraRuns:
             # Of a forward nothing that is saved matters.
             partial(probed, "arithmetic" if self._incoming else "inside"),
             partial(probed, "inside"),
+            partial(self._terms, position, reference),
         )
+
+    def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
+        """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
+
+        See `OutputPair`. Terms that do not add up to the benchmark's result are those of no sum.
+        """
+        orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
+        is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
+        return orders if is_sum else ()
+
+    def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
+        """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
+        arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
+        given = {path: array for path, array in arrays if is_differentiable(array)}
+        alone = np.zeros(shape)
+        alone.flat[at] = 1
+
+        def gradients() -> Incoming:
+            return self._bench.engine.forward(self._call, differentiate=tuple(given)).gradients((alone,))
+
+        found = attempt(gradients)
+        if isinstance(found, (Unsupported, CapturedError)):
+            return ()
+        pairs = zip(given.values(), found)
+        terms = [_in_orders(array * gradient) for array, gradient in pairs if gradient is not None]
+        longest = max(terms, key=lambda orders: orders[0].size, default=())
+        biases = [orders[0] for orders in terms if orders[0].size == 1 < longest[0].size]
+        return tuple(np.concatenate([order, *biases]) for order in longest)
+
+    def _terms_of_gradient(self, position: int, at: int) -> tuple[Array, ...]:
+        """The incoming gradients, each times what that element of the argument, being 1, adds to its output."""
+        path = self._run.case.wanted[position]
+        with_one, with_none = (self._outputs_of(path, at, value) for value in (1, 0))
+        if not len(self._incoming) <= len(with_one) == len(with_none):
+            return ()
+        pairs = zip(self._incoming, with_one, with_none)
+        terms = [_in_orders(gradient * (one - none)) for gradient, one, none in pairs if gradient is not None]
+        return tuple(np.concatenate(parts) for parts in zip(*terms))
+
+    def _outputs_of(self, path: LeafPath, at: int, value: float) -> list[Array]:
+        """The float outputs where the tensor at `path` is 0 but for `value` at `at`; [] where the benchmark refuses."""
+
+        def alone(place: LeafPath, array: Any) -> Any:
+            if place != path:
+                return array
+            changed = np.zeros_like(array)
+            changed.flat[at] = value
+            return changed
+
+        arguments, keywords = map_leaves(self._call, alone)
+        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
+        return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
 
     def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
@@ -263,6 +322,12 @@ class ExtraRuns:
 
         found = self._run.ask(engine, compared, call=call, variant=variant)
         return None if isinstance(found, (Unsupported, CapturedError)) else found
+
+
+def _in_orders(products: Array) -> tuple[Array, ...]:
+    """Those that are not 0, float64, shape (n,): by rows, by columns, and by rows with channels last."""
+    orders = (products, products.T, np.moveaxis(products, 1, -1) if products.ndim > 2 else products)
+    return tuple(order[order != 0].astype(np.float64) for order in orders)
 
 
 def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> list[Array]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, cast
@@ -23,6 +23,7 @@ from typing import Any, cast
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_array
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
+from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.process import load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -83,13 +84,16 @@ def instance_of(found: Any, attributes: Mapping[str, Any] | None) -> Callable[..
     """An instance of a Primitive's class, made with the `attributes` that its constructor takes.
 
     Raises:
-        Unsupported: an argument of the constructor is not among the attributes.
+        Unsupported: an argument of the constructor is not among the attributes, or has a value that it refuses.
     """
     taken = list(inspect.signature(found.__init__).parameters)[1:]
     given = {name: value for name, value in (attributes or {}).items() if name in taken}
     if len(given) < len(taken):
         raise Unsupported(f"{found.__name__}: {missing_attributes([name for name in taken if name not in given])}")
-    return cast(Callable[..., Any], found(**given))
+    try:
+        return cast(Callable[..., Any], found(**given))
+    except (TypeError, ValueError) as error:  # of a constructor, which computes nothing
+        raise Unsupported(f"{found.__name__} refuses its attributes: {str(error).partition(chr(10))[0]}") from None
 
 
 def method_of(tensor_type: type, name: str) -> Callable[..., Any]:
@@ -325,9 +329,15 @@ def to_tensor(mindspore: Any, array: Array, *, is_raised: bool) -> Any:
 
     `Tensor` copies an array for the host, and a CPU kernel copies that once more. A large array is copied once, here:
     `from_numpy` uses the memory of the copy for both.
+
+    Raises:
+        Unsupported: the installed MindSpore lacks the dtype.
     """
     if array.nbytes < _LENT_BYTES or array.dtype.isbuiltin != 1:  # from_numpy knows NumPy's own dtypes only
-        return mindspore.Tensor(contiguous(array, is_raised=is_raised))
+        try:
+            return mindspore.Tensor(contiguous(array, is_raised=is_raised))
+        except TypeError:
+            raise Unsupported(f"MindSpore {mindspore.__version__} has no tensors of dtype {array.dtype}") from None
     return mindspore.Tensor.from_numpy(copy_of(array, is_raised=is_raised))
 
 
@@ -418,16 +428,25 @@ class MindSporeEngine:
             if writes_in_place(call.api):
                 # An in-place API may not write to a leaf that is differentiated.
                 placed = {key: value * 1 for key, value in placed.items()}
-            return function(
-                *[_with_leaves(value, placed) for value in arguments],
-                **{key: _with_leaves(value, placed) for key, value in keywords.items()},
-            )
+            positional = [_with_leaves(value, placed) for value in arguments]
+            named = {key: _with_leaves(value, placed) for key, value in keywords.items()}
+            try:
+                return function(*positional, **named)
+            except TypeError as error:
+                if call.framework != "mindtorch" and not is_misfit(error, partial(function, *positional, **named)):
+                    raise
+                raise Unsupported(self._misfit(call, error)) from None
 
         return ReadyCall(self._mindspore, self.target, run, tensors, tuple(leaves[path] for path in differentiate))
 
     def _run(self, call: Call, ready: ReadyCall) -> MindSporeExecution:
-        with Guarded(self._mindspore, self.target), _fitting(call):
+        with Guarded(self._mindspore, self.target):
             return MindSporeExecution(ready)
+
+    def _misfit(self, call: Call, error: TypeError) -> str:
+        """Why a call does not fit: what PyTorch or another MindSpore accepts says nothing of the device."""
+        version = "mindspore.mint" if call.framework == "mindtorch" else f"MindSpore {self._mindspore.__version__}"
+        return f"the arguments do not fit {version}: {str(error).partition(chr(10))[0]}"
 
     def close(self) -> None:
         """Nothing is held."""
@@ -459,7 +478,10 @@ class MindSporeEngine:
     def _convert(self, call: Call, path: LeafPath, value: Any) -> Any:
         if isinstance(value, Dtype):
             raised = argument_dtype(value, call.api.short, is_raised=self._is_raised)
-            return getattr(self._mindspore, raised.array_name or raised.name)
+            found = getattr(self._mindspore, raised.array_name or raised.name, None)
+            if found is None:
+                raise Unsupported(f"MindSpore {self._mindspore.__version__} has no dtype {raised.name}")
+            return found
         if isinstance(value, NumpyArgument):
             return copy_of(value.array, is_raised=self._is_raised)
         if not hasattr(value, "__array_interface__"):
@@ -469,20 +491,6 @@ class MindSporeEngine:
         if call.is_strided and not self._is_raised and tensor.ndim > 1:
             tensor = tensor.swapaxes(-1, -2).contiguous().swapaxes(-1, -2)
         return tensor
-
-
-@contextmanager
-def _fitting(call: Call) -> Iterator[None]:
-    """Turn a TypeError of a call of MSAdapter into Unsupported, for use around the call.
-
-    What PyTorch accepts and mint does not says nothing of the device.
-    """
-    try:
-        yield
-    except TypeError as error:
-        if call.framework != "mindtorch":
-            raise
-        raise Unsupported(f"the arguments do not fit mindspore.mint: {str(error).partition(chr(10))[0]}") from None
 
 
 def _with_leaves(value: Any, placed: dict[int, Any]) -> Any:

@@ -339,6 +339,10 @@ class DeviceSpecification:
     target: str | None = None
     index: int | None = None
 
+    def __str__(self) -> str:
+        """As the option is written: `mindspore:ascend:3`."""
+        return ":".join(str(part) for part in (self.engine, self.target, self.index) if part is not None)
+
 
 def parse_device(text: str) -> DeviceSpecification:
     """The device that `text` names.

@@ -56,11 +56,25 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
 
     Existing collectors write those of a Primitive in the order in which their hooks fire, without nulls; there shape
     and dtype decide, and what they leave open is `interchangeable`. Ours, which write attributes, keep the positions.
+    Arguments of integers have no gradient: where a position would give them one, only the others are counted.
     """
     arguments, outgoing = forward.arguments or (), backward.outgoing or ()
     positions = tensor_positions(arguments)
-    recorded = [index for index, value in enumerate(outgoing) if isinstance(value, TensorValue)]
-    if api.type == "Primitive" and forward.attributes is None:
+    can_have = [_is_differentiable(arguments[position]) for position in positions]
+    recorded = [
+        index
+        for index, value in enumerate(outgoing)
+        if isinstance(value, TensorValue) and (index >= len(positions) or can_have[index] or _is_differentiable(value))
+    ]
+    is_misplaced = any(not can_have[index] for index in recorded if index < len(positions))
+    is_by_shape = api.type == "Primitive" and forward.attributes is None
+    if is_misplaced or is_by_shape:
+        positions = tuple(position for position, has in zip(positions, can_have) if has)
+        is_by_shape |= any(
+            index >= len(positions) or _look(arguments[positions[index]]) != _look(outgoing[index])
+            for index in recorded
+        )
+    if is_by_shape:
         return _by_shape(arguments, positions, outgoing, recorded)
     entries: dict[LeafPath, int | str] = {("input", positions[i]): i for i in recorded if i < len(positions)}
     inner = {".".join(map(str, path)): path for path in _tensor_paths(forward)}
@@ -85,12 +99,12 @@ def best_order(recorded: Sequence[Array], references: Sequence[Array]) -> tuple[
 
 
 def _tensor_paths(forward: ForwardRecord) -> Iterator[LeafPath]:
-    """Paths of every tensor among the arguments."""
+    """Paths of every tensor among the arguments that can have a gradient."""
     waiting: list[tuple[LeafPath, Value]] = [(("input", at), value) for at, value in enumerate(forward.arguments or ())]
     waiting += [(("kwargs", name), value) for name, value in forward.keywords.items()]
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, TensorValue) and not value.is_numpy:
+        if isinstance(value, TensorValue) and not value.is_numpy and _is_differentiable(value):
             yield path
         elif isinstance(value, tuple):
             waiting += [((*path, at), item) for at, item in enumerate(value)]
@@ -133,6 +147,11 @@ def _by_shape(
     return GradientPairing(entries, tuple(interchangeable.values()), tuple(unmatched))
 
 
+def _is_differentiable(value: Value) -> bool:
+    """Whether a tensor can have, or be, a gradient: not one of integers or bools."""
+    return isinstance(value, TensorValue) and (value.dtype is None or value.dtype.kind in ("float", "complex"))
+
+
 def _look(value: Value) -> tuple[object, ...]:
     return (value.dtype, value.shape) if isinstance(value, TensorValue) else ()
 
@@ -155,7 +174,15 @@ class RecordedEngine:
         pairing: GradientPairing,
         tensors: TensorFolder,
         file: str,
+        *,
+        drawn: Sequence[str] = (),
     ) -> None:
+        """The values in `tensors`, of the records in the dump.json `file`.
+
+        `drawn` names inputs that the dump holds no values of, and may grow: what a benchmark makes of drawn ones says
+        nothing of the recorded results.
+        """
+        self._drawn = drawn
         self._forward = forward
         self._backward = backward
         self._pairing = pairing
@@ -167,7 +194,13 @@ class RecordedEngine:
         return None
 
     def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> RecordedExecution:
-        """The recorded outputs. Raises Unsupported when the dump holds only statistics of them."""
+        """The recorded outputs.
+
+        Raises:
+            Unsupported: the dump holds only statistics of them, or of an argument of the call.
+        """
+        if self._drawn:
+            self._refuse_drawn()
         return RecordedExecution(self, call, differentiate)
 
     def close(self) -> None:
@@ -188,10 +221,16 @@ class RecordedEngine:
         entry = self._pairing.entries.get(path)
         if entry is None or self._backward is None:
             return None
+        if self._drawn:
+            self._refuse_drawn()
         value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
         if not isinstance(value, TensorValue):
             return None
         return self._load(value, FieldPath(self._file, f"{call}.backward", gradient_field(entry)) / entry)
+
+    def _refuse_drawn(self) -> None:
+        more = f" and {len(self._drawn) - 1} more" if len(self._drawn) > 1 else ""
+        raise Unsupported(f"the dump holds no values of {self._drawn[0]}{more}, which the recorded results depend on")
 
     def _leaves(self, path: tuple[int | str, ...], value: Value, place: FieldPath) -> list[Output]:
         if isinstance(value, tuple):

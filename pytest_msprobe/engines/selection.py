@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import dataclass
 from functools import cache, cached_property
 from glob import glob
@@ -10,11 +11,17 @@ from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import ApiName, Dump
 from pytest_msprobe.engines.protocol import VISIBLE, DeviceSpecification, own_device
-from pytest_msprobe.support import how_to_install, is_installed, version_of
+from pytest_msprobe.support import how_to_install, is_installed, text_of, version_of
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceEngine, Engine
 
+#: What the benchmark's process needs beside the framework.
+NEEDED_BY_CHILD = ("numpy", "msgspec", "ml_dtypes")
+_LACKING = (
+    "import importlib.util, sys; print('lacks', *(name for name in sys.argv[1:] if not importlib.util.find_spec(name)))"
+)
+_MOST_SECONDS = 60
 NO_TORCH = f"{how_to_install('torch')}; it covers nearly all of mint"
 
 
@@ -79,7 +86,8 @@ class Engines:
         from pytest_msprobe.engines.mindspore_engine import MindSporeEngine
         from pytest_msprobe.engines.torch_engine import TorchEngine
 
-        python = self.choice.bench_python
+        named = self.choice.bench_python
+        python = os.path.abspath(named) if named else None  # a bare name would be looked for in PATH
         found: list[Engine] = []
         if self.choice.bench == "torch" or (self.choice.bench == "auto" and (python or is_installed("torch"))):
             torch = TorchEngine(is_raised=True)
@@ -101,28 +109,46 @@ class Engines:
 
     def missing(self) -> str:
         """Why the engines that the user asked for cannot run on this machine, as one line; "" when they may."""
-        if self.missing_device() or self.choice.bench_python:
-            return self.missing_device()
+        if missing := self.missing_device() or self.unusable_python():
+            return missing
+        if self.choice.bench_python:
+            return ""
         if self.choice.bench != "auto" and not is_installed(self.choice.bench):
             return f"--msprobe-bench={self.choice.bench}: {how_to_install(self.choice.bench)}"
         if not (is_installed("torch") or is_installed("mindspore")):
             return f"there is no benchmark: {how_to_install('torch')}, and neither is MindSpore"
         return ""
 
+    def unusable_python(self) -> str:
+        """Why the interpreter of the benchmark cannot run it, as one line; "" when it can, or none was named."""
+        python = self.choice.bench_python
+        if not python:
+            return ""
+        named = f"--msprobe-bench-python={python}"
+        needed = (*NEEDED_BY_CHILD, "mindspore" if self.choice.bench == "mindspore" else "torch")
+        try:
+            command = [os.path.abspath(python), "-c", _LACKING, *needed]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{named}: does not run: {text_of(error)}"
+        first, *lacking = ended.stdout.split() or [""]
+        if first != "lacks":
+            return f"{named}: is not a Python interpreter: it ended with exit code {ended.returncode} and no answer"
+        return f"{named}: lacks {', '.join(lacking)}; install that there" if lacking else ""
+
     def missing_device(self) -> str:
         """The same for the device alone."""
-        engine, target = self.choice.device.engine, self.choice.device.target
+        device = self.choice.device
+        engine, target = device.engine, device.target
         if engine in ("mindspore", "torch") and not is_installed(engine):
-            return f"--msprobe-device={engine}: {how_to_install(engine)}"
+            return f"--msprobe-device={device}: {how_to_install(engine)}"
         if target in ("ascend", "npu") and not has_ascend() and VISIBLE[target] not in os.environ:
-            return (
-                f"--msprobe-device={engine}:{target}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
-            )
+            return f"--msprobe-device={device}: this machine has no Ascend NPU (no /dev/davinci*); leave it out"
         if target == "npu" and not is_installed("torch_npu"):
-            return f"--msprobe-device=torch:npu: {how_to_install('torch_npu')}"
+            return f"--msprobe-device={device}: {how_to_install('torch_npu')}"
         if target == "cuda" and not has_cuda():
             return (
-                "--msprobe-device=torch:cuda: this machine has no NVIDIA GPU, or its PyTorch is built "
+                f"--msprobe-device={device}: this machine has no NVIDIA GPU, or its PyTorch is built "
                 "without CUDA; leave it out"
             )
         return ""

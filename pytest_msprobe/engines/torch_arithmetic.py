@@ -62,6 +62,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.native_layer_norm_backward.default: _layer_norm_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
+        aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
         aten.nll_loss_forward.default: _nll_loss,
         aten.linspace.default: _linspace,
         aten.linspace.Tensor_Tensor: _linspace,
@@ -194,6 +196,59 @@ def _var_mean(
     terms = math.prod(x.shape) // max(1, mean.numel()) - (1 if correction is None else correction)
     variance = (x - mean).square().sum(axes, keepdim=keepdim) / max(0, terms)
     return variance, mean if keepdim else mean.reshape(variance.shape)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    scores = _scores(query, key, dropout, is_causal, attn_mask, scale)
+    largest = scores.amax(-1, keepdim=True)
+    powers = (scores - largest).exp()
+    total = powers.sum(-1, keepdim=True)
+    return (powers / total) @ value, (largest + total.log()).squeeze(-1)
+
+
+def _attention_backward(
+    incoming: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithm: Tensor,
+    dropout: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, as flash attention computes them (Dao et al., 2022, algorithm 4)."""
+    weights = (_scores(query, key, dropout, is_causal, attn_mask, scale) - logarithm.unsqueeze(-1)).exp()
+    products = (incoming * output).sum(-1, keepdim=True)
+    inner = weights * (incoming @ value.transpose(-2, -1) - products) * _factor(query, scale)
+    return inner @ key, inner.transpose(-2, -1) @ query, weights.transpose(-2, -1) @ incoming
+
+
+def _scores(
+    query: Tensor, key: Tensor, dropout: float, is_causal: bool, mask: Tensor | None, scale: float | None
+) -> Tensor:
+    if dropout or query.shape[:-2] != key.shape[:-2]:
+        raise NotImplementedError("dropout, and heads that share keys")
+    scores = query @ key.transpose(-2, -1) * _factor(query, scale)
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    return scores if mask is None else scores + mask
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
 def _nll_loss(x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, find_dtype
 from pytest_msprobe.apis.fact_table import writes_in_place
+from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.process import load_framework, npu_function, use_npu
 from pytest_msprobe.engines.protocol import (
     Array,
@@ -152,7 +153,10 @@ def to_tensor(torch: Any, array: Array) -> Tensor:
         Unsupported: the installed PyTorch lacks the dtype.
     """
     if array.dtype.isbuiltin == 1:
-        tensor: Tensor = torch.from_numpy(array)
+        try:
+            tensor: Tensor = torch.from_numpy(array)
+        except TypeError:  # unsigned integers in old versions
+            raise Unsupported(f"PyTorch {torch.__version__} has no dtype {array.dtype.name}") from None
         return tensor
     same_width = {1: "uint8", 2: "int16"}[array.dtype.itemsize]
     target = getattr(torch, array.dtype.name, None)
@@ -301,7 +305,7 @@ class TorchEngine:
         torch = self._torch
         saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
-        refusing = _Refusing(torch, ready.target, is_benchmark=self._is_raised)
+        refusing = _Refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:
             returned = ready.function()
         return TorchExecution(ready, returned, arithmetic)
@@ -357,7 +361,9 @@ class TorchEngine:
 class _Refusing:
     """Context of a PyTorch call: what it cannot do, and arguments that do not fit the benchmark, become Unsupported."""
 
-    def __init__(self, torch: Any, target: str, *, is_benchmark: bool) -> None:
+    def __init__(self, torch: Any, target: str, *, is_benchmark: bool, call: Callable[[], object] = tuple) -> None:
+        """`call` is what is called inside, where it is bound to its arguments before."""
+        self._call = call
         self._version = torch.__version__
         self._target = target
         self._is_benchmark = is_benchmark
@@ -366,7 +372,7 @@ class _Refusing:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, TypeError) and self._is_benchmark:
+        if isinstance(error, TypeError) and (self._is_benchmark or is_misfit(error, self._call)):
             raise Unsupported(f"the recorded arguments do not fit {self._target}: {first_line(error)}") from None
         if isinstance(error, MissingAttributes):
             raise Unsupported(str(error)) from None

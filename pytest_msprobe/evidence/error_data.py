@@ -25,6 +25,7 @@ from msprobe_collector.dump_format.writing.encoding import (
     stored_form,
 )
 from msprobe_collector.dump_format.writing.files import GrowingFile, quoted, write_npy
+from msprobe_collector.dump_format.writing.parts import ValueParts
 from pytest_msprobe.engines.protocol import Array, NumpyArgument, Output
 from pytest_msprobe.evidence.evidence import Evidence, dump_folder, file_stem
 from pytest_msprobe.evidence.folder import EvidenceFolder, make_folder, write_file
@@ -84,6 +85,7 @@ class _Arrays:
     tensor_types: tuple[type, ...] = (np.ndarray, NumpyArgument)
     dtype_type: type = Dtype
     file_suffix = ".npy"
+    parts = ValueParts(tensor_types, opaque=(Dtype,))
     hidden_lines: tuple[str, ...] = ()
 
     def __init__(self, framework: str) -> None:

@@ -250,7 +250,7 @@ def _docstring(evidence: Evidence, call: ScriptCall, stem: str) -> str:
         ("values", _origin(evidence)),
         *((direction, _verdict(finding)) for direction, finding in evidence.verdicts.items()),
         ("tested", f"{last.device}; benchmark: {last.bench}, rounded once to the tested dtype"),
-        ("called from", f"{frame.file}:{frame.line}, in {frame.function}: {frame.source}" if frame else "unknown"),
+        ("called from", str(frame) if frame else "unknown"),
         ("versions", _versions()),
     ]
     lines = [f'"""mindspore.{call.api}: wrong {what} {where}, found by pytest-msprobe.', ""]

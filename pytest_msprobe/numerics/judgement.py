@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from pytest_msprobe.numerics.dtypes import Kind
-from pytest_msprobe.numerics.measurement import Array, Element, Metrics, Scalar, measure
+from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, Scalar, measure
 
 _DIGITS = 6
 _ROUNDED_UP = Context(prec=3, rounding=ROUND_CEILING)
@@ -321,6 +321,10 @@ def _no_probes(count: int) -> tuple[Array, ...]:
     return ()
 
 
+def _no_terms(at: int) -> tuple[Floats, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPair:
     """One output of both sides, and what a standard that looks at elements may ask for.
@@ -342,6 +346,8 @@ class OutputPair:
         arithmetic_probes: the same with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
             `tested`; None without one.
+        terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
+            kernels may add; none where the operation is no sum.
     """
 
     tested: Array
@@ -356,6 +362,7 @@ class OutputPair:
     probes: Callable[[int], tuple[Array, ...]] = _no_probes
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
+    terms: Callable[[int], tuple[Floats, ...]] = _no_terms
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

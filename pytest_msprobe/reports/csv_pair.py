@@ -171,13 +171,13 @@ def new_files(folder: Path, *stems: str) -> list[TextIOWrapper]:
 
     Raises OSError.
     """
-    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     moment = datetime.now()
     while True:
         created: list[Path] = []
         try:
             for path in (folder / f"{stem}_{moment:%Y%m%d%H%M%S}.csv" for stem in stems):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
                 created.append(path)
             return [_opened(path, "w", "utf-8-sig") for path in created]
         except OSError as error:

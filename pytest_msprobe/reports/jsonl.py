@@ -46,8 +46,8 @@ class JsonLines:
         """
         if not appends:
             check_replaceable(path)
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC), 0o640)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC), 0o666)
         self.path = path
         self._file: BinaryIO = os.fdopen(descriptor, "wb")
 

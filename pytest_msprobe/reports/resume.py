@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,12 +37,14 @@ class EarlierRun:
         lost: names of groups in which a process died once: they are tried once more.
         jsonl: its JSONL file, which holds complete groups only; None for a CSV pair.
         pair: its CSV files, which hold complete groups only, as (details, result); None for a JSONL file.
+        note: what was wrong with its files, as one line.
     """
 
     rows: tuple[tuple[str, VerdictRow], ...]
     lost: frozenset[str]
     jsonl: Path | None = None
     pair: tuple[Path, Path] | None = None
+    note: str = ""
 
     @property
     def done(self) -> frozenset[str]:
@@ -112,14 +114,31 @@ def _resume_pair(result: Path, parts_of: PartsOf) -> EarlierRun:
     details = result.with_name(result.name.replace("result", "details", 1))
     rows = [[original(row[0]), *row[1:]] for row in _csv_rows(result, RESULT_COLUMNS)]
     known = _known((row[0] for row in rows), parts_of)
+    found = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
     done = {row[0]: row for row in rows if _is_complete(row, known[row[0]])}
     lost = frozenset(row[0] for row in rows if LOST in row[3] and row[0] not in done)
-    found = _csv_rows(details, DETAILS_COLUMNS) if details.exists() else []
+    without = _without_details(done, known, [row[0] for row in found])
+    done = {name: row for name, row in done.items() if name not in without}
     kept = {row[0]: row for row in found if original(_call_of(row[0])) in done}
     _replace(details, _csv_text(DETAILS_COLUMNS, list(kept.values())))
     _replace(result, _csv_text(RESULT_COLUMNS, [[neutral(row[0]), *row[1:]] for row in done.values()]))
     verdicts = tuple(verdict for row in done.values() for verdict in _verdicts(row, known[row[0]]))
-    return EarlierRun(verdicts, lost, pair=(details, result))
+    note = f"{len(without)} API calls of {result.name} are judged again: {details.name} is cut" if without else ""
+    return EarlierRun(verdicts, lost, pair=(details, result), note=note)
+
+
+def _without_details(
+    done: Mapping[str, list[str]], known: Mapping[str, Sequence[str]], outputs: Sequence[str]
+) -> set[str]:
+    """Which calls of `done` lack lines among the details `outputs`: where some lack all, the last one may lack some."""
+    held = {(original(_call_of(output)), _direction_of(output)) for output in outputs}
+    without = {
+        name
+        for name, row in done.items()
+        for direction, verdict in zip(DIRECTIONS, row[1:3])
+        if verdict and direction in known[name] and (name, direction) not in held
+    }
+    return {*without, original(_call_of(outputs[-1]))} & set(done) if without and outputs else without
 
 
 def _is_complete(row: list[str], parts: Sequence[str]) -> bool:
@@ -152,6 +171,11 @@ def _verdicts(row: list[str], parts: Sequence[str]) -> Iterator[tuple[str, Verdi
                 message=next(iter(own or message.splitlines()), ""),
             ),
         )
+
+
+def _direction_of(output: str) -> str:
+    """`forward` of `Mint.add.0.forward.output.0`; "" for a name without direction."""
+    return output[len(_call_of(output)) + 1 :].partition(".")[0]
 
 
 def _call_of(output: str) -> str:
@@ -191,7 +215,7 @@ def _csv_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
 
 def _replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()

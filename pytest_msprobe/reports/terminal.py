@@ -17,6 +17,8 @@ _WORST_VERBOSE = 50
 _NEAREST = 3
 _FIGURES = 3
 _REASONS = 10
+#: With -q, of a run that judged nothing.
+_REASONS_QUIET = 3
 _REASON_WIDTH = 150
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
 _WORDS = {
@@ -134,6 +136,8 @@ class VerdictCounts(RowCounts):
                 yield Line(f"first in execution order: {self._first[1]}"[:_REASON_WIDTH], "red")
             yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
+        elif not self.judged:
+            yield from self._reason_lines(_REASONS_QUIET)
 
     @property
     def _colour(self) -> str:

@@ -5,6 +5,8 @@ Whatever ends an item, its row goes onto pytest's report.
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from msprobe_collector.dump_format import DumpError
+from msprobe_collector.dump_format.dump import own_frames
 from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
 from pytest_msprobe.run.settings import ROW, RUN, SUITE
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Characters of an explanation that rows keep: a dump may make it as long as it likes.
 _LONGEST_EXPLANATION = 4000
+#: Folders of a recorded path that are looked for below rootdir.
+_MOST_FOLDERS = 32
 
 
 class CheckFailure(AssertionError):
@@ -153,6 +158,8 @@ class RecordItem(pytest.Item):
             Exception: whatever the suite raised; the record then gets a row of its own that says so.
         """
         suite, record = self.config.stash[SUITE], self.record
+        if ROW in self.stash:  # another plugin has it run again: from its forward on, whose graph is used up
+            suite.release(self.group)
         started = perf_counter()
         try:
             limit = self._time_limit(record)
@@ -170,6 +177,7 @@ class RecordItem(pytest.Item):
         if verdict.excuse:
             pytest.xfail(printable(verdict.excuse))
         if verdict.status == "error":
+            self.location = self._training_line() or self.location
             raise CheckFailure(printable_lines(verdict.explanation) or printable(verdict.message))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
@@ -187,6 +195,17 @@ class RecordItem(pytest.Item):
         file = run.names.of(str(self.path), "").rstrip("/.")
         headline = printable(run.suite.headline(self.record))
         return self.path, 0, f"{file}: {headline}" if file else headline
+
+    def _training_line(self) -> tuple[str, int | None, str] | None:
+        """The place that made the call, as pytest keeps places; None where it is not known. CI systems annotate it.
+
+        Its file is the innermost that the project has, below rootdir under whatever folder it was trained in.
+        """
+        root = self.config.rootpath
+        frames = own_frames(self.config.stash[SUITE].frames(self.record))
+        found = ((place, frame) for frame in frames if (place := _place_below(root, frame.file)))
+        place, frame = next(found, (frames[0].file, frames[0]) if frames else ("", None))
+        return None if frame is None else (place, frame.line - 1, self.location[2])
 
     def unjudged_row(self, status: Status, message: str, *, seconds: float = 0.0) -> VerdictRow:
         """The row of this item when it could not be judged."""
@@ -210,6 +229,13 @@ class RecordItem(pytest.Item):
             seconds=seconds,
             host=gethostname(),
         )
+
+
+def _place_below(root: Path, recorded: str) -> str:
+    """The file below `root` that ends as the `recorded` path of another machine does; "" without one."""
+    parts = re.split(r"[/\\]", recorded)
+    ends = ("/".join(parts[start:]) for start in range(max(0, len(parts) - _MOST_FOLDERS), len(parts)))
+    return next((end for end in ends if ".." not in parts and end and os.path.isfile(f"{root}/{end}")), "")
 
 
 def row_of(

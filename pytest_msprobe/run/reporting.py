@@ -15,9 +15,11 @@ from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
+from pytest_msprobe.run import old_names
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, limited_failures
+from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
@@ -111,8 +113,10 @@ def check_writable(option: str, folder: Path) -> None:
         raise pytest.UsageError(f"{option}={folder}: {error.strerror}") from None
     if not existing.is_dir():
         raise pytest.UsageError(f"{option}={folder}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()  # permissions alone do not tell, to root less than to others
+    except OSError as error:
+        raise pytest.UsageError(f"{option}={folder}: {existing} cannot be written: {error.strerror}") from None
 
 
 class ReportPlugin:
@@ -129,8 +133,11 @@ class ReportPlugin:
         suite: Suite,
         header: Callable[[], list[str]],
         earlier: EarlierRun | None,
+        unjudged: Unjudged | None = None,
     ) -> None:
         """A writer of what `settings` names; `header` gives the lines above the run, `earlier` is what it continues.
+
+        `unjudged` knows what was given and is left out.
 
         Raises:
             pytest.UsageError: a folder or file cannot be written.
@@ -140,6 +147,7 @@ class ReportPlugin:
         self._suite = suite
         self._header = header
         self._earlier = earlier
+        self._unjudged = unjudged
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
@@ -180,11 +188,13 @@ class ReportPlugin:
         Raises:
             pytest.UsageError: there is a warning, and the project turns warnings into errors.
         """
-        for text in self._suite.warnings():
+        renamed = old_names.warning(session.config)
+        warnings = [pytest.PytestDeprecationWarning(renamed)] if renamed else []
+        for warning in (*warnings, *map(pytest.PytestWarning, self._suite.warnings())):
             try:
-                session.config.issue_config_time_warning(pytest.PytestWarning(text), stacklevel=1)
+                session.config.issue_config_time_warning(warning, stacklevel=1)
             except pytest.PytestWarning:
-                raise pytest.UsageError(text) from None
+                raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
             if not self._appends:
@@ -246,10 +256,15 @@ class ReportPlugin:
 
     def sum_up(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Write our sections below those of pytest."""
+        for note in self._unjudged.notes if self._unjudged is not None else ():
+            terminalreporter.write_line(printable(f"msprobe: not judged: {note}"), yellow=True)
         findings = list(self._report.findings())
         if not (self._tally.total or findings or self._problems):
+            gaps = self._gaps()
+            for text in gaps:
+                terminalreporter.write_line(printable(text), red=True)
             is_filtered = terminalreporter.stats.get("deselected") or terminalreporter.stats.get("error")
-            is_empty = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_filtered
+            is_empty = exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_filtered and not gaps
             if is_empty and (advice := self._suite.advice_when_empty()):
                 terminalreporter.write_line(f"msprobe: {advice}", red=True)
             return
@@ -269,6 +284,8 @@ class ReportPlugin:
     def _summary(self, verbosity: int) -> Iterator[Line]:
         if self._earlier is not None:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
+            if self._earlier.note:
+                yield Line(f"resumed: {self._earlier.note}", "yellow")
         yield from self._tally.lines(verbosity)
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
@@ -288,6 +305,7 @@ class ReportPlugin:
                 f"not written: {first}{more}; make room and continue with --msprobe-resume=FILE, the file above whose "
                 f"rows are to be completed"
             )
+        yield from self._gaps()
         if fault := self._report.fault():
             yield fault
         if self._is_empty:
@@ -299,6 +317,9 @@ class ReportPlugin:
             yield f"{self._report.untested()}; accept it with --msprobe-allow-empty"
         if self._observers.problem:
             yield self._observers.problem
+
+    def _gaps(self) -> list[str]:
+        return list(self._unjudged.fault()) if self._unjudged is not None else []
 
     @property
     def _is_untested(self) -> bool:
@@ -314,7 +335,7 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._report.fault():
+        if self._problems or self._tally.failed or self._report.fault() or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED
@@ -381,15 +402,17 @@ def register_reports(
     suite: Suite,
     header: Callable[[], list[str]],
     earlier: EarlierRun | None,
+    unjudged: Unjudged,
 ) -> None:
     """Have verdicts written: JSONL, terminal, hook, and what other plugins write, the page and JUnit.
 
-    `header` gives the lines above the run, for the terminal and the page; `earlier` is the run that is continued.
+    `header` gives the lines above the run, for the terminal and the page; `earlier` is the run that is continued;
+    `unjudged` knows what was given and is left out.
 
     Raises:
         pytest.UsageError: a folder or file of the results cannot be written.
     """
-    reports = ReportPlugin(config, settings, suite, header, earlier)
+    reports = ReportPlugin(config, settings, suite, header, earlier, unjudged)
     config.pluginmanager.register(reports, "msprobe-reports")
     config.pluginmanager.register(Progress(), "msprobe-progress")
     if config.getoption("durations") is None:

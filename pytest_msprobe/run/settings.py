@@ -8,7 +8,6 @@ which pytest's stashes hold our state stand here as well: a project without dump
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,12 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Option, Options, choice, flag, option
-from pytest_msprobe.suites.registry import SUITES, suite_options, suites_with
+from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
+from pytest_msprobe.run.old_names import (
+    add_old_names,
+    as_given,
+    move_from_command_line,
+    move_from_ini,
+    move_from_yaml,
+    old_ini_keys,
+)
+from pytest_msprobe.suites.options import (
+    Option,
+    Options,
+    choice,
+    flag,
+    one_of,
+    option,
+    parse_new_file,
+    parse_optional_path,
+    parse_path,
+    parse_shard,
+    parse_timeout,
+)
+from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_options, suites_with
 
 if TYPE_CHECKING:
     from pytest_msprobe.run.run import Run
@@ -45,53 +63,63 @@ class Settings(Options):
 
     Attributes:
         dumps: dump.json files, absolute, in the order in which they are judged.
+        folders: the paths that name them, and what else is there; in a worker none.
         is_exclusive: whether pytest collects nothing else where no argument names a path: the ini file alone does not
             say what is to be judged.
         values: parsed values of all options by name, of which a suite reads its own.
     """
 
     dumps: tuple[Path, ...]
+    folders: tuple[DumpFolder, ...] = ()
     is_exclusive: bool
     values: Mapping[str, Any]
     suite: str = option(
         "NAME",
-        f"how dumps are judged: {', '.join(SUITES)}; auto: gradients or comparison if their options are given, "
-        "else precheck",
-        option_values.one_of("auto", *SUITES),
+        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients "
+        "or comparison where --msprobe-gradients or --msprobe-golden is given, else precheck",
+        one_of("auto", *SUITES),
         "auto",
     )
-    out: Path = option("DIR", "folder for result files, created when absent", option_values.path, ".")
+    out: Path = option("DIR", "write result files into DIR, which is created when absent", parse_path, ".")
     jsonl: Path | None = option(
-        "FILE", "write one JSON object per verdict into FILE, replacing it", option_values.new_file
+        "FILE", "write one JSON object per verdict into FILE, replacing an earlier one", parse_new_file
     )
     page: Path | None = option(
         "FILE",
-        "write one page with model, order, pictures and table of all verdicts into FILE, replacing it",
-        option_values.new_file,
+        "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
+        parse_new_file,
     )
     html_passes: str = choice(
         ("fold", "omit", "show"),
-        "passes on the page of --html: folded behind one click, left out, or shown; always counted",
+        "on the page of --html, fold passed records behind one click, omit them, or show them; they always count",
     )
     resume: Path | None = option(
         "FILE",
-        "continue an interrupted run: its --msprobe-jsonl file or, in precheck, its result CSV",
-        option_values.optional_path,
+        "continue the interrupted run that wrote FILE, with --msprobe-jsonl or, in precheck, as its result CSV",
+        parse_optional_path,
     )
     timeout_seconds: float | None = option(
         "SECONDS",
-        "with -n: end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
-        option_values.timeout,
+        "with -n, end a check that takes longer; 0: never; auto: a limit that grows with its estimated cost",
+        parse_timeout,
         "auto",
         name="timeout",
     )
     shard: tuple[int, int] | None = option(
-        "I/N", "judge part I of N, split by cost in the same way on every host", option_values.shard, "all"
+        "I/N",
+        "judge part I of N; the parts cost about the same and are the same on every host; all: everything",
+        parse_shard,
+        "all",
     )
-    allows_empty: bool = flag("exit with 0 even if nothing could be judged", metavar="", default="", name="allow_empty")
+    allows_empty: bool = flag("exit with 0 even if nothing could be judged", name="allow_empty")
 
 
 RUN_OPTIONS = Settings.declared()
+#: What names the dumps and the other options; read before them, and therefore no fields.
+DUMP = Option(
+    "PATH", "dump.json to judge, or a folder to search for dump.json files; may be repeated", str, name="dump"
+)
+CONFIG = Option("FILE", "YAML file with options as keys, such as out, device or device_ids", str, name="config")
 
 
 def all_options() -> tuple[Option, ...]:
@@ -102,17 +130,11 @@ def all_options() -> tuple[Option, ...]:
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option with its ini twin."""
     group = parser.getgroup("msprobe", "pytest-msprobe: the dump of a training step as a test suite")
-    group.addoption(
-        "--msprobe-dump",
-        action="append",
-        metavar="PATH",
-        help="dump.json, or a folder to search for dump.json files; may be repeated",
-    )
-    parser.addini("msprobe_dump", "dumps to judge: files or folders", type="paths", default=[])
-    group.addoption(
-        "--msprobe-config", metavar="FILE", help="YAML file with any of these options as keys (out, device, ...)"
-    )
-    parser.addini("msprobe_config", "YAML file with settings of pytest-msprobe", default="")
+    of_dumps = ", ".join(name for name in SUITES if name != "gradients")
+    group.addoption(DUMP.flag, action="append", metavar=DUMP.metavar, help=help_of(DUMP, of_dumps))
+    parser.addini(DUMP.key, help_of(DUMP, of_dumps), type="paths", default=[])
+    group.addoption(CONFIG.flag, metavar=CONFIG.metavar, help=help_of(CONFIG))
+    parser.addini(CONFIG.key, help_of(CONFIG), default="")
     for each in all_options():
         if each.is_yaml_only:
             continue
@@ -121,9 +143,15 @@ def add_options(parser: pytest.Parser) -> None:
             kind = {"action": "store_const", "const": each.bare}
         if each.is_list:
             kind["action"] = "append"
-        shown = "" if each.bare else f" (default: {each.default or 'none'})"
-        group.addoption(each.flag, help=f"{each.help}{shown}", **kind)
-        parser.addini(each.key, each.help.replace("%%", "%"), default="")
+        group.addoption(each.flag, help=help_of(each).replace("%", "%%"), **kind)  # argparse formats it
+        parser.addini(each.key, help_of(each), default="")
+    add_old_names(parser, group)
+
+
+def help_of(option: Option, suites: str = "") -> str:
+    """One line: what the option does, which suites honour it, and its default."""
+    suites = suites or ", ".join(suites_with(option.name)) or "every suite"
+    return f"{option.help} ({suites}; default: {option.default or 'none'})"
 
 
 def read_settings(config: pytest.Config) -> Settings:
@@ -134,10 +162,15 @@ def read_settings(config: pytest.Config) -> Settings:
             name, its value and what is allowed.
     """
     options = all_options()
+    move_from_command_line(config)
     yaml_values = read_settings_file(config, options)
-    values = {option.name: _value(option, config, yaml_values) for option in options}
+    keys = [*(option.key for option in options if not option.is_yaml_only), *old_ini_keys()]
+    ini_texts = {key: text for key in keys if (text := _ini(config, key))}
+    move_from_ini(config, ini_texts)
+    values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
-    dumps, is_exclusive = (tuple(map(Path, given)), True) if given else find_dumps(config, yaml_values)
+    folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
+    dumps = given or (dump for folder in folders for dump in folder.dumps)
     suite = _suite(values)
     own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
     if not hasattr(config, "workerinput"):
@@ -147,7 +180,8 @@ def read_settings(config: pytest.Config) -> Settings:
                 setattr(config.option, each.key, os.fspath(values[each.name]))
     return Settings.of(
         {**values, "suite": suite},
-        dumps=dumps,
+        dumps=tuple(dict.fromkeys(map(Path, dumps))),
+        folders=tuple(folders),
         is_exclusive=is_exclusive or config.getoption("msprobe_gradients") is not None,
         values=values,
     )
@@ -165,24 +199,24 @@ def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) 
     for each in others:
         if not each.is_yaml_only and config.getoption(each.key) is not None:
             raise pytest.UsageError(
-                f"{each.flag}: has no effect in the suite {suite}, only in {' and '.join(suites_with(each.name))}; "
-                f"leave it out, or choose another suite with --msprobe-suite"
+                f"{as_given(config, each.flag)}: has no effect in the suite {suite}, only in "
+                f"{' and '.join(suites_with(each.name))}; leave it out, or choose another suite with --msprobe-suite"
             )
 
 
-def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any]) -> Any:
+def _value(option: Option, config: pytest.Config, yaml_values: Mapping[str, Any], ini_texts: Mapping[str, str]) -> Any:
     if option.is_yaml_only:
         return _parsed(option, "", yaml_values.get(option.name), yaml_values.get("", ""))
     sources = (
         (option.flag, config.getoption(option.key)),
         (f"{yaml_values.get('', '')}: key {option.name!r}", yaml_values.get(option.name)),
-        (f"ini option {option.key}", _ini(config, option) or None),
+        (f"ini option {option.key}", ini_texts.get(option.key)),
     )
     origin, text = next(((origin, text) for origin, text in sources if text is not None), ("", option.default))
     if option.is_list:
         texts = text.splitlines() if isinstance(text, str) else text if isinstance(text, list) else [text]
-        return tuple(_parsed(option, origin, str(one).strip()) for one in texts)
-    return _parsed(option, origin, str(text))
+        return tuple(_parsed(option, as_given(config, origin), str(one).strip()) for one in texts)
+    return _parsed(option, as_given(config, origin), str(text))
 
 
 def _parsed(option: Option, origin: str, *given: Any) -> Any:
@@ -192,14 +226,12 @@ def _parsed(option: Option, origin: str, *given: Any) -> Any:
         raise pytest.UsageError(f"{origin or given[-1]}: {error}") from None
 
 
-def _ini(config: pytest.Config, option: Option) -> str:
+def _ini(config: pytest.Config, key: str) -> str:
     try:
-        text: str = config.getini(option.key)
+        text: str = config.getini(key)
     except TypeError:
         # A native TOML table of pytest 9 has numbers; ours are texts, as in every other configuration file.
-        raise pytest.UsageError(
-            f'ini option {option.key}: write its value in quotes, as in {option.key} = "1"'
-        ) from None
+        raise pytest.UsageError(f'ini option {key}: write its value in quotes, as in {key} = "1"') from None
     return text
 
 
@@ -227,6 +259,7 @@ def read_settings_file(config: pytest.Config, options: Sequence[Option]) -> dict
     if not isinstance(content, dict):
         raise pytest.UsageError(f"--msprobe-config={name}: expected keys and values, found {type(content).__name__}")
     content = _translated(content, name)
+    move_from_yaml(config, content, f"--msprobe-config={name}")
     known = ["dump", *(option.name for option in options)]
     for key in content:
         if key not in known:
@@ -266,8 +299,8 @@ def _yaml_dumps(value: Any, path: Path) -> list[Path]:
     return [path.parent / name for name in names]
 
 
-def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[tuple[Path, ...], bool]:
-    """The dumps that command line, YAML or ini name, the first of them that names any; and whether the ini does not.
+def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[list[DumpFolder], bool]:
+    """What command line, YAML or ini name, the first of them that names any; and whether the ini does not.
 
     A project whose ini file names dumps has tests of its own beside them.
 
@@ -280,36 +313,22 @@ def find_dumps(config: pytest.Config, yaml_values: dict[str, Any]) -> tuple[tupl
         [config.invocation_params.dir / name for name in named] if named else in_yaml or config.getini("msprobe_dump")
     )
     is_in_ini = not named and not (in_yaml and config.getoption("msprobe_config"))
-    found: dict[Path, None] = {}
-    for path in given:
-        found.update(dict.fromkeys(_dump_files(Path(os.path.abspath(path)))))
-    return tuple(found), not is_in_ini
+    return [_look(Path(os.path.abspath(path))) for path in given], not is_in_ini
 
 
-def _dump_files(path: Path) -> list[Path]:
+def _look(path: Path) -> DumpFolder:
     try:
         is_file = path.is_file()
     except OSError as error:  # a part of the name is too long
         raise pytest.UsageError(f"--msprobe-dump={abbreviated(str(path))}: {error.strerror}") from None
     if is_file:
-        return [path]
+        return DumpFolder(path, [path])
     if not path.is_dir():
         raise pytest.UsageError(f"--msprobe-dump={path}: there is no such file or folder")
-    # A tensor folder can hold 100,000 files; it never holds a dump.json.
-    found = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if name != "dump_tensor_data"]
-        if "dump.json" in files:
-            found.append(Path(folder) / "dump.json")
-    if not found:
-        why = NOT_READ if holds_kernel_dump(path) else "holds no dump.json; give a dump, step or rank folder"
-        raise pytest.UsageError(f"--msprobe-dump={path}: {why}")
-    return sorted(found, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts step2 before step10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", str(path))]
+    found = look_through(path)
+    if not found.dumps:
+        raise pytest.UsageError(f"--msprobe-dump={path}: {why_no_dump(found)}")
+    return found
 
 
 _NAMING = ("dump", "config", "golden", "suite", "gradients")
@@ -324,9 +343,42 @@ def names_a_dump(config: pytest.Config) -> bool:
     )
 
 
+def refuse_unknown_ini_keys(config: pytest.Config) -> None:
+    """Refuse a key of the ini file, or of -o, that is meant for us and misspelt: pytest only warns of it.
+
+    Raises:
+        pytest.UsageError: there is one; the text has the nearest key.
+    """
+    yaml_only = {option.key for option in all_options() if option.is_yaml_only}
+    for key in sorted(config._get_unknown_ini_keys()):
+        if key in yaml_only:
+            raise pytest.UsageError(f"ini option {key}: is a key of the YAML file of --msprobe-config only")
+        near = near_key(key, known_keys())
+        if near is not None:
+            hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known_keys())}"
+            raise pytest.UsageError(f"ini option {abbreviated(key)}: unknown; {hint}")
+
+
+def known_keys() -> list[str]:
+    """The keys of an ini file that are ours."""
+    return ["msprobe_dump", "msprobe_config", *(option.key for option in all_options() if not option.is_yaml_only)]
+
+
+def near_key(key: str, known: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    """The one of `known` that `key` is likely to mean, "" where only its prefix is ours; None for a foreign key."""
+    plain = key.lower().replace("-", "_")
+    is_ours = plain.startswith("msprobe")
+    near = get_close_matches(plain, known, n=1, cutoff=cutoff if is_ours else 0.85)
+    return near[0] if near else "" if is_ours else None
+
+
 def named_paths(config: pytest.Config) -> list[Path]:
     """Paths that the command line named, or that a run put there; not those of testpaths."""
     if config.args_source != pytest.Config.ArgsSource.ARGS and RUN not in config.stash:
         return []
-    folder = config.invocation_params.dir
-    return [Path(os.path.abspath(folder / argument.partition("::")[0])) for argument in config.args]
+    return [path_of(config, argument) for argument in config.args]
+
+
+def path_of(config: pytest.Config, argument: str) -> Path:
+    """The absolute path in a plain argument, which may go on with a node id."""
+    return Path(os.path.abspath(config.invocation_params.dir / argument.partition("::")[0]))

@@ -12,6 +12,7 @@ import pytest
 from pytest_msprobe.verdicts import EXPLAINED
 
 _PLUGIN = "logging-plugin"
+_LOG_KEYS = ("log_cli", "log_file", "log_level")
 _LOG_OPTIONS = ("log_level", "log_cli_level", "log_file", "log_file_level")
 
 
@@ -23,10 +24,8 @@ def without_log_capture(session: pytest.Session, item_type: type[pytest.Item]) -
     makes 43 of those: 0.4 ms per item. Our items log nothing of their own; what MindSpore logs goes to stderr anyway.
     """
     config = session.config
-    wants_logs = any(config.getoption(name, None) for name in _LOG_OPTIONS)
-    wants_logs = wants_logs or config.getini("log_cli") or config.getini("log_file") or config.getini("log_level")
     plugin = config.pluginmanager.get_plugin(_PLUGIN)
-    if plugin is None or wants_logs or not all(isinstance(item, item_type) for item in session.items):
+    if plugin is None or _wants_logs(config) or not all(isinstance(item, item_type) for item in session.items):
         yield
         return
     config.pluginmanager.unregister(plugin)
@@ -35,6 +34,10 @@ def without_log_capture(session: pytest.Session, item_type: type[pytest.Item]) -
     finally:
         # Back in its place for the hooks that end the session, which close what it has open.
         config.pluginmanager.register(plugin, _PLUGIN)
+
+
+def _wants_logs(config: pytest.Config) -> bool:
+    return any(config.getoption(name, None) for name in _LOG_OPTIONS) or any(map(config.getini, _LOG_KEYS))
 
 
 #: Failures that pytest prints whole; `-v` prints all.

@@ -167,7 +167,7 @@ class Suite(ABC):
 
     - of a record: `roots`, `folder`, `api`, `marks`, `place`, `frames`, `attachment_of_unjudged`, `release`, `close`;
     - of the work: `cost`, `placement`, `assign`, `device_of`;
-    - of the reports, asked on the process that writes: `header`, `warnings`, `report`, `summary`, `plugins`,
+    - of the reports, asked on the process that writes: `header`, `dumps`, `warnings`, `report`, `summary`, `plugins`,
       `advice_when_empty`.
 
     Attributes:
@@ -263,6 +263,10 @@ class Suite(ABC):
         """Lines above a run: what is judged, on what, against what."""
         return []
 
+    def dumps(self) -> Iterator[Dump]:
+        """The dumps that can be read, of either side: what they lack makes the run no success."""
+        return iter(())
+
     def warnings(self) -> Iterator[str]:
         """What the user may have meant otherwise; asked once, on the process that writes."""
         return iter(())
@@ -318,6 +322,17 @@ class Context(NamedTuple):
         return has_rows or bool(self.config.getoption("htmlpath", None))
 
 
+def refuse_unused(context: Context, names: Iterable[str], why: str) -> None:
+    """Refuse options on the command line that have no effect in this run; ini and YAML may serve other runs.
+
+    Raises:
+        SuiteError: the first of `names` that is given, and `why` it has no effect.
+    """
+    for name in names:
+        if context.is_writer and context.config.getoption(f"msprobe_{name}") is not None:
+            raise SuiteError(f"--msprobe-{name.replace('_', '-')}: {why}")
+
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
@@ -329,8 +344,12 @@ def escape(name: str) -> str:
 
 
 def file_id(path: Path, root: Path) -> str:
-    """Id of a file or folder: relative to rootdir inside it, else absolute; pytest's own would be empty outside."""
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    """Id of a file or folder: relative to rootdir inside it, else absolute; pytest's own would be empty outside.
+
+    Bytes of a name that are no UTF-8 are written as hexadecimal numbers: pytest's cache and JUnit can write no others.
+    """
+    text = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def place_in(dump: Dump, record: str, forward: str = "") -> StepPosition:

@@ -105,7 +105,7 @@ def with_call_site(verdict: Verdict, lines: Sequence[str], dump: Dump, call: str
     properties = verdict.properties
     frame = dump.stacks.user_frame(f"{call}.forward")
     if frame is not None:
-        texts.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+        texts.append(frame.told)
         properties = (*properties, ("called_from", f"{frame.file}:{frame.line}"))
     return replace(verdict, explanation="\n\n".join(texts), properties=properties)
 

@@ -30,7 +30,7 @@ class Option:
 
     Attributes:
         metavar: how help shows its value.
-        help: one line.
+        help: one line on what it does; its suites and its default are added.
         parse: its value for a text; raises ValueError, which says why not and what is allowed.
         default: the text that is used when it is not given.
         name: see above; "" for that of the field.
@@ -105,9 +105,9 @@ def option(metavar: str, help: str, parse: Callable[..., T], default: str = "", 
     return cast(T, Option(metavar, help, parse, default, **more))
 
 
-def flag(help: str, metavar: str = "true", default: str = "false", **more: Any) -> bool:
-    """An option that needs no value on the command line."""
-    return option(metavar, help, switch, default, bare="true", **more)
+def flag(help: str, **more: Any) -> bool:
+    """An option that takes no value on the command line."""
+    return option("", help, parse_switch, "false", bare="true", **more)
 
 
 def choice(words: Sequence[str], help: str, **more: Any) -> str:
@@ -120,7 +120,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DEFAULT_MEMORY_SHARE = 0.8
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Bytes, from a number with a unit.
 
     Raises:
@@ -132,14 +132,14 @@ def size(text: str) -> int:
     return int(float(match["number"]) * _UNITS[match["unit"].upper()])
 
 
-def memory(text: str) -> int:
+def parse_memory(text: str) -> int:
     """Bytes; `auto` is a share of this machine's memory."""
     if text == "auto":
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _DEFAULT_MEMORY_SHARE)
-    return size(text)
+    return parse_size(text)
 
 
-def timeout(text: str) -> float | None:
+def parse_timeout(text: str) -> float | None:
     """Seconds, 0 for no limit, None for `auto`.
 
     Raises:
@@ -147,13 +147,13 @@ def timeout(text: str) -> float | None:
     """
     if text == "auto":
         return None
-    value = number(text)
+    value = parse_number(text)
     if not 0 <= value < float("inf"):
         raise ValueError(f"{text!r} is neither a number of seconds (0 or more) nor auto")
     return value
 
 
-def shard(text: str) -> tuple[int, int] | None:
+def parse_shard(text: str) -> tuple[int, int] | None:
     """(number, count) of `2/8`; None for `all`.
 
     Raises:
@@ -167,7 +167,7 @@ def shard(text: str) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def path(text: str) -> Path:
+def parse_path(text: str) -> Path:
     """An absolute path that the file system can hold, whether something is there or not.
 
     Raises:
@@ -182,12 +182,12 @@ def path(text: str) -> Path:
     return Path(os.path.abspath(text))
 
 
-def optional_path(text: str) -> Path | None:
+def parse_optional_path(text: str) -> Path | None:
     """An absolute path, or None for none."""
-    return path(text) if text else None
+    return parse_path(text) if text else None
 
 
-def absolute_folder(text: str) -> Path:
+def parse_folder(text: str) -> Path:
     """A folder that exists, written as an absolute path, so that it is the same one in every process of a run.
 
     Raises:
@@ -195,24 +195,24 @@ def absolute_folder(text: str) -> Path:
     """
     if not os.path.isabs(text):
         raise ValueError(f"{abbreviated(text)} is not an absolute path; write the folder in full")
-    if not path(text).is_dir():
+    if not parse_path(text).is_dir():
         raise ValueError(f"{abbreviated(text)} is not a folder")
     return Path(text)
 
 
-def new_file(text: str) -> Path | None:
+def parse_new_file(text: str) -> Path | None:
     """An absolute path that is not a folder, or None for none.
 
     Raises:
         ValueError: a folder is there.
     """
-    found = optional_path(text)
+    found = parse_optional_path(text)
     if found is not None and found.is_dir():
         raise ValueError(f"{text!r} is a folder; name a file")
     return found
 
 
-def switch(text: str) -> bool:
+def parse_switch(text: str) -> bool:
     """Truth value of a word: true, yes, on, 1; false, no, off, 0 or nothing.
 
     Raises:
@@ -225,7 +225,7 @@ def switch(text: str) -> bool:
     raise ValueError(f"{text!r} is neither true nor false")
 
 
-def devices(text: str) -> tuple[str, ...]:
+def parse_device_ids(text: str) -> tuple[str, ...]:
     """Ids of devices, of a list such as `4,5,6,7` or `0-3`; empty for all that are visible.
 
     Raises:
@@ -249,7 +249,7 @@ def devices(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def seed(text: str) -> int:
+def parse_seed(text: str) -> int:
     """A whole number from 0 on.
 
     Raises:
@@ -260,7 +260,7 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """A whole number from 1 on.
 
     Raises:
@@ -271,25 +271,25 @@ def count(text: str) -> int:
     return int(text)
 
 
-def cosine(text: str) -> float:
+def parse_cosine(text: str) -> float:
     """A bound from -1 up to, but not, 1.
 
     Raises:
         ValueError: it is not such a number.
     """
-    value = number(text)
+    value = parse_number(text)
     if not -1 <= value < 1:
         raise ValueError(f"{text!r} is not a cosine limit; use a number x with -1 <= x < 1")
     return value
 
 
-def positive(text: str) -> float:
+def parse_positive(text: str) -> float:
     """A finite number above 0.
 
     Raises:
         ValueError: it is not such a number.
     """
-    value = number(text)
+    value = parse_number(text)
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is not a finite number")
     if value <= 0:
@@ -297,7 +297,7 @@ def positive(text: str) -> float:
     return value
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """A number, as `float` reads it: NaN and infinities too.
 
     Raises:
@@ -325,14 +325,14 @@ def one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def device(text: str) -> DeviceSpecification:
+def _device(text: str) -> DeviceSpecification:
     """The device under test."""
     from pytest_msprobe.engines.protocol import parse_device
 
     return parse_device(text)
 
 
-def bench(text: str) -> str:
+def _bench(text: str) -> str:
     """The engine of the benchmark."""
     from pytest_msprobe.engines.protocol import parse_bench
 
@@ -348,7 +348,7 @@ def existing_file(wanted: str) -> Callable[[str], Path | None]:
         Raises:
             ValueError: no file is there.
         """
-        path = optional_path(text)
+        path = parse_optional_path(text)
         if path is not None and not path.is_file():
             raise ValueError(f"{text!r} is not a file; give {wanted}")
         return path
@@ -356,7 +356,7 @@ def existing_file(wanted: str) -> Callable[[str], Path | None]:
     return parse
 
 
-def interpreter(text: str) -> str | None:
+def parse_interpreter(text: str) -> str | None:
     """An executable file, or None for none.
 
     Raises:
@@ -369,48 +369,54 @@ def interpreter(text: str) -> str | None:
 
 GOLDEN = option(
     "PATH",
-    "comparison, gradients: dump.json, folder of dumps or gradient run to compare with",
-    optional_path,
+    "compare with this dump.json or folder of dumps or, with --msprobe-gradients, with this folder of gradients",
+    parse_optional_path,
     is_path=True,
 )
 DATA_DIR = cast(
     "tuple[Path, ...]",
     option(
         "DIR",
-        "precheck, comparison, overflow, repeat: absolute folder outside the dump whose tensor files may be read "
-        "(dump_data_dir or the target of a link); may be repeated",
-        absolute_folder,
+        "absolute folder outside the dump whose tensor files may be read (dump_data_dir, or the target of a link); "
+        "may be repeated",
+        parse_folder,
         is_list=True,
     ),
 )
-SEED = option("N", "precheck, overflow, repeat: seed of random inputs for dumps without tensors", seed, "0")
+SEED = option("N", "seed of the random inputs, which are drawn where the dump holds no tensors", parse_seed, "0")
 BENCH = option(
-    "BENCH", "precheck, comparison, overflow: float64 CPU benchmark: auto, torch or mindspore", bench, "auto"
+    "BENCH",
+    "what computes the float64 benchmark, on the CPU: auto, torch or mindspore; auto: the first of torch and mindspore "
+    "that can, for each API call",
+    _bench,
+    "auto",
 )
 BENCH_PYTHON = option(
     "FILE",
-    "precheck, comparison, overflow: Python interpreter that runs the benchmark in a process of its own",
-    interpreter,
+    "compute the benchmark with this Python interpreter, in a process of its own",
+    parse_interpreter,
 )
 MAX_MEMORY_BYTES = option(
     "SIZE",
-    "precheck, comparison, overflow, repeat: do not compute API calls that may need more memory, e.g. 16GB; auto is "
-    "80 %% of this machine",
-    memory,
+    "do not compute API calls that may need more memory, such as 16GB; auto: 80 % of the memory of this machine",
+    parse_memory,
     "auto",
     name="max_memory",
 )
 DEVICE = option(
     "DEVICE",
-    "precheck, repeat: what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or "
-    "torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded values cannot be repeated",
-    device,
+    "what is tested: auto, recorded, mindspore[:cpu|:ascend[:ID]] or torch[:cpu|:cuda[:ID]|:npu[:ID]]; recorded: the "
+    "values in the dump (not in repeat); auto: Ascend where the machine has it, else recorded where the "
+    "dump holds tensors, else the CPU of the dump's framework",
+    _device,
     "auto",
 )
-DEVICES = option(
-    "IDS", "precheck, repeat: device ids for the workers of -n, such as 4,5,6,7 or 0-3", devices, "all visible"
+DEVICE_IDS = option(
+    "IDS",
+    "ids of the devices that the workers of -n get, such as 4,5,6,7 or 0-3; all visible: those of "
+    "ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES, else all",
+    parse_device_ids,
+    "all visible",
 )
-WORKERS_PER_DEVICE = option("K", "precheck, repeat: how many workers may share a device", count, "1")
-REMOTE_ROOT = option(
-    "DIR", "precheck, repeat, with --tx ssh=...: folder on the other hosts that corresponds to rootdir", str
-)
+WORKERS_PER_DEVICE = option("K", "how many workers may share a device", parse_count, "1")
+REMOTE_ROOT = option("DIR", "with --tx ssh=..., folder on the other hosts that corresponds to rootdir", str)

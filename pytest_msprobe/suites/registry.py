@@ -1,4 +1,4 @@
-"""Which suites there are. Listing a suite here, with its options, is all that a new one needs."""
+"""Which suites there are. Listing a suite here, with its options and its question, is all that a new one needs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ SUITES: dict[str, tuple[Option, ...]] = {
     "overflow": OVERFLOW_OPTIONS,
     "gradients": GRADIENT_OPTIONS,
     "repeat": REPEAT_OPTIONS,
+}
+#: What each suite asks of a dump, for help.
+QUESTIONS = {
+    "precheck": "is each API call right",
+    "comparison": "where does it differ from another dump",
+    "overflow": "where do NaN and Inf begin",
+    "gradients": "at which step do gradients go wrong",
+    "repeat": "is each result the same every time",
 }
 
 

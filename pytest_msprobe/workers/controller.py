@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from socket import gethostname
@@ -67,10 +67,53 @@ _REFUSED_MODES = {
     ),
     "each": "every worker would judge every record, and one check would have several verdicts",
 }
+#: How often a worker is started in place of one that is gone, before it is taken for hopeless.
+_MOST_STARTS = 4
 #: xdist gives up after four deaths per worker; a dump may well crash more often, and each death costs one item only.
 _MOST_RESTARTS = "1000"
 #: The word that a check has begun may come late from another host.
 _NEARLY = 0.8
+
+
+def _replaced_mode(config: pytest.Config) -> str:
+    """What --dist was before it became `load`, and why; "" where it stays.
+
+    The settings of a project are for its tests. On the command line the mode is meant for this run.
+
+    Raises:
+        pytest.UsageError: the command line has a mode that would cost results.
+    """
+    mode = config.option.dist
+    if mode not in _REFUSED_MODES:
+        return ""
+    if any(str(argument).startswith("--dist") for argument in config.invocation_params.args):
+        raise pytest.UsageError(f"--dist {mode}: {_REFUSED_MODES[mode]}; use --dist load")
+    config.option.dist = "load"
+    return f"{mode}: {_REFUSED_MODES[mode]}"
+
+
+def _trying_again(setup_node: Callable[..., Any], group: Any) -> Callable[..., Any]:
+    """The `setup_node` of xdist, which starts a worker on this machine again when its process ends while it starts."""
+
+    def try_again(spec: Any, put_event: Callable[..., Any]) -> Any:
+        """The worker.
+
+        Raises:
+            pytest.UsageError: it ends every time.
+        """
+        for _ in range(_MOST_STARTS):
+            try:
+                return setup_node(spec, put_event)
+            except (EOFError, OSError):
+                if not spec.popen:
+                    raise
+                spec.id = None  # execnet knows the gateway that is gone by the old one
+                group.allocate_id(spec)
+        raise pytest.UsageError(
+            f"a worker's process ended {_MOST_STARTS} times while it started; continue this run with --msprobe-resume"
+        )
+
+    return try_again
 
 
 class WorkersPlugin:
@@ -94,15 +137,12 @@ class WorkersPlugin:
         Raises:
             pytest.UsageError: they do not fit on the devices, or the way of distribution would cost results.
         """
-        if config.option.dist in _REFUSED_MODES:
-            raise pytest.UsageError(
-                f"--dist {config.option.dist}: {_REFUSED_MODES[config.option.dist]}; use --dist load"
-            )
+        self._replaced = _replaced_mode(config)
         number = placement.device_index
         if number is not None:
             raise pytest.UsageError(
                 f"--msprobe-device: one device, {number}, for all workers; "
-                f"leave its number out, and give each worker its own with --msprobe-devices={number}"
+                f"leave its number out, and give each worker its own with --msprobe-device-ids={number}"
             )
         specs = [execnet.XSpec(text) for text in parse_tx_spec_config(config)]
         proxies: dict[str, Any] = {str(spec.id): spec for spec in map(execnet.XSpec, config.getoption("px") or ())}
@@ -129,12 +169,14 @@ class WorkersPlugin:
         self._lost: list[str] = []
         self._judged: dict[Any, str] = {}  # the last item of each worker whose row is here
         self._begun: dict[str, float] = {}
+        self._failed_starts = 0
         if config.option.maxworkerrestart is None:
             config.option.maxworkerrestart = _MOST_RESTARTS
 
     def header(self) -> list[str]:
         """The map of workers to devices and hosts."""
         others = {place.host: place.sharers for place in self.places if place.host}
+        replaced = [f"msprobe: --dist load in place of {self._replaced}"] if self._replaced else []
         if any(place.device for place in self.places):
             pairs = ", ".join(
                 f"{name}: {place.device} on {place.host}" if place.host else f"{name}: {place.device}"
@@ -146,13 +188,16 @@ class WorkersPlugin:
             lines = [f"msprobe: {len(self.places)} workers on the CPU{f' ({shown})' if shown else ''}"]
         if others and self._evidence:
             lines.append(f"msprobe: {' and '.join(self._evidence)} are written on the host that ran the check")
-        return lines
+        return [*lines, *replaced]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self) -> Generator[None, None, None]:
         """Start the workers; one line for a host that cannot be reached."""
         with naming_lost_hosts():
             yield
+        sessions: Any = self._config.pluginmanager.get_plugin("dsession")
+        manager = sessions.nodemanager
+        manager.setup_node = _trying_again(manager.setup_node, manager.group)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -188,15 +233,19 @@ class WorkersPlugin:
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
         """Remember which workers could begin."""
         self._collected.add(node)
+        self._failed_starts = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """End the run when a worker cannot even collect: the next one could not, either.
+        """End the run when a worker cannot even collect: the next one could not, either, unless others have.
 
         Raises:
             pytest.UsageError: with what it said.
         """
         if error is None or error == "keyboard-interrupt" or node in self._collected:
+            return
+        self._failed_starts += 1
+        if self._collected and self._failed_starts < _MOST_STARTS:
             return
         where = f" on {self._place(node).host}" if self._place(node).host else ""
         raise pytest.UsageError(f"the worker {node.gateway.id}{where} could not start: {last_line(error)}")

@@ -92,7 +92,7 @@ def check_devices(all_started: Sequence[tuple[str, str | None, StartReport]], ta
         return
     if started.devices is not None and device not in started.devices:
         shown = ", ".join(started.devices) or "none"
-        raise pytest.UsageError(f"--msprobe-devices: device {device} does not exist on {host}; visible are: {shown}")
+        raise pytest.UsageError(f"--msprobe-device-ids: device {device} does not exist on {host}; visible are: {shown}")
     for other, taken, earlier in all_started[:-1]:
         if other != host and taken == device and earlier.machine == started.machine:
             raise pytest.UsageError(
@@ -158,7 +158,7 @@ class WorkerPlace:
     Attributes:
         host: name of its machine; "" for this one.
         sharers: how many workers of the run are there.
-        device: physical id of its device; None on a CPU without `--msprobe-devices`.
+        device: physical id of its device; None on a CPU without `--msprobe-device-ids`.
         environment: variables that it starts with; a worker that replaces a dead one starts with the same.
     """
 
@@ -183,7 +183,7 @@ def choose_devices(target: str, wanted: Sequence[str], workers: int) -> tuple[st
     missing = [device for device in wanted if visible is not None and device not in visible]
     if missing:
         shown = ", ".join(visible or ()) or "none"
-        raise pytest.UsageError(f"--msprobe-devices: device {missing[0]} does not exist here; visible are: {shown}")
+        raise pytest.UsageError(f"--msprobe-device-ids: device {missing[0]} does not exist here; visible are: {shown}")
     return tuple(wanted) or visible or _numbered(target, workers)
 
 
@@ -220,7 +220,7 @@ def place_workers(hosts: Sequence[str], *, target: str, wanted: Sequence[str], p
 
 
 def distinct_devices(places: Sequence[WorkerPlace]) -> tuple[str, ...]:
-    """Names of the devices of `places`, each once; () on a CPU without `--msprobe-devices`."""
+    """Names of the devices of `places`, each once; () on a CPU without `--msprobe-device-ids`."""
     return tuple(dict.fromkeys(place.name for place in places if place.name is not None))
 
 

@@ -145,6 +145,69 @@ def test_contributions_inside_a_composite_call_are_added_up(collected):
     assert json.loads(path.read_text())["data"]["Custom.cube.0.backward"]["output"][0]["Max"] == 12.0
 
 
+def test_what_came_through_several_calls_that_return_their_argument_is_said_of_none(collected):
+    weight, x = Parameter(tensor(1.0, 2.0), name="w"), tensor(1.0, 1.0)
+
+    def once(x):
+        return (weight.astype(weight.dtype) * x * 10.0).sum()
+
+    def twice(x):
+        return once(x) + (weight.astype(weight.dtype) * x).sum()
+
+    def steps(function):
+        return lambda: [ms.grad(function, None, [weight])(x) for _ in range(2)]
+
+    found = collected(steps(once))
+    assert [found[f"Tensor.to.{n}.backward"]["output"][0]["Max"] for n in (0, 1)] == [10.0, 10.0]
+    found = collected(steps(twice))
+    assert "Tensor.to.3.forward" in found
+    assert not [name for name in found if name.startswith("Tensor.to.") and name.endswith(".backward")]
+
+
+def test_outputs_of_one_node_in_another_order_have_their_own_gradients(make_debugger, records):
+    module = types.SimpleNamespace(
+        swap=lambda x: mint.chunk(x * 2.0, 2)[::-1], last=lambda x: mint.chunk(x * 2.0, 2)[1]
+    )
+    debugger = make_debugger()
+    debugger.register_custom_api(module, "swap", "Custom")
+    debugger.register_custom_api(module, "last", "Custom")
+
+    def loss(x):
+        first, second = module.swap(x)
+        return first.sum() * 5.0 + second.sum() * 7.0 + module.last(x).sum() * 3.0
+
+    with debugger.collect(rank_id=0):
+        ms.grad(loss)(tensor(1.0, 1.0))
+    found = records()
+    assert [value["Max"] for value in found["Custom.swap.0.backward"]["input"]] == [5.0, 7.0]
+    assert [value["Max"] for value in found["Custom.last.0.backward"]["input"]] == [3.0]
+
+
+def test_parameters_whose_names_end_alike_keep_their_gradients(collected):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def construct(self, x):
+            return self.inner(x)
+
+    class Inner(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first = Parameter(tensor(1.0), name="a.weight")
+            self.second = Parameter(tensor(2.0), name="b.weight")
+            self.third = Parameter(tensor(3.0), name="a.third")
+
+        def construct(self, x):
+            return (x * self.first * 2.0 + x * self.second * 3.0 + self.third).sum()
+
+    net = Net()
+    found = collected(lambda: ms.grad(net, None, net.trainable_params())(tensor(1.0)), net, level="L0")
+    gradients = found["Cell.inner.Inner.parameters_grad.0"]
+    assert {name: value[0]["Max"] for name, value in gradients.items()} == {"first": 2.0, "second": 3.0, "third": 1.0}
+
+
 def test_a_call_that_returns_its_argument_passes_its_gradient_on(collected):
     def train():
         ms.grad(lambda x: (mint.mul(x, tensor(2.0)).to(ms.float32) * 3.0).sum())(tensor(1.0))

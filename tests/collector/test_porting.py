@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
 
-from msprobe_collector.configuration import ConfigurationError
+from msprobe_collector.configuration import ApiList, ConfigurationError
 from msprobe_collector.dump_format import Dump, FieldPath
+from msprobe_collector.mindspore.discovery import find_apis, resolve
+from pytest_msprobe.apis.operators import find_operator
+from pytest_msprobe.engines.torch_map import Refusal, lookup
 
 X = Tensor(np.ones((2, 2), np.float32))
 
@@ -86,15 +89,79 @@ def test_a_bytecode_region_is_one_record(make_debugger, records):
     assert records()["Jit.region.0.forward"]["output"][0]["shape"] == [2, 2]
 
 
+class Region(ms.nn.Cell):
+    @ms.jit(capture_mode="bytecode")
+    def construct(self, x):
+        return region(x)
+
+
 @pytest.mark.graph_compiler
-def test_a_bytecode_region_from_before_start_is_left_out_with_the_reason(make_debugger, records, caplog):
-    run = ms.jit(region, capture_mode="bytecode")
-    with caplog.at_level(logging.WARNING, "msprobe_collector"), make_debugger().collect():
-        found = [run(X), run(X)]
+def test_a_bytecode_region_from_before_start_is_one_record_too(make_debugger, records):
+    run, cell = ms.jit(region, capture_mode="bytecode"), Region()
+    expected = [run(X).asnumpy(), cell(X).asnumpy()]
+    with make_debugger().collect():
+        found = [run(X), cell(X), run(x=X)]
         mint.exp(X)
-    assert caplog.text.count("region was made by jit(capture_mode='bytecode') before start()") == 1
-    assert names(records()) == ["Mint.exp.0"]
-    np.testing.assert_allclose(found[1].asnumpy(), np.exp(1) + np.tanh(1), rtol=1e-6)
+    assert names(records()) == ["Jit.region.0", "Jit.Region.0", "Jit.region.1", "Mint.exp.0"]
+    assert [value["shape"] for value in records()["Jit.Region.0.forward"]["input_args"]] == [[2, 2]]
+    for value, other in zip(found, [*expected, expected[0]]):
+        np.testing.assert_array_equal(value.asnumpy(), other)
+    np.testing.assert_array_equal(run(X).asnumpy(), expected[0])
+
+
+@pytest.mark.graph_compiler
+def test_an_error_in_a_bytecode_region_leaves_it_as_it_was(make_debugger, records):
+    @ms.jit(capture_mode="bytecode")
+    def failing(x):
+        if x is None:
+            raise ValueError("no x")
+        return mint.exp(x)
+
+    with make_debugger().collect():
+        with pytest.raises(ValueError, match="no x"):
+            failing(None)
+        failing(X)
+        mint.exp(X)
+    assert names(records()) == ["Jit.failing.0", "Jit.failing.1", "Mint.exp.0"]
+
+
+def test_hooks_of_cells_leave_no_calls_of_primitives(make_debugger, records):
+    class Net(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.relu = ops.ReLU()
+
+        def construct(self, x):
+            return self.relu(x)
+
+    net = Net()
+    net.register_backward_hook(lambda cell, grad_input, grad_output: None)
+    net.register_backward_pre_hook(lambda cell, grad_output: None)
+    with make_debugger().collect(net):
+        ms.value_and_grad(net)(X)
+    assert names(records()) == ["Primitive.relu.ReLU.0"]
+
+
+def test_every_public_function_is_recorded_under_a_name_that_leads_back_to_it():
+    known = unknown = 0
+    for target in find_apis(ApiList()):
+        api_type, _, name = target.call.partition(".")
+        if path := find_operator("mindspore", api_type, name):
+            module, _, last = path.rpartition(".")
+            assert getattr(resolve(module), last) == target.original, target.call
+            known += 1
+        else:
+            assert isinstance(lookup(api_type, name), Refusal), target.call
+            unknown += 1
+    assert known > 1200
+    assert unknown < 300
+
+
+def test_communication_is_that_in_mindspore_ops_too():
+    calls = {target.name: target.call for target in find_apis(ApiList()) if target.owner is ops}
+    assert calls["all_reduce"] == "Distributed.all_reduce"
+    assert "get_rank" not in calls
+    assert calls["relu"] == "Functional.relu"
 
 
 def test_kernels_of_whole_graphs_are_refused(make_debugger, monkeypatch):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+import types
 import zlib
 
 import mindspore as ms
@@ -213,6 +216,21 @@ def test_mistakes_are_errors_at_once(make_debugger):
     ):
         with pytest.raises(DebuggerError, match=message):
             mistake()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "advice"),
+    [
+        (type("Tensor", (), {}), "for PyTorch import PrecisionDebugger from msprobe_collector.pytorch"),
+        (type("Tensor", (ms.Tensor,), {}), "its calls of MindSpore are at level L1: start() without a model"),
+    ],
+    ids=["PyTorch", "MindTorch"],
+)
+def test_a_module_of_another_framework_is_told_what_takes_it(make_debugger, monkeypatch, tensor, advice):
+    module = type("Module", (), {"__module__": "torch.nn.modules.module"})
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=tensor))
+    with pytest.raises(DebuggerError, match=re.escape(advice)):
+        make_debugger(level="mix").start(type("Model", (module,), {})())
 
 
 def test_what_can_go_on_is_a_warning(make_debugger, caplog, records):

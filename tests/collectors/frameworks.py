@@ -77,6 +77,14 @@ class Framework:
         """Take the gradient of the number function(tensor)."""
         raise NotImplementedError
 
+    def linear(self) -> Any:
+        """A network of one layer, from two numbers to two."""
+        raise NotImplementedError
+
+    def gradients_of(self, net: Any, function: Callable[[Any], Any]) -> None:
+        """Take the gradients of function(batch of one) for the parameters of `net`."""
+        raise NotImplementedError
+
     def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
         """(gradient descent on parameters with these `values`, update(gradients) -> what the parameters are then)."""
         raise NotImplementedError
@@ -118,6 +126,16 @@ class MindSpore(Framework):
         import mindspore
 
         return mindspore.grad(function)(tensor)
+
+    def linear(self) -> Any:
+        from mindspore import nn
+
+        return nn.SequentialCell(nn.Dense(2, 2))
+
+    def gradients_of(self, net: Any, function: Callable[[Any], Any]) -> None:
+        import mindspore
+
+        mindspore.grad(function, None, net.trainable_params())(self.tensor([[1.0, 1.0]]))
 
     def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
         from mindspore import Parameter, nn
@@ -169,6 +187,14 @@ class PyTorch(Framework):
         leaf = tensor.detach().requires_grad_()
         function(leaf).backward()
         return leaf.grad
+
+    def linear(self) -> Any:
+        import torch
+
+        return torch.nn.Sequential(torch.nn.Linear(2, 2))
+
+    def gradients_of(self, net: Any, function: Callable[[Any], Any]) -> None:
+        function(self.tensor([[1.0, 1.0]])).backward()
 
     def optimizer(self, values: Mapping[str, Any]) -> tuple[Any, Callable[[Mapping[str, Any]], list[np.ndarray]]]:
         import torch

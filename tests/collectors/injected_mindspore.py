@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 from types import SimpleNamespace
 from typing import Any
 
-import builtins
 import mindspore
 import numpy as np
 from mindspore import Tensor, mint, nn, ops

@@ -52,7 +52,7 @@ BORDERS = frozenset(
         "pytorch.gradients.CheckpointSwaps._noted_pass.<locals>.run",
         "pytorch.gradients.CheckpointSwaps._noted_forward.<locals>.forward",
         "pytorch.gradients.CheckpointSwaps._repeating_backward.<locals>.backward",
-        "pytorch.gradients.CheckpointSwaps._counted.<locals>.counted",
+        "pytorch.gradients._with.<locals>.run",
         "pytorch.gradients.Recomputation.__init__",
         "pytorch.installation.ApiInstallation._without_mode.<locals>.has_torch_function",
         "pytorch.installation.ApiInstallation.in_this_thread",
@@ -88,10 +88,16 @@ BORDERS = frozenset(
         "mindspore.callbacks._classes.<locals>.MsprobeInitStep.on_train_epoch_begin",
         # takes a key out of a dictionary: where that fails nothing could take it out
         "mindspore.static_graph.taps._Tap.uninstall",
+        "mindspore.discovery.JitCalls._enter.<locals>.enter",
+        "mindspore.discovery.JitCalls._enter.<locals>.enter.<locals>.stand_in",
+        "mindspore.discovery.JitCalls._exit.<locals>.leave",
+        "mindspore.discovery.JitCalls._run_captured",
+        "mindspore.discovery.JitCalls._run_captured.<locals>.run",
+        "mindspore.discovery.JitCalls._region",
         # what it raises is what the graphs of the script have raised
         "mindspore.mindspore_internals.wait_for_graphs",
         # hooks, which hand on to Guard.enter and pass the gradient on
-        "pytorch.gradients.GradientTap._safely.<locals>.run",
+        "pytorch.gradients._guarded",
         "recording.gradients.ParameterGradients._hook.<locals>.arrived",
         "recording.saved_values.SavedValues._watch.<locals>.arrived",
         "pytorch.framework.TorchOptimizers.watch.<locals>.before",

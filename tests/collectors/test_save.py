@@ -58,3 +58,11 @@ def test_values_of_which_no_gradient_comes_are_written_at_the_end_of_the_step(fr
 def test_a_value_that_cannot_be_saved_is_warned_about(make_debugger, caplog, value):
     make_debugger(level="debug").save(value, "name")
     assert "nothing is saved" in caplog.text
+
+
+def test_what_is_none_inside_a_value_is_null(make_debugger, framework, records):
+    debugger = make_debugger(level="debug")
+    debugger.save({"a": framework.tensor(1.0), "c": None, "list": [None]}, "x", save_backward=False)
+    debugger.step()
+    saved = records(file="debug.json")["x.0.debug"]
+    assert (saved["a"]["Max"], saved["c"], saved["list"]) == (1.0, None, [None])

@@ -176,13 +176,15 @@ class Workspace:
             text = process.communicate(timeout=LONGEST_SECONDS)[0]
         return Run(self.folder, folder, process.returncode, text)
 
-    def run_all(self, runs: Iterable[Sequence[str]], *, conftest: str = "") -> list[Run]:
-        """Several runs, one after the other in one process."""
+    def run_all(self, runs: Iterable[Sequence[str]], *, conftest: str = "", folders: Sequence[Path] = ()) -> list[Run]:
+        """Several runs, one after the other in one process; each in its own of `folders`, where there are any."""
         self._write_conftest(conftest)
-        listed = []
+        listed: list[dict[str, Any]] = []
         for arguments in runs:
             out = self._new_out("")
             listed.append({"arguments": self._arguments(arguments, out, reports=False), "witness": _witness(out)})
+        for entry, folder in zip(listed, folders):
+            entry["folder"] = str(folder)
         (self.folder / "runs.json").write_text(json.dumps(listed), encoding="utf-8")
         command = [sys.executable, str(HERE / "contract_driver.py"), "runs.json", "results.json"]
         ended = subprocess.run(

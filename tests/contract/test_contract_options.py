@@ -11,6 +11,7 @@ import pytest
 from contract_runs import Run, Workspace, assert_whole
 
 from msprobe_collector.dump_format import DIRECTIONS
+from pytest_msprobe.run.old_names import OLD_NAMES, flag_of
 
 PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "overflow", "gradients", "repeat"
 
@@ -21,19 +22,18 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-bench-python={python}": (PRECHECK, COMPARISON, OVERFLOW),
     "--msprobe-seed=3": (PRECHECK, OVERFLOW, REPEAT),
     "--msprobe-max-memory=1GB": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
-    "--msprobe-save-error-data": (PRECHECK,),
-    "--msprobe-error-data-dir=kept": (PRECHECK,),
+    "--msprobe-error-data=kept": (PRECHECK,),
     "--msprobe-error-data-limit=1MB": (PRECHECK,),
     "--msprobe-reproducers=scripts": (PRECHECK,),
-    "--msprobe-devices=0,1": (PRECHECK, REPEAT),
+    "--msprobe-device-ids=0,1": (PRECHECK, REPEAT),
     "--msprobe-workers-per-device=2": (PRECHECK, REPEAT),
     "--msprobe-remote-root=/elsewhere": (PRECHECK, REPEAT),
     "--msprobe-standard=ulp": (PRECHECK,),
     "--msprobe-cosine=0.9": (PRECHECK,),
     "--msprobe-max-abs=0.5": (PRECHECK,),
     "--msprobe-hf32=conv": (PRECHECK,),
-    "--msprobe-strict=subnormals": (PRECHECK,),
-    "--msprobe-seeds=2": (PRECHECK,),
+    "--msprobe-fail-on=subnormals": (PRECHECK,),
+    "--msprobe-draws=2": (PRECHECK,),
     "--msprobe-edge-cases": (PRECHECK,),
     "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
@@ -50,19 +50,19 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-accounting=off": (COMPARISON,),
     "--msprobe-inherited=fail": (COMPARISON,),
     "--msprobe-diagnosis=diagnosis.json": (COMPARISON,),
-    "--msprobe-overflow-strict": (OVERFLOW,),
+    "--msprobe-overflow-fail-reproduced": (OVERFLOW,),
     "--msprobe-overflow-undecided=skip": (OVERFLOW,),
     "--msprobe-overflow-rules=rules.yaml": (OVERFLOW,),
     "--msprobe-gradient-items=step": (GRADIENTS,),
     "--msprobe-gradient-first=0.5": (GRADIENTS,),
     "--msprobe-gradient-drop=0.5": (GRADIENTS,),
     "--msprobe-gradient-drift=0.5": (GRADIENTS,),
-    "--msprobe-gradient-md5": (GRADIENTS,),
-    "--msprobe-gradient-zero": (GRADIENTS,),
+    "--msprobe-gradient-fail-md5": (GRADIENTS,),
+    "--msprobe-gradient-fail-zero": (GRADIENTS,),
     "--msprobe-gradient-turbulence=3": (GRADIENTS,),
     "--msprobe-gradient-collapse=0.5": (GRADIENTS,),
     "--msprobe-gradient-warmup=2": (GRADIENTS,),
-    "--msprobe-repeat=3": (REPEAT,),
+    "--msprobe-repeat-runs=3": (REPEAT,),
 }
 EVERYWHERE = (
     "--msprobe-out=elsewhere",
@@ -73,24 +73,46 @@ EVERYWHERE = (
     "--msprobe-allow-empty",
 )
 #: Options that need workers to have an effect.
-FOR_WORKERS = ("--msprobe-devices", "--msprobe-workers-per-device", "--msprobe-remote-root")
+#: Names of options by old ones, and the old ones that take no value.
+RENAMED = {flag_of(each.old): flag_of(each.new) for each in OLD_NAMES}
+FLAGS = [flag_of(each.old) for each in OLD_NAMES if each.is_flag]
+#: What an option needs beside it to have an effect, where a sample does not give it.
+NEEDS = {
+    "--msprobe-fail-on": "--msprobe-standard=fused",
+    "--msprobe-error-data-limit": "--msprobe-error-data=kept",
+    **{f"--msprobe-gradient-{name}": "--msprobe-golden=" for name in ("fail-zero", "turbulence", "collapse", "warmup")},
+}
+FOR_WORKERS = ("--msprobe-device-ids", "--msprobe-workers-per-device", "--msprobe-remote-root")
 
 
-def test_every_option_is_in_the_table(tmp_path: Path) -> None:
+def test_help_says_of_every_option_what_it_does_which_suites_honour_it_and_its_default(tmp_path: Path) -> None:
     """A new option says in `ELSEWHERE` or `EVERYWHERE` where it has an effect."""
     command = [sys.executable, "-m", "pytest", "--help", f"--rootdir={tmp_path}"]
     text = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    listed = {*re.findall(r"^  (--msprobe-[a-z0-9-]+)", text, re.MULTILINE)}
-    known = {text.partition("=")[0] for text in (*ELSEWHERE, *EVERYWHERE)}
-    inputs = {"--msprobe-dump", "--msprobe-gradients", "--msprobe-suite", "--msprobe-config"}
-    tested_elsewhere = {"--msprobe-resume", "--msprobe-timeout"}
-    assert listed - inputs - tested_elsewhere == known
+    own = " ".join(text.partition("pytest-msprobe: ")[2].partition("\n\n")[0].split())
+    listed = dict(re.findall(r"(--msprobe-[a-z0-9-]+)(?:=\S+)? (\w(?:(?!; default: ).)+; default: [^()]+\))", own))
+    suites = {text.partition("=")[0]: ", ".join(suites) for text, suites in ELSEWHERE.items()}
+    inputs = {"--msprobe-gradients": GRADIENTS, "--msprobe-dump": "precheck, comparison, overflow, repeat"}
+    tested_elsewhere = ("--msprobe-config", "--msprobe-suite", "--msprobe-resume", "--msprobe-timeout")
+    everywhere = [text.partition("=")[0] for text in EVERYWHERE]
+    expected = {**suites, **dict.fromkeys((*everywhere, *tested_elsewhere), "every suite"), **inputs}
+    assert {flag: text.rpartition(" (")[2].partition(";")[0] for flag, text in listed.items()} == expected
+
+
+def needed(text: str) -> list[str]:
+    """What stands beside the option `text`, so that it has an effect."""
+    flag = text.partition("=")[0]
+    return [NEEDS[RENAMED.get(flag, flag)]] if RENAMED.get(flag, flag) in NEEDS else []
 
 
 def asked(suite: str) -> dict[str, bool]:
     """Whether `suite` honours each option, by the option's text; without what would need workers."""
     found = {text: suite in suites for text, suites in ELSEWHERE.items()} | dict.fromkeys(EVERYWHERE, True)
-    return {text: honours for text, honours in found.items() if not (honours and text.startswith(FOR_WORKERS))}
+    for old, new in RENAMED.items():
+        (now,) = (text for text in ELSEWHERE if text.partition("=")[0] == new)
+        found[now.replace(new, old) if old not in FLAGS else old] = found[now]
+    workers = (*FOR_WORKERS, "--msprobe-devices")
+    return {text: honours for text, honours in found.items() if not (honours and text.startswith(workers))}
 
 
 def complaint(text: str, suite: str, honours: bool, run: Run) -> str:
@@ -115,7 +137,9 @@ def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> No
     options = asked(suite)
     # Named, since a golden dump would make any run a comparison.
     named = ("--collect-only", "-q", f"--msprobe-suite={suite}")
-    runs = workspace.run_all([*named, text.format(**words)] for text in options)
+    runs = workspace.run_all(
+        [*named, text.format(**words), *(needed(text) if honours else ())] for text, honours in options.items()
+    )
     found = [complaint(text, suite, honours, run) for (text, honours), run in zip(options.items(), runs)]
     assert not any(found), "\n".join(filter(None, found))
 
@@ -128,7 +152,7 @@ def test_options_for_workers_are_honoured_or_refused(workspace: Workspace, plain
     if suite not in suites:
         assert complaint(text, suite, honours=False, run=run) == ""
         return
-    devices = ("-device0", "-device1") if (suite, option) == (REPEAT, "--msprobe-devices") else ("",)
+    devices = ("-device0", "-device1") if (suite, option) == (REPEAT, "--msprobe-device-ids") else ("",)
     ids = [
         f"{node_id}{device}" if node_id.endswith(DIRECTIONS) else node_id
         for node_id in plain.by_id

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from gradient_runs import write_step
 from report_reader import Reports
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -308,13 +310,30 @@ def test_json_of_another_kind_named_dump_json_is_not_touched(pytester: pytest.Py
     pytester.runpytest().assert_outcomes(passed=1)
 
 
-def test_reports_are_private_to_owner_and_group(pytester: pytest.Pytester) -> None:
-    builder_with_a_good_call(pytester.path).write()
-    old = os.umask(0)
-    try:
-        pytester.runpytest("--msprobe-dump=dump.json", "--msprobe-out=new/folder").assert_outcomes(passed=1)
-    finally:
-        os.umask(old)
-    assert (pytester.path / "new" / "folder").stat().st_mode & 0o777 == 0o750
-    for path in (pytester.path / "new" / "folder").iterdir():
-        assert path.stat().st_mode & 0o777 == 0o640
+#: Of each suite that writes files: its arguments, in a folder that holds two equal dumps and a run of gradients.
+WRITING = {
+    "precheck": ("--msprobe-dump=a",),
+    "comparison": ("--msprobe-dump=a", "--msprobe-golden=b", "--msprobe-xlsx", "--msprobe-diagnosis=new/found.json"),
+    "overflow": ("--msprobe-dump=a", "--msprobe-suite=overflow"),
+    "gradients": ("--msprobe-gradients=run", "--msprobe-golden=run"),
+}
+
+
+@pytest.mark.parametrize("suite", WRITING)
+def test_reports_follow_the_umask(pytester: pytest.Pytester, suite: str) -> None:
+    """A web server or another user of a CI machine reads them where the umask lets it."""
+    for name in ("a", "b"):
+        builder_with_a_good_call(pytester.path / name).write()
+    write_step(pytester.path / "run", 0, {"w": np.arange(1.0, 11.0)})
+    reports = ("--msprobe-jsonl=new/rows.jsonl", "--msprobe-page=new/page.html", "--msprobe-out=new/folder")
+    for umask in (0o022, 0o027):
+        old = os.umask(umask)
+        try:
+            assert pytester.runpytest(*WRITING[suite], *reports).ret == 0
+        finally:
+            os.umask(old)
+        written = [pytester.path / "new", *(pytester.path / "new").rglob("*")]
+        assert len(written) > 4
+        for path in written:
+            assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~umask, path
+        shutil.rmtree(pytester.path / "new")

@@ -75,7 +75,7 @@ def test_more_deaths_than_xdist_would_bear(pytester: pytest.Pytester, reports: R
 def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 8)
     die_in(pytester, "Mint.neg.3::forward")
-    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "2", "--msprobe-devices=5,7")
+    result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", "-n", "2", "--msprobe-device-ids=5,7")
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 5, gw1: 7"])
     message = reports.results["Mint.neg.3"]["Message"]
     assert "on device 5 died" in message or "on device 7 died" in message
@@ -85,10 +85,10 @@ def test_every_worker_has_a_device_of_its_own_also_after_a_death(pytester: pytes
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["-n", "3", "--msprobe-devices=0,1"], "use at most -n 2, or let K workers share a device"),
+        (["-n", "3", "--msprobe-device-ids=0,1"], "use at most -n 2, or let K workers share a device"),
         (["-n", "2", "--dist", "loadfile"], "--dist loadfile: a crashing API call would take the rest"),
         (["-n", "2", "--dist", "each"], "--dist each: every worker would judge every record"),
-        (["-n", "2", "--msprobe-devices=x"], "'x' is not a list of device ids"),
+        (["-n", "2", "--msprobe-device-ids=x"], "'x' is not a list of device ids"),
         (["-n", "2", "--msprobe-workers-per-device=0"], "'0' is not a whole number of 1 or more"),
     ],
 )
@@ -103,7 +103,7 @@ def test_workers_that_do_not_fit_are_a_usage_error(
 
 def test_workers_may_share_a_device_when_asked(pytester: pytest.Pytester) -> None:
     dump_of(pytester.path, 2)
-    options = ("-n", "2", "--msprobe-devices=4", "--msprobe-workers-per-device=2")
+    options = ("-n", "2", "--msprobe-device-ids=4", "--msprobe-workers-per-device=2")
     result = pytester.runpytest_subprocess("--msprobe-dump=dump.json", *options)
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["msprobe: devices of the workers: gw0: 4, gw1: 4"])
@@ -209,3 +209,65 @@ def test_failures_before_ctrl_c_are_remembered_for_last_failed(pytester: pytest.
 def calls_so_far(folder: Path) -> set[str]:
     files = folder.glob("accuracy_checking_result_*.csv")
     return {line.partition(",")[0] for path in files for line in path.read_text().splitlines()}
+
+
+#: Ends the process that dies in a check, and so many of those that start in its place: as Python starts, or pytest.
+DYING_STARTS = """
+import os, signal
+from pathlib import Path
+
+LEFT = Path(__file__).with_name("left")
+
+def end_if_asked():
+    left = int(LEFT.read_text()) if LEFT.exists() else 0
+    if left > 0:
+        LEFT.write_text(str(left - 1))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("moment", ["Python", "pytest"])
+@pytest.mark.parametrize("deaths", [1, 9])
+def test_a_worker_that_dies_while_it_starts_is_started_again(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, moment: str, deaths: int
+) -> None:
+    DumpBuilder(pytester.path, real=False).call("Mint.neg.0", [A], [-A]).call("Mint.neg.1", [A], [-A]).write()
+    (pytester.mkdir("start") / "dying.py").write_text(DYING_STARTS)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path / "start"), prepend=os.pathsep)
+    if moment == "Python":
+        (pytester.path / "start" / "sitecustomize.py").write_text("import dying; dying.end_if_asked()")
+    pytester.makeconftest(
+        "import dying, os\n"
+        "def pytest_configure(config):\n"
+        f"    if {moment == 'pytest'} and hasattr(config, 'workerinput'): dying.end_if_asked()\n"
+        "def pytest_runtest_call(item):\n"
+        "    if 'neg.1' in item.nodeid and not dying.LEFT.exists():\n"
+        f"        dying.LEFT.write_text('{deaths}')\n"
+        "        os._exit(3)\n"
+    )
+    arguments = ("--msprobe-dump=dump.json", "--msprobe-suite=overflow", "-n", "1", "--msprobe-jsonl=rows.jsonl")
+    result = pytester.runpytest_subprocess(*arguments)
+    assert "INTERNALERROR" not in result.stdout.str()
+    if deaths == 1:
+        result.assert_outcomes(passed=2, failed=1)
+        return
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *"])
+    (pytester.path / "start" / "left").write_text("0")
+    again = pytester.runpytest_subprocess(*arguments[:-1], "--msprobe-resume=rows.jsonl")
+    again.stdout.fnmatch_lines(["3 passed, 0 failed, 0 skipped*"])
+
+
+@pytest.mark.parametrize("named", ["dump", "out"])
+def test_a_path_that_is_no_utf_8_is_refused_beside_workers(pytester: pytest.Pytester, named: str) -> None:
+    folder = os.fsdecode(os.fsencode(pytester.path) + b"/\xff")
+    os.mkdir(folder)
+    dump = DumpBuilder(Path(folder) if named == "dump" else pytester.path, real=False)
+    dump.call("Mint.neg.0", [A], [-A]).write()
+    arguments = (f"--msprobe-dump={dump.path}", "--msprobe-suite=overflow", f"--msprobe-{named}={folder}")
+    refused = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n1", *arguments], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is not UTF-8, which workers cannot be told; rename it, or leave out -n" in refused.stderr
+    assert pytester.runpytest(*arguments).ret == 0

@@ -160,7 +160,7 @@ def _dump_with_gradients(pytester: pytest.Pytester) -> None:
 def test_gradients_are_judged_and_failures_leave_error_data_and_reproducers(
     pytester: pytest.Pytester, reports: Reports
 ) -> None:
-    result = run(pytester, "--msprobe-save-error-data", "--msprobe-reproducers=scripts", "--msprobe-jsonl=r.jsonl")
+    result = run(pytester, "--msprobe-error-data=auto", "--msprobe-reproducers=scripts", "--msprobe-jsonl=r.jsonl")
     rows = {(row.call, row.part): row for _, row in read_json_lines(pytester.path / "r.jsonl")}
     judged = {call.partition("-")[2] for call, part in rows if part == "backward"}
     assert judged == {"", "empty", "scalar", "strided", "extreme"}

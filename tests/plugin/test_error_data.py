@@ -47,7 +47,7 @@ def statuses(folder: Path) -> dict[str, tuple[str, str]]:
 def test_the_folder_is_a_dump_with_the_same_failures(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     dump = faulty_dump(pytester.path / "dump").write()
     run = pytester.runpytest_subprocess  # pytester's runs in one process import parts of PyTorch anew
-    first = run(f"--msprobe-dump={dump}", "--msprobe-out=first", "--msprobe-save-error-data", *workers)
+    first = run(f"--msprobe-dump={dump}", "--msprobe-out=first", "--msprobe-error-data=auto", *workers)
     first.assert_outcomes(failed=10, passed=3)
     first.stdout.fnmatch_lines(["error data: *first/error_data (9 API calls)"])
     second = run("--msprobe-dump=first/error_data", "--msprobe-out=second", *workers)
@@ -62,7 +62,7 @@ def test_the_folder_is_a_dump_with_the_same_failures(pytester: pytest.Pytester, 
 
 def test_files_have_the_names_of_the_existing_tool_beside_those_of_the_benchmark(pytester: pytest.Pytester) -> None:
     dump = faulty_dump(pytester.path / "dump").write()
-    pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-error-data-dir=errors")
+    pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-error-data=errors")
     folder = pytester.path / "errors" / "dump_tensor_data"
     names = {path.name for path in folder.iterdir()}
     assert {name for name in names if name.startswith("Mint.matmul.0.")} == {
@@ -91,7 +91,7 @@ def test_random_inputs_become_recorded_ones(pytester: pytest.Pytester) -> None:
     builder.call("Mint.exp.0", [A * 8], [np.exp(A * 8)])
     arguments = ("--msprobe-device=mindspore:cpu", "--msprobe-max-abs=1e-30")
     dump = builder.write()
-    first = pytester.runpytest(f"--msprobe-dump={dump}", *arguments, "--msprobe-error-data-dir=e", "--msprobe-out=1")
+    first = pytester.runpytest(f"--msprobe-dump={dump}", *arguments, "--msprobe-error-data=e", "--msprobe-out=1")
     first.assert_outcomes(failed=1)
     again = pytester.runpytest("--msprobe-dump=e", "--msprobe-device=recorded", arguments[1], "--msprobe-out=2")
     again.assert_outcomes(failed=1)
@@ -106,7 +106,7 @@ def test_a_used_up_budget_is_said(pytester: pytest.Pytester, workers: tuple[str,
     size = 128 * 3 + A.nbytes * 4
     result = pytester.runpytest_subprocess(
         f"--msprobe-dump={builder.write()}",
-        "--msprobe-error-data-dir=e",
+        "--msprobe-error-data=e",
         f"--msprobe-error-data-limit={size * 2 + 10}B",
         *workers,
     )
@@ -118,7 +118,7 @@ def test_a_used_up_budget_is_said(pytester: pytest.Pytester, workers: tuple[str,
 def test_several_dumps_have_a_folder_each(pytester: pytest.Pytester) -> None:
     for rank in ("rank0", "rank1"):
         DumpBuilder(pytester.path / "step0" / rank).call("Mint.exp.0", [A], [A]).write()
-    pytester.runpytest("--msprobe-dump=step0", "--msprobe-error-data-dir=e").assert_outcomes(failed=2)
+    pytester.runpytest("--msprobe-dump=step0", "--msprobe-error-data=e").assert_outcomes(failed=2)
     assert {path.parent.name for path in (pytester.path / "e").rglob("dump.json")} == {"rank0", "rank1"}
 
 
@@ -127,7 +127,7 @@ def test_nothing_that_exists_is_written_over(pytester: pytest.Pytester) -> None:
     (pytester.path / "e").mkdir()
     (pytester.path / "e" / "dump.json").write_text("mine")
     for _ in range(2):
-        pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-error-data-dir=e")
+        pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-error-data=e")
     assert (pytester.path / "e" / "dump.json").read_text() == "mine"
     assert [path.name for path in (pytester.path / "e").iterdir()] == ["dump.json"]
     assert (pytester.path / "e_2" / "dump.json").exists()
@@ -136,7 +136,7 @@ def test_nothing_that_exists_is_written_over(pytester: pytest.Pytester) -> None:
 
 def test_a_run_without_failures_leaves_no_folder(pytester: pytest.Pytester) -> None:
     dump = DumpBuilder(pytester.path / "dump").call("Mint.exp.0", [A], [np.exp(A)]).write()
-    result = pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-save-error-data")
+    result = pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-error-data=auto")
     result.assert_outcomes(passed=1)
     assert not (pytester.path / "error_data").exists()
     assert "error data" not in result.stdout.str()
@@ -152,7 +152,7 @@ def test_a_kill_leaves_a_whole_dump(pytester: pytest.Pytester) -> None:
         "    if 'exp.3' in item.nodeid:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    pytester.runpytest_subprocess(f"--msprobe-dump={builder.write()}", "--msprobe-error-data-dir=e")
+    pytester.runpytest_subprocess(f"--msprobe-dump={builder.write()}", "--msprobe-error-data=e")
     pytester.path.joinpath("conftest.py").unlink()
     pytester.runpytest("--msprobe-dump=e").assert_outcomes(failed=3)
 
@@ -169,7 +169,7 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
         "engine.lookup = lambda *a: Binding('x', 'torch.exp')\n"
     )
     result = pytester.runpytest_subprocess(
-        f"--msprobe-dump={builder.write()}", "--msprobe-error-data-dir=e", "--msprobe-reproducers=r"
+        f"--msprobe-dump={builder.write()}", "--msprobe-error-data=e", "--msprobe-reproducers=r"
     )
     result.assert_outcomes(failed=1)
     assert {path.name for path in pytester.path.iterdir()} >= {"e"}
@@ -182,8 +182,8 @@ def test_no_name_of_the_dump_leaves_the_folder(pytester: pytest.Pytester, name: 
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("--msprobe-error-data-dir=dump/dump.json", "is not a folder"),
-        ("--msprobe-error-data-dir=/proc/nothing/here", "--msprobe-error-data-dir=/proc/nothing/here: cannot be"),
+        ("--msprobe-error-data=dump/dump.json", "is not a folder"),
+        ("--msprobe-error-data=/proc/nothing/here", "--msprobe-error-data=/proc/nothing/here: cannot be"),
         ("--msprobe-error-data-limit=much", "'much' is not a size"),
         ("--msprobe-reproducers=dump/dump.json", "is not a folder"),
     ],
@@ -197,10 +197,10 @@ def test_wrong_options_end_the_run_before_it_begins(pytester: pytest.Pytester, o
 
 def test_ini_and_yaml_name_the_folder(pytester: pytest.Pytester) -> None:
     dump = DumpBuilder(pytester.path / "dump").call("Mint.exp.0", [A], [A]).write()
-    pytester.makeini("[pytest]\nmsprobe_save_error_data = true\n")
+    pytester.makeini("[pytest]\nmsprobe_error_data = auto\n")
     pytester.runpytest(f"--msprobe-dump={dump}")
     assert (pytester.path / "error_data" / "dump.json").exists()
-    (pytester.path / "c.yaml").write_text("error_data_dir: here\nreproducers: there\n")
+    (pytester.path / "c.yaml").write_text("error_data: here\nreproducers: there\n")
     pytester.runpytest(f"--msprobe-dump={dump}", "--msprobe-config=c.yaml")
     assert (pytester.path / "here" / "dump.json").exists()
     assert (pytester.path / "there" / "Mint.exp.0.py").exists()

@@ -140,7 +140,19 @@ def test_one_run_by_itself(pytester: pytest.Pytester) -> None:
             "problem steps of rank 0: 3-4",
         ]
     )
-    pytester.runpytest("--msprobe-gradients=a", "--msprobe-gradient-zero").assert_outcomes(passed=3, failed=7)
+    pytester.runpytest("--msprobe-gradients=a", "--msprobe-gradient-fail-zero").assert_outcomes(passed=3, failed=7)
+
+
+@pytest.mark.parametrize("golden", [(), ("--msprobe-golden=b",)], ids=["alone", "golden"])
+def test_a_rule_that_judges_nothing_is_refused(pytester: pytest.Pytester, runs: Path, golden: tuple[str, ...]) -> None:
+    alone = ("fail-zero", "turbulence=3", "collapse=0.1", "warmup=2")
+    against = ("first=0.9", "drop=0.1", "drift=0.1", "fail-md5")
+    for name in alone if golden else against:
+        result = pytester.runpytest("--msprobe-gradients=a", *golden, f"--msprobe-gradient-{name}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        without = "with" if golden else "without"
+        flag = f"--msprobe-gradient-{name.partition('=')[0]}"
+        result.stderr.fnmatch_lines([f"ERROR: {flag}: has no effect {without} --msprobe-golden*"])
 
 
 def test_missing_ranks_and_steps_are_named_and_the_others_compared(pytester: pytest.Pytester, runs: Path) -> None:

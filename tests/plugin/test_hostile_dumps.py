@@ -42,7 +42,7 @@ def test_tensors_outside_the_dump_are_read_only_when_named(
     pytester: pytest.Pytester, outside: Path, reports: Reports
 ) -> None:
     named(pytester.path, str(outside))
-    result = pytester.runpytest(DUMP, RECORDED, "--msprobe-save-error-data")
+    result = pytester.runpytest(DUMP, RECORDED, "--msprobe-error-data=auto")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert f"outside the dump, and is not followed; allow it with --msprobe-data-dir={outside}" in result.stdout.str()
     for path in (pytester.path / "error_data").rglob("*.npy"):

@@ -104,14 +104,14 @@ SUITES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
         [
             "--msprobe-dump=target",
             "--msprobe-device=recorded",
-            "--msprobe-save-error-data",
+            "--msprobe-error-data=auto",
             "--msprobe-reproducers=out/r",
         ],
     ),
     "comparison": (dumps, ["--msprobe-dump=target", "--msprobe-golden=golden"]),
     "overflow": (overflowing, ["--msprobe-dump=target", "--msprobe-suite=overflow"]),
     "gradients": (gradients, ["--msprobe-gradients=target", "--msprobe-golden=golden"]),
-    "repeat": (dumps, ["--msprobe-dump=target", "--msprobe-suite=repeat", "--msprobe-repeat=2"]),
+    "repeat": (dumps, ["--msprobe-dump=target", "--msprobe-suite=repeat", "--msprobe-repeat-runs=2"]),
 }
 
 
@@ -124,7 +124,7 @@ def run(
     build(folder)
     command = [sys.executable, "-m", "pytest", "-v", "-rA", "--color=no", "-p", "no:cacheprovider", "--rootdir=."]
     files = ["--msprobe-out=out", "--msprobe-jsonl=out/rows.jsonl", "--junitxml=out/junit.xml"]
-    page = ["--html=out/page.html", "--self-contained-html", "--msprobe-error-data-dir=out/e"]
+    page = ["--html=out/page.html", "--self-contained-html", "--msprobe-error-data=out/e"]
     page = page if request.param == "precheck" else page[:2]
     done = subprocess.run(
         [*command, *files, *page, *options], cwd=folder, capture_output=True, check=False, timeout=300

@@ -144,7 +144,10 @@ def test_two_hosts_with_two_devices_each(
     for root in (pytester.path, pytester.path / "hostb" / "mirror"):
         (root / "conftest.py").write_text(DIARY.format(diary=str(pytester.path / "diary")))
     result = run(
-        "--msprobe-devices=4,5", "--msprobe-remote-root=mirror", "--msprobe-jsonl=r.jsonl", "--msprobe-save-error-data"
+        "--msprobe-device-ids=4,5",
+        "--msprobe-remote-root=mirror",
+        "--msprobe-jsonl=r.jsonl",
+        "--msprobe-error-data=auto",
     )
     result.assert_outcomes(passed=11, failed=1)
     result.stdout.fnmatch_lines(
@@ -212,7 +215,7 @@ def test_a_remote_worker_that_dies_or_hangs_costs_one_item(
         "    if 'neg.3::forward' in item.nodeid:\n"
         "        torch.neg = lambda *given: time.sleep(60)\n"
     )
-    result = run("--msprobe-devices=0", "--msprobe-timeout=4", "--junitxml=r.xml", workers=(1, 1))
+    result = run("--msprobe-device-ids=0", "--msprobe-timeout=4", "--junitxml=r.xml", workers=(1, 1))
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["failed"]) == (10, 2)
     for call, how in (("Mint.neg.1", ";"), ("Mint.neg.3", ": it did not end within 4 s (--msprobe-timeout);")):
@@ -263,19 +266,19 @@ MISTAKES: dict[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     ),
     "error data of another run": (
         with_old_error_data,
-        ["--msprobe-remote-root=mirror", "--msprobe-save-error-data"],
+        ["--msprobe-remote-root=mirror", "--msprobe-error-data=auto"],
         "hostb: {path}/hostb/mirror/error_data there holds something; remove it there first",
     ),
     "a path as an argument": (None, ["step0/dump.json"], "a path is part of its option, as in --msprobe-dump=step0/"),
     "rootdir twice": (None, ["--msprobe-remote-root=m", "--rootdir=."], "leave --rootdir out"),
     "more workers than devices": (
         None,
-        ["--msprobe-devices=4"],
+        ["--msprobe-device-ids=4"],
         "2 workers on hosta: 1 device (4) with 1 worker each; use at most 1 there, or",
     ),
     "one machine under two names": (
         None,
-        ["--msprobe-device=mindspore:ascend", "--msprobe-devices=0,1"],
+        ["--msprobe-device=mindspore:ascend", "--msprobe-device-ids=0,1"],
         "--tx: hosta and hostb are one machine, whose device 0 would get a worker from each",
     ),
     "a host that does not answer": (
@@ -313,7 +316,7 @@ def test_the_device_that_a_host_does_not_have(
     python = pytester.path / "remote_python"
     python.write_text(python.read_text().replace("unset", "export ASCEND_RT_VISIBLE_DEVICES=6,7\nunset"))
     result = run("--msprobe-device=mindspore:ascend", workers=(1, 0))
-    assert "--msprobe-devices: device 0 does not exist on hosta; visible are: 6, 7" in result.stderr.str()
+    assert "--msprobe-device-ids: device 0 does not exist on hosta; visible are: 6, 7" in result.stderr.str()
 
 
 def test_memory_is_shared_by_the_workers_of_one_host(pytester: pytest.Pytester, run: Run, reports: Reports) -> None:
@@ -345,7 +348,7 @@ selection._make_device = lambda specification: Device()
 def test_devices_of_several_hosts_are_compared(pytester: pytest.Pytester, run: Run) -> None:
     dump_of(pytester.path / "step0", calls=2)
     pytester.makeconftest(SICK)
-    result = run("--msprobe-suite=repeat", "--msprobe-devices=0,1", "--msprobe-jsonl=r.jsonl")
+    result = run("--msprobe-suite=repeat", "--msprobe-device-ids=0,1", "--msprobe-jsonl=r.jsonl")
     result.assert_outcomes(passed=16)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     others = "devices hosta-0, hosta-1 and hostb-0"

@@ -25,6 +25,36 @@ def dump(folder: Path, *, real: bool) -> DumpBuilder:
     return builder
 
 
+def test_optimizers_orders_and_shapes_of_torch_npu(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path, framework="pytorch")
+    m, v = (0.2 * X).astype(np.float32), (0.05 * X * X).astype(np.float32)
+    adam = X - np.float32(0.1) * m / (np.sqrt(v) + np.float32(1e-8)) * np.float32(0.05**0.5 / 0.2)
+    decayed = X * np.float32(0.99) - np.float32(0.1) * m / np.float32(0.2) / (np.sqrt(v / np.float32(0.05)) + 1e-8)
+    zeros = [X, np.zeros_like(X), np.zeros_like(X)]
+    scalars = [0.1, 0.8, 0.95, 1e-8]
+    builder.call("NPU.npu_apply_adam.0", [0.8, 0.95, *scalars, X, False, False], [adam, m, v], keywords={"out": zeros})
+    builder.call(
+        "NPU.npu_apply_adam_w.0",
+        [1.0, 1.0, 0.1, 0.1, *scalars[1:], X, None, False, False],
+        [decayed.astype(np.float32), m, v],
+        keywords=dict(zip(("var", "m", "v"), zeros)),
+    )
+    builder.call("NPU.npu_sort_v2.0", [X], [X[:, ::-1]], keywords={"descending": True})
+    turned = X.reshape(2, 2, 2).transpose(0, 2, 1)
+    builder.call("NPU.npu_confusion_transpose.0", [X, [0, 2, 1], [2, 2, 2], False], [turned])
+    builder.call(
+        "NPU.npu_confusion_transpose.1",
+        [X, [1, 0], [2, 4], True],
+        [X.T.reshape(2, 4)],
+        incoming=[X],
+        gradients=[X.reshape(4, 2).T],
+    )
+    builder.call("NPU.npu_sort_v2.1", [X], [X[:, ::-1]])  # recorded wrong
+    builder.write()
+    result = run(pytester)
+    result.assert_outcomes(passed=6, failed=1)
+
+
 @pytest.fixture
 def with_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
@@ -55,11 +85,12 @@ def test_functions_of_torch_npu_run_on_the_device(pytester: pytest.Pytester, opt
     assert "tested: torch NPU" in text
 
 
-def test_a_machine_without_npu_says_so_before_the_run(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("device", ["torch:npu", "mindspore:ascend", "mindspore:ascend:3"])
+def test_a_machine_without_npu_says_so_before_the_run(pytester: pytest.Pytester, device: str) -> None:
     dump(pytester.path, real=False).write()
-    result = run(pytester, "--msprobe-device=torch:npu")
+    result = run(pytester, f"--msprobe-device={device}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--msprobe-device=torch:npu: this machine has no Ascend NPU*"])
+    result.stderr.fnmatch_lines([f"*--msprobe-device={device}: this machine has no Ascend NPU*"])
 
 
 def test_a_missing_torch_npu_is_said_before_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
+from pytest_msprobe.__main__ import main
+
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 #: By the modules that tell whether they are installed: names of the plugins, and options that make them work.
 PLUGINS = {
@@ -59,3 +61,65 @@ def test_rows_and_counts_are_those_of_a_run_without_them(
     assert (pytester.path / "log.jsonl").stat().st_size
     assert (pytester.path / "report.json").stat().st_size
     assert [*(pytester.path / "allure").glob("*-result.json")]
+
+
+#: As pytest-rerunfailures does it: what fails runs again, and its API call is not torn down in between.
+RUN_AGAIN = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    reports = runtestprotocol(item, nextitem=item, log=False)
+    if any(report.failed for report in reports):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+def test_a_failing_backward_that_runs_again_has_the_same_verdict(pytester: pytest.Pytester, reports: Reports) -> None:
+    DumpBuilder(pytester.path).call("Mint.exp.0", [A], [np.exp(A)], incoming=[A], gradients=[A]).write()
+    pytester.makeconftest(RUN_AGAIN)
+    pytester.runpytest("--msprobe-dump=dump.json").assert_outcomes(passed=1, failed=1)
+    assert "is not below 0.0001" in reports.results["Mint.exp.0"]["Message"]
+
+
+def clean_dump(folder: Path) -> None:
+    """A dump whose overflow run needs no framework: two records and the step pass."""
+    DumpBuilder(folder, real=False).call("Mint.neg.0", [A], [-A]).call("Mint.neg.1", [A], [-A]).write()
+
+
+OVERFLOW = ("--msprobe-dump=dump.json", "--msprobe-suite=overflow")
+#: Plugins of pytest that nothing here may need.
+WITHOUT = ("logging", "cacheprovider", "warnings", "junitxml", "faulthandler", "unraisableexception", "doctest", "html")
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_run_needs_no_other_plugin(pytester: pytest.Pytester, name: str) -> None:
+    clean_dump(pytester.path)
+    assert main(["conftest", "known_issues"]) == 0
+    result = pytester.runpytest(*OVERFLOW, "-p", f"no:{name}", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html")
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+
+
+def test_a_way_to_distribute_that_a_project_has_for_its_tests_gives_way(pytester: pytest.Pytester) -> None:
+    clean_dump(pytester.path)
+    pytester.makeini("[pytest]\naddopts = --dist=loadscope\n")
+    result = pytester.runpytest_subprocess(*OVERFLOW, "-n1")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["msprobe: --dist load in place of loadscope: a crashing API call would take *"])
+    refused = pytester.runpytest_subprocess(*OVERFLOW, "-n1", "--dist=loadscope")
+    refused.stderr.fnmatch_lines(["ERROR: --dist loadscope: *; use --dist load"])
+
+
+def test_a_plugin_that_replaces_the_arguments_is_the_reason(pytester: pytest.Pytester) -> None:
+    """As --picked does, when nothing has changed: the dump is not empty, it was not collected."""
+    clean_dump(pytester.path)
+    pytester.makeconftest(
+        "import pytest\n@pytest.hookimpl(trylast=True)\ndef pytest_configure(config): config.args = []\n"
+    )
+    result = pytester.runpytest("--msprobe-dump=dump.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"  {pytester.path}/dump.json: another plugin has replaced the arguments of pytest*"])
+    result.stdout.no_fnmatch_line("*hold no API call*")

@@ -166,7 +166,7 @@ def test_an_origin_that_is_no_api_call_is_undecided(pytester: pytest.Pytester, n
 
 def test_options_for_the_verdict(pytester: pytest.Pytester) -> None:
     chain(pytester.path / "d")
-    pytester.runpytest("--msprobe-dump=d", SUITE, "--msprobe-overflow-strict").assert_outcomes(
+    pytester.runpytest("--msprobe-dump=d", SUITE, "--msprobe-overflow-fail-reproduced").assert_outcomes(
         passed=2, skipped=1, failed=2
     )
     builder = DumpBuilder(pytester.path / "e").call("Custom.alloc.0", [X], [BAD])

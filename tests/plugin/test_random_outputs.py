@@ -175,6 +175,25 @@ def test_a_failing_law_can_be_saved(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path)
     builder.call("MintFunctional.dropout.0", [X, 0.1], [DROPPED], incoming=[G], gradients=[G])
     builder.call("Mint.rand.0", [64, 64], [X])
-    result = run(pytester, builder, "--msprobe-save-error-data", "--msprobe-reproducers=scripts")
+    result = run(pytester, builder, "--msprobe-error-data=auto", "--msprobe-reproducers=scripts")
     result.assert_outcomes(passed=1, failed=2)
     assert (pytester.path / "error_data").is_dir() or list(pytester.path.glob("**/*Mint.rand.0*"))
+
+
+def test_other_names_of_torchs_samplers_pass(pytester: pytest.Pytester) -> None:
+    import torch
+
+    torch.manual_seed(3)
+    calls: list[tuple[str, list[Any], Any]] = [
+        ("Torch.dropout_", [X, 0.1, True], torch.dropout_(torch.tensor(X), 0.1, True)),
+        ("Torch.feature_dropout", [CHANNELS, 0.3, True], torch.feature_dropout(torch.tensor(CHANNELS), 0.3, True)),
+        ("Torch.rrelu", [X], torch.rrelu(torch.tensor(X))),
+        ("Torch.rrelu_", [X, 0.1, 0.3, True], torch.rrelu_(torch.tensor(X), 0.1, 0.3, True)),
+        ("Tensor.normal_", [X, 0.5, 0.0], torch.zeros(64, 64).normal_(0.5, 0.0)),
+        ("Tensor.uniform_", [X, 2.0, 2.0], torch.zeros(64, 64).uniform_(2.0, 2.0)),
+    ]
+    builder = DumpBuilder(pytester.path, framework="pytorch")
+    for number, (api, arguments, output) in enumerate(calls):
+        builder.call(f"{api}.{number}", arguments, [output.numpy()])
+    builder.call("Tensor.normal_.6", [X, 0.5, 0.0], [np.where(KEPT, np.float32(0.5), np.float32(0.6))])
+    run(pytester, builder).assert_outcomes(passed=len(calls), failed=1)

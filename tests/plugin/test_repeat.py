@@ -27,7 +27,7 @@ class Device(FakeEngine):
 selection._make_device = lambda specification: Device()
 """
 SICK = "def fault(api, device):\n    return 'flips the same bit always' if (api, device) == ('mul', '2') else 'none'\n"
-FOUR = ("-n4", "--msprobe-devices=0-3")
+FOUR = ("-n4", "--msprobe-device-ids=0-3")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def _dump(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(pytester: pytest.Pytester, fault: str, *arguments: str) -> pytest.RunResult:
     pytester.makeconftest(fault + DEVICE)
     return pytester.runpytest_subprocess(
-        "--msprobe-dump=dump.json", "--msprobe-suite=repeat", "--msprobe-repeat=8", *arguments
+        "--msprobe-dump=dump.json", "--msprobe-suite=repeat", "--msprobe-repeat-runs=8", *arguments
     )
 
 
@@ -76,7 +76,7 @@ def test_a_sick_device_among_four_is_named(pytester: pytest.Pytester) -> None:
         [
             "device 2 differs from the others in 6 of 7 results",
             "  Mint.mul.0 forward: device 2 against devices 0, 1 and 3: output.0 within *",
-            "the devices do not compute the same: device 2 differs in 6 of 7 results*--msprobe-devices=2",
+            "the devices do not compute the same: device 2 differs in 6 of 7 results*--msprobe-device-ids=2",
         ]
     )
     rows = table(pytester)
@@ -146,6 +146,6 @@ def test_recorded_values_cannot_be_repeated(pytester: pytest.Pytester) -> None:
 
 
 def test_one_run_is_no_repetition(pytester: pytest.Pytester) -> None:
-    result = run(pytester, SICK, "--msprobe-repeat=1")
+    result = run(pytester, SICK, "--msprobe-repeat-runs=1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --msprobe-repeat: '1' is not a number of runs from 2 to 100000"])
+    result.stderr.fnmatch_lines(["ERROR: --msprobe-repeat-runs: '1' is not a number of runs from 2 to 100000"])

@@ -138,7 +138,7 @@ def test_every_kind_of_call_is_one_readable_line_that_runs(pytester: pytest.Pyte
 
 def test_a_call_that_raises_on_the_device_raises_in_its_script(pytester: pytest.Pytester) -> None:
     builder = DumpBuilder(pytester.path).call("Mint.matmul.0", [A, A], [A])
-    script = reproducer(pytester, builder, "--msprobe-device=mindspore:cpu", "--msprobe-error-data-dir=e")
+    script = reproducer(pytester, builder, "--msprobe-device=mindspore:cpu", "--msprobe-error-data=e")
     done = subprocess.run([sys.executable, str(script), "CPU"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "matmul" in done.stderr.lower()

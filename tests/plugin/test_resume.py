@@ -99,6 +99,28 @@ def test_details_ahead_or_behind_are_mended(pytester: pytest.Pytester, reports: 
     assert len(reports.details) == 6
 
 
+#: What is left of the details of four calls with two lines each, and how many items are judged again.
+CUTS = {"all": (0, 8), "two lines": (2, 8), "half a line": (3.5, 6), "at the end of a call": (4, 6), "nothing": (8, 0)}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_calls_that_lack_details_are_judged_again(pytester: pytest.Pytester, reports: Reports, cut: str) -> None:
+    kept, again = CUTS[cut]
+    dump_of(pytester.path, 4)
+    pytester.runpytest("--msprobe-dump=dump.json")
+    path = result_file(pytester.path)
+    details = path.with_name(path.name.replace("result", "details"))
+    heading, *lines = details.read_bytes().splitlines(keepends=True)
+    half = lines[int(kept)][:9] if kept % 1 else b""
+    details.write_bytes(heading + b"".join(lines[: int(kept)]) + half)
+    result = pytester.runpytest("--msprobe-dump=dump.json", f"--msprobe-resume={path}")
+    result.assert_outcomes(passed=again, deselected=8 - again)
+    said = f"resumed: {again // 2} API calls of {path.name} are judged again: {details.name} is cut"
+    assert (said in result.outlines) == bool(again)
+    assert len(reports.results) == 4
+    assert len(reports.details) == 8
+
+
 def test_a_crashed_call_is_tried_once_more_and_then_left(pytester: pytest.Pytester, reports: Reports) -> None:
     dump_of(pytester.path, 3)
     pytester.makeconftest(

@@ -131,7 +131,7 @@ def test_comparison_calls_nothing(pytester: pytest.Pytester, monkeypatch: pytest
 def test_evidence_of_a_hostile_record_calls_nothing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makeconftest(CONFTEST)  # a reference of the user's, against which each record fails
     dump = hostile_dump(pytester.path, "mindspore")
-    options = ("--msprobe-save-error-data", "--msprobe-error-data-dir=evidence", "--msprobe-reproducers=reproducers")
+    options = ("--msprobe-error-data=evidence", "--msprobe-reproducers=reproducers")
     result = run(pytester, monkeypatch, f"--msprobe-dump={dump}", *options)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert list(pytester.path.glob("reproducers/**/*.py")) == []

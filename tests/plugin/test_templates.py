@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 from hook_dump import A, B, X, hook_dump
+from page_reader import page_rows
 from report_reader import Reports
 
 from pytest_msprobe.__main__ import main
@@ -73,6 +75,21 @@ def test_the_command_loads_no_framework() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_documentation_ci_jobs_and_examples_are_copied_into_a_new_folder(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["docs", "-o", "pages"]) == 0
+    assert capsys.readouterr().out == "wrote pages; begin with pages/README.md\n"
+    pages = Path("pages")
+    for name in ("README.md", "docs/ci.md", "docs/ci/Jenkinsfile", "collector/README.md"):
+        assert (pages / name).is_file()
+    assert (pages / "collector/examples/gpt/train.py").is_file()
+    links = re.findall(r"\]\(((?:docs|collector)/[^)#]+)", (pages / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if not (pages / link).exists()] == []
+    assert main(["docs", "-o", "pages"]) == 2
+    assert "pages exists and is left as it is" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("template", ["multi_card"], indirect=True)
 def test_multi_card_gives_each_device_a_worker(
     pytester: pytest.Pytester, template: str, reports: Reports, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +115,7 @@ def test_ci_leaves_every_report_in_one_folder(pytester: pytest.Pytester, templat
     suite = ElementTree.parse(folder / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("5", "1")
     assert "Mint.exp.0" in (folder / "report.html").read_text()
+    assert page_rows(folder / "page.html")
     (line,) = (folder / "failures.txt").read_text().splitlines()
     assert line.startswith("Mint.exp.0 forward: output.0: Max absolute error 0.00100005 is not below 0.0001")
 

@@ -1,4 +1,4 @@
-"""A dump.json whose training was killed while it wrote: what is whole is checked, and the header says what is not."""
+"""A dump.json whose training was killed while it wrote: what is whole is checked, and the run is no success."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ def test_the_header_says_that_a_dump_was_cut_off(pytester: pytest.Pytester) -> N
     path.write_text((head + entries)[:-20])
     result = pytester.runpytest("--msprobe-dump=dump")
     result.assert_outcomes(passed=2)
+    said = "*dump.json was truncated while it was written: its first 2 records are read"
     result.stdout.fnmatch_lines(
-        ["msprobe: *dump.json was truncated while it was written: its first 2 records are read"]
+        [f"msprobe: not whole: {said}", "not everything that was given could be judged, so this run *", f"  {said}"]
     )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_whole_dump_has_no_such_line(pytester: pytest.Pytester) -> None:

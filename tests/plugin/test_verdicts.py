@@ -464,7 +464,7 @@ def test_a_calls_arrays_are_let_go_of_before_the_next(
     builder.call("Mint.neg.0", [A], [A], incoming=[A], gradients=[A])
     builder.call("Mint.neg.1", [A], [-A])
     options = (f"--msprobe-dump={builder.write()}", f"--msprobe-device={device}", "--msprobe-bench=torch")
-    options += ("--msprobe-save-error-data", "--msprobe-reproducers=scripts")
+    options += ("--msprobe-error-data=auto", "--msprobe-reproducers=scripts")
     outcome = pytester.inline_run(*options, plugins=[Witness()])
     is_recorded = device == "recorded"
     outcome.assertoutcome(failed=2 if is_recorded else 0, passed=1 if is_recorded else 3)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -114,6 +115,86 @@ def test_in_place_changes_of_views_have_their_own_part_of_gradients(make_debugge
     assert torch.equal(saved(folder, "Tensor.__setitem__.0.backward", "output.1"), torch.arange(6.0, 9.0))
 
 
+class Turned(nn.Module):
+    """Its output is a view, in another order, of what it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return F.linear(value, self.weight, torch.zeros(5)).transpose(0, 1)
+
+
+class Spread(nn.Module):
+    """Its output shows each number twice."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return (value * 2)[:1].expand(2, 3)
+
+
+def _mask_(value: torch.Tensor) -> None:
+    value[0] = 3.0
+
+
+def _through_another_view_(value: torch.Tensor) -> None:
+    value.flatten()[3:9].mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "change"),
+    [(layer, change) for layer in (nn.Linear, Turned) for change in (torch.relu_, torch.sigmoid_, _mask_)]
+    + [(nn.Linear, _through_another_view_)],
+)
+def test_a_change_in_place_of_an_output_that_is_a_view_leaves_it_its_gradient(
+    make_debugger, step_folder, layer: Any, change: Any
+) -> None:
+    net = layer() if layer is Turned else layer(4, 5)
+    debugger, scale, x = make_debugger(level="mix", task="tensor"), torch.rand(30) + 1, torch.randn(2, 3, 4)
+    with debugger.collect(nn.ModuleDict({"layer": net})):
+        hidden = net(x.requires_grad_())
+        change(hidden)
+        (hidden * scale.view(hidden.shape) * hidden).sum().backward()
+    before = net(x).detach().requires_grad_()
+    changed = before * 1
+    change(changed)
+    (expected,) = torch.autograd.grad((changed * scale.view(changed.shape) * changed).sum(), before)
+    of_layer = saved(step_folder(), f"Module.layer.{layer.__name__}.backward.0", "input.0")
+    torch.testing.assert_close(of_layer, expected)
+    of_call = saved(step_folder(), "Functional.linear.0.backward", "input.0")
+    torch.testing.assert_close(of_call, expected.transpose(0, 1) if layer is Turned else expected)
+
+
+class Twice(nn.Module):
+    """Two views of what it computes."""
+
+    def forward(self, value: torch.Tensor) -> Any:
+        hidden = value * 2
+        return hidden.view(-1), hidden.t()
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_gradients_of_two_views_are_told_apart_or_left_out(make_debugger, step_folder, records, is_changed) -> None:
+    net, scale = nn.ModuleDict({"layer": Twice()}), torch.arange(6.0)
+    with make_debugger(level="L0", task="tensor").collect(net):
+        flat, turned = net["layer"](torch.randn(2, 3, requires_grad=True))
+        if is_changed:
+            flat.mul_(2)
+        ((flat * scale).sum() + turned.sum()).backward()
+    if is_changed:
+        assert records()["Module.layer.Twice.backward.0"]["input"] == [None, None]
+    else:
+        assert torch.equal(saved(step_folder(), "Module.layer.Twice.backward.0", "input.0"), scale)
+        assert torch.equal(saved(step_folder(), "Module.layer.Twice.backward.0", "input.1"), torch.ones(3, 2))
+
+
+def test_an_output_that_shows_a_number_several_times_has_the_gradient_of_each(make_debugger, step_folder) -> None:
+    net, scale = nn.ModuleDict({"layer": Spread()}), torch.arange(6.0).view(2, 3)
+    with make_debugger(level="L0", task="tensor").collect(net):
+        (net["layer"](torch.randn(2, 3, requires_grad=True)) * scale).sum().backward()
+    assert torch.equal(saved(step_folder(), "Module.layer.Spread.backward.0", "input.0"), scale)
+
+
 def test_modules_have_inputs_parameters_and_gradients(make_debugger, records, step_folder) -> None:
     debugger = make_debugger(level="L0", task="tensor")
     net, x = Net(), torch.randn(3, 4, requires_grad=True)
@@ -184,6 +265,75 @@ def test_a_recomputed_forward_is_no_new_call_and_has_its_gradients(
     # A gradient belongs to its own call: that of the second linear is what its tanh hands on.
     one = saved(step_folder(), "Functional.linear.1.backward", "input.0")
     assert torch.equal(one, saved(step_folder(), "Torch.tanh.1.backward", "output.0"))
+
+
+class Nested(nn.Module):
+    """Checkpoints in checkpoints; `kinds` says which of them are reentrant, outermost first."""
+
+    def __init__(self, *kinds: bool) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in kinds)
+
+    def forward(self, value: torch.Tensor, depth: int = 0) -> torch.Tensor:
+        if depth == len(self.kinds):
+            return value.cos()
+        deeper = checkpoint(self.parts[depth], value, use_reentrant=self.kinds[depth])
+        return checkpoint(self.forward, deeper.tanh(), depth + 1, use_reentrant=self.kinds[depth])
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # of those inside others
+@pytest.mark.parametrize(
+    "kinds", [(True, True), (True, True, True), (True, False, True), (False, True, False), (False, True, True)]
+)
+def test_checkpoints_in_checkpoints_have_the_gradients_of_plain_calls(
+    kinds, make_debugger, records, step_folder
+) -> None:
+    debugger = make_debugger(level="mix", task="tensor")
+    torch.manual_seed(0)
+    net, x = Nested(*kinds), torch.randn(3, 4, requires_grad=True)
+    with debugger.collect(net):
+        loss = net(x).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()  # whose gradients belong to no record
+    data = records()
+    calls = [name.removesuffix(".forward") for name in data if name.endswith(".forward")]
+    assert {f"{call}.backward" for call in calls} <= set(data)
+    assert {f"Module.parts.{n}.Linear.backward.0" for n in range(len(kinds))} <= set(data)
+    lines = re.findall(r'^"([^"]+)": \{', (step_folder() / "dump.json").read_text(), re.MULTILINE)
+    assert sorted(lines) == sorted({*data, "data"} & {*lines})  # no name stands there twice
+    gradients = [saved(step_folder(), f"Module.parts.{n}.Linear.backward.0", "output.0") for n in range(len(kinds))]
+    # Each hands on what the tanh before it gets.
+    for n in range(1, len(kinds)):
+        assert torch.equal(gradients[n], saved(step_folder(), f"Tensor.tanh.{n - 1}.backward", "input.0"))
+    assert torch.equal(2 * gradients[0], x.grad)
+
+
+class Registered:
+    """Keeps its tensor elsewhere, and has said to PyTorch how to take it apart."""
+
+    __slots__ = ()
+    held: ClassVar[list[torch.Tensor]] = []
+
+
+class Doubled(nn.Module):
+    def forward(self, value: torch.Tensor) -> Registered:
+        Registered.held[:] = [value * 2]
+        return Registered()
+
+
+def test_what_a_class_has_registered_with_pytorch_is_a_value_and_takes_gradients(make_debugger, records) -> None:
+    torch.utils._pytree.register_pytree_node(Registered, lambda value: (value.held, None), lambda *_: Registered())
+    try:
+        with make_debugger(level="L0").collect(nn.Sequential(Doubled())) as debugger:
+            debugger.model[0](torch.ones(2, requires_grad=True))
+            Registered.held[0].sum().backward()
+    finally:
+        torch.utils._pytree._deregister_pytree_node(Registered)
+    data = records()
+    assert data["Module.0.Doubled.forward.0"]["output"][0][0]["Max"] == 2.0
+    backward = data["Module.0.Doubled.backward.0"]
+    assert (backward["input"][0][0]["Max"], backward["output"][0]["Max"]) == (1.0, 2.0)
 
 
 def test_stacks_begin_at_the_line_of_the_script(make_debugger, step_folder) -> None:

@@ -61,6 +61,12 @@ def test_fsdp_and_dtensors_are_the_part_of_this_rank(dump: Path) -> None:
     assert not [name for name in data if name.startswith(("Aten", "Torch.as_strided"))]
 
 
+def test_tensor_parallelism_calls_nothing_of_its_own(dump: Path) -> None:
+    calls = [name.rpartition(".")[0] for name in records(dump, 2) if name.endswith(".forward")]
+    layers = ["Functional.linear.0", "Functional.relu.0", "Functional.linear.1"]
+    assert calls == ["Torch.full.0", *layers, "Tensor.square.0", "Tensor.mean.0"]
+
+
 def test_operators_of_ascend_are_named_npu(make_debugger, records) -> None:
     with torch.library._scoped_library("npu", "DEF") as library:
         library.define("npu_swiglu(Tensor self, int dim=-1) -> Tensor")

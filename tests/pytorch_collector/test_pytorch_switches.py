@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn, overrides
 
-from msprobe_collector import ConfigurationError
+from msprobe_collector import ConfigurationError, DebuggerError
 from msprobe_collector.pytorch import seed_all
 
 
@@ -130,6 +130,37 @@ def test_equal_names_in_two_models_are_told_apart(make_debugger, tmp_path: Path)
     assert names == tuple(f"param_groups.0.params.{number}" for number in range(4))
 
 
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (
+            type("Cell", (), {"__module__": "mindspore.nn.cell"})(),
+            "import PrecisionDebugger from msprobe_collector.mindspore",
+        ),
+        ("net", "give a Module, or a list of Modules"),
+    ],
+    ids=["Cell", "str"],
+)
+def test_a_model_that_is_no_module_is_refused(make_debugger, model, advice) -> None:
+    with pytest.raises(DebuggerError, match=advice):
+        make_debugger(level="mix").start(model)
+
+
 def test_level_l2_is_refused(make_debugger) -> None:
     with pytest.raises(ConfigurationError, match="MindSpore"):
         make_debugger(level="L2")
+
+
+def test_arguments_of_the_existing_tool_without_effect_are_said_once(make_debugger, records, caplog) -> None:
+    debugger = make_debugger()
+    for _ in range(2):
+        debugger.start(scheduled_tokens={"request": 4})
+        torch.sin(torch.ones(2))
+        debugger.stop()
+        seed_all(1, is_enhanced=True)
+    assert "Torch.sin.1.forward" in records()
+    assert caplog.text.count("start(): scheduled_tokens is without effect here") == 1
+    assert caplog.text.count("seed_all(): is_enhanced is without effect here") == 1
+    with pytest.raises(TypeError, match="is_enhanced: 1 is neither"):
+        seed_all(1, is_enhanced=1)
+    seed_all(1)

@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed import all_gather
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from msprobe_collector.pytorch import PrecisionDebugger
 
@@ -61,6 +62,13 @@ def main(rank: int, store: str, dump: str) -> None:
     collected.append([parameter.grad.full_tensor() for parameter in net.parameters()])
     for before, after in zip(plain, collected):
         assert all(map(torch.equal, before, after)), "the collector changed a gradient"
+    parallelize_module(
+        net := network(),
+        mesh,
+        {"0": ColwiseParallel(input_layouts=Shard(1)), "2": RowwiseParallel(output_layouts=Replicate())},
+    )
+    with debugger.collect(net):
+        net(torch.full((3, 2), rank + 1.0)).square().mean().backward()
     dist.destroy_process_group()
 
 

@@ -1,4 +1,7 @@
-"""What the documentation names exists: options, files, pages of the site; its CI jobs are valid."""
+"""What the documentation names exists: options, files, pages of the site; its CI jobs are valid.
+
+`.ci/installed` runs what the documentation says about installing: the commands of README.md and the CI jobs.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,37 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pytest_msprobe import __version__
 from pytest_msprobe.run.settings import all_options
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *sorted(DOCS.rglob("*.md"))]
 FLAGS = {"--msprobe-dump", "--msprobe-config", *(option.flag for option in all_options() if not option.is_yaml_only)}
+#: What names options beside the pages.
+OTHERS = sorted(
+    path
+    for pattern in ("docs/ci/*", "docs/*.py", "conftest_templates/*", "tools/**/*.py", "tools/**/*.md", ".ci/*")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+)
 #: Snippets are left out: their links and flags belong to somebody else.
 FENCE = re.compile(r"^```.*?^```$", flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_options_exist(page: Path) -> None:
     named = set(re.findall(r"--msprobe-[a-z0-9]+(?:-[a-z0-9]+)*", page.read_text(encoding="utf-8")))
     assert named <= FLAGS
+
+
+def test_every_variable_is_on_the_page_of_options() -> None:
+    listed = re.findall(r'"((?:PYTEST_)?MSPROBE_\w+)"', (DOCS / "site_pages.py").read_text(encoding="utf-8"))
+    folders = ("pytest_msprobe", "collector", "conftest_templates", "docs", "tools", "tests", ".ci")
+    texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts += [page.read_text(encoding="utf-8") for page in (*PAGES, *OTHERS)]
+    found = {name for text in texts for name in re.findall(r"\b(?:PYTEST_)?MSPROBE_[A-Z]\w*", text)}
+    assert found == set(listed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -55,6 +75,49 @@ def test_ci_jobs_are_valid(job: str, schema: str) -> None:
     with pytest.raises(SystemExit) as ended:
         check.main(["--builtin-schema", f"vendor.{schema}", str(DOCS / "ci" / job)])
     assert ended.value.code in (0, None)
+
+
+@pytest.mark.parametrize("job", sorted(path.name for path in (DOCS / "ci").iterdir()))
+def test_ci_jobs_install_what_one_variable_names_and_write_the_page(job: str) -> None:
+    text = (DOCS / "ci" / job).read_text(encoding="utf-8")
+    assert re.findall(r"pip install (.*)", text) == ['"$MSPROBE"' + ("'" if job == "Jenkinsfile" else "")]
+    assert re.findall(r"pytest_msprobe-\S+?\.whl", text) == [f"pytest_msprobe-{__version__}-py3-none-any.whl"]
+    assert re.search(r"--(?:msprobe-)?page[= ]\w+/page\.html", text)
+
+
+def test_only_the_clone_is_installed_from_the_working_folder() -> None:
+    """`pip install '.[torch]'` installs the project of whoever reads it elsewhere."""
+    found = {
+        (page.relative_to(ROOT).as_posix(), line)
+        for page in [*PAGES, *(DOCS / "ci").iterdir(), *(ROOT / "conftest_templates").iterdir()]
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip install [^`]*'?\.(?:\[|'| |$)", line)
+    }
+    assert {page for page, _ in found} == {"README.md", "CONTRIBUTING.md"}
+    (place,) = re.findall(r"pip install './pytest_msprobe-(.*)-py3-none-any", (ROOT / "README.md").read_text("utf-8"))
+    assert place == __version__
+
+
+def test_import_lines_of_the_existing_tool_have_a_replacement_that_works() -> None:
+    table = (DOCS / "migration.md").read_text(encoding="utf-8").partition("Import lines change:")[2]
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", table, flags=re.MULTILINE)
+    for _, ours in rows:
+        for line in re.findall(r"`(from [^`]*)`", ours):
+            exec(line, {})
+    theirs = " ".join(left for left, _ in rows)
+    exported = (
+        "PrecisionDebugger seed_all MsprobeStep MsprobeInitStep TrainerMon save save_grad step compare module_dump"
+    )
+    exported += " compare_distributed GradComparator module_dump_end random_save acl_save AclGraphDumper"
+    assert {name for name in exported.split() if not re.search(rf"\b{name}\b", theirs)} == set()
+
+
+def test_steps_of_examples_begin_at_0() -> None:
+    """A later step differs already where an earlier one did."""
+    files = [*PAGES, *(ROOT / "collector" / "examples").rglob("*.json")]
+    steps = [found for file in files for found in re.findall(r'"step": \[(\d+)', file.read_text(encoding="utf-8"))]
+    assert len(steps) > 4
+    assert set(steps) == {"0"}
 
 
 def test_the_jenkinsfile_is_groovy() -> None:

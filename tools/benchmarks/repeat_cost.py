@@ -19,7 +19,8 @@ from typing import Any
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.engines.protocol import DeviceEngine, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
-from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
+from pytest_msprobe.suites.repeat.check import RepeatCheck
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 from tools.benchmarks.bare import CannotRunError, Side, Step, _first, _read, _tested_side, call_names
 from tools.benchmarks.in_process import be_as_patient_as_a_run
 
@@ -34,7 +35,7 @@ class Measured:
         case, incoming = _read(dump, name)
         step = _first([side], case, incoming)
         directions: Any = ("forward", "backward") if incoming else ("forward",)
-        settings = RepeatSettings(runs, 0, _NO_LIMIT)
+        settings = RepeatSettings(runs=runs, max_memory_bytes=_NO_LIMIT)
 
         def through_engine() -> None:
             run_once = engine.repeated(case.call, differentiate=case.wanted if incoming else ())

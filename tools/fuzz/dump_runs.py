@@ -145,7 +145,7 @@ SUITES: dict[str, Suite] = {
     "comparison": (write_dump, "step{}/rank0", [_DUMPS, "--msprobe-golden=golden"]),
     "overflow": (write_dump, "step{}/rank0", [_DUMPS, "--msprobe-suite=overflow", "--msprobe-max-memory=200MB"]),
     "gradients": (write_gradients, "rank{}", ["--msprobe-gradients=target", "--msprobe-golden=golden"]),
-    "repeat": (write_dump, "step{}/rank0", [*_RUNNING, "--msprobe-suite=repeat", "--msprobe-repeat=3"]),
+    "repeat": (write_dump, "step{}/rank0", [*_RUNNING, "--msprobe-suite=repeat", "--msprobe-repeat-runs=3"]),
     "edge-cases": (write_dump, "step{}/rank0", [*_RUNNING, "--msprobe-edge-cases"]),
 }
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from msprobe_collector.dump_format import DIRECTIONS, Direction, is_cell_record, split_record_name
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
 
-_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,4300})(?:-(\d{1,4300}))?", re.ASCII)  # as many digits as int() takes
 MAX_NUMBER = 1_000_000
 
 

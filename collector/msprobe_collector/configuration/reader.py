@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
@@ -244,8 +244,8 @@ WITHOUT_EFFECT = {
         "free_benchmark",
         "enable_dataloader",
     },
-    "statistics": set(),
-    "tensor": {"file_format", "bench_path", "diff_nums"},
+    "statistics": {"slice", "request_id"},
+    "tensor": {"file_format", "bench_path", "diff_nums", "slice", "request_id"},
     "structure": set(),
     "overflow_check": set(),
     "exception_dump": {"file_format"},
@@ -277,13 +277,15 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, *, ove
     without any effect on MindSpore are named in a warning of the logger `msprobe_collector`.
 
     Raises:
-        ConfigurationError: a file cannot be read, a key is unknown, a value is not allowed, or values do not fit each
-            other; one line with the place, the value and what is allowed.
+        ConfigurationError: a file cannot be read, a key is unknown (of a section for another task that only warns), a
+            value is not allowed, or values do not fit each other; one line with the place, the value and what is
+            allowed.
     """
     file = _file_of(config_path)
     content = _load(file)
-    _check_keys(content, file)
+    _check_top_keys(content, file)
     top = _parse(TOP_KEYS, content, place=str(file), section="") | _parse_overrides(overrides)
+    _check_sections(content, file, task=top["task"])
     sections = {
         name: _parse(keys, content.get(name, {}), place=str(file), section=name) for name, keys in SECTION_KEYS.items()
     }
@@ -293,7 +295,7 @@ def read_configuration(config_path: str | os.PathLike[str] | None = None, *, ove
 def _file_of(config_path: object) -> Path:
     if config_path is None or config_path == "":
         return DEFAULT_FILE
-    if not isinstance(config_path, str | os.PathLike):
+    if not isinstance(config_path, str | os.PathLike) or "\0" in os.fsdecode(config_path):
         raise ConfigurationError(f"{config_path!r} is not a path", place=_CONSTRUCTOR, field="config_path")
     return Path(os.path.abspath(config_path))
 
@@ -308,6 +310,8 @@ def _load(file: Path) -> dict[str, Any]:
         raise ConfigurationError(f"is not valid JSON: {error.msg} at {where}", place=str(file)) from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8 text: {error}", place=str(file)) from None
+    except (ValueError, RecursionError) as error:  # numbers and nesting beyond what Python takes
+        raise ConfigurationError(f"cannot be read: {error}", place=str(file)) from None
     if not isinstance(content, dict):
         raise ConfigurationError(
             f"holds a {type(content).__name__}, not an object with keys such as task", place=str(file)
@@ -315,25 +319,35 @@ def _load(file: Path) -> dict[str, Any]:
     return content
 
 
-def _check_keys(content: dict[str, Any], file: Path) -> None:
-    top_names = [key.name for key in TOP_KEYS]
-    _refuse_unknown(content, [*top_names, *SECTION_KEYS], section="", file=file)
+def _check_top_keys(content: dict[str, Any], file: Path) -> None:
+    _warn_of_idle(content, section="", file=file)
+    for field, hint in _unknown(content, [*(key.name for key in TOP_KEYS), *SECTION_KEYS], section=""):
+        raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
+
+
+def _check_sections(content: dict[str, Any], file: Path, *, task: Task) -> None:
     for section, keys in SECTION_KEYS.items():
         part = content.get(section, {})
         if not isinstance(part, dict):
             raise ConfigurationError(f"{part!r} is not an object with keys", place=str(file), field=section)
-        _refuse_unknown(part, [key.name for key in keys], section=section, file=file)
+        _warn_of_idle(part, section=section, file=file)
+        for field, hint in _unknown(part, [key.name for key in keys], section=section):
+            if section == task:
+                raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=field)
+            logger.warning("%s: %s: the key is unknown, and its section is not used by task %r", file, field, task)
 
 
-def _refuse_unknown(content: Iterable[str], known: list[str], *, section: str, file: Path) -> None:
-    idle = [name for name in content if name in WITHOUT_EFFECT[section]]
-    if idle:
+def _warn_of_idle(content: Iterable[str], *, section: str, file: Path) -> None:
+    if idle := [name for name in content if name in WITHOUT_EFFECT[section]]:
         logger.warning("%s: without effect here: %s", file, ", ".join(_field(section, name) for name in idle))
+
+
+def _unknown(content: Iterable[str], known: list[str], *, section: str) -> Iterator[tuple[str, str]]:
+    """(field, what may be meant) of each key that is neither known nor without effect."""
     for name in content:
-        if name not in known and name not in idle:
+        if name not in known and name not in WITHOUT_EFFECT[section]:
             near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ConfigurationError(f"the key is unknown; {hint}", place=str(file), field=_field(section, name))
+            yield _field(section, name), f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
 
 
 def _parse(keys: tuple[Key, ...], content: dict[str, Any], *, place: str, section: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DumpError, printable, quote_nonfinite
+from msprobe_collector.dump_format.values import DATA_NAME, DumpError, printable, quote_nonfinite
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 STEP = re.compile(r"step(\d+)")
@@ -68,6 +69,7 @@ def number_in(path: Path, pattern: re.Pattern[str]) -> int | None:
     return None
 
 
+_TRUNCATED = "was truncated while it was written: its end is missing"
 #: What stands before the key of an entry: the collector here writes one per line, the existing one indents by two.
 _BEFORE_ENTRY = (b',\n"', b',\n  "')
 
@@ -78,14 +80,21 @@ def repaired(text: bytes, *, brackets: int) -> bytes | None:
     return None if end < 0 else text[:end] + b"\n" + b"}" * brackets
 
 
-def decoded_whole(text: bytes) -> object:
-    """What JSON `text` holds; without the last entry when its end is truncated. Raises msgspec.DecodeError."""
+#: No construct.json or stack.json is larger.
+_MOST_BYTES = 1 << 32
+
+
+def decoded_whole(text: bytes) -> tuple[object, bool]:
+    """What JSON `text` holds, and whether it is whole: without the last entry when its end is truncated.
+
+    Raises msgspec.DecodeError.
+    """
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(text), True
     except msgspec.DecodeError:
         if (whole := repaired(text, brackets=1)) is None:
             raise
-        return msgspec.json.decode(whole)
+        return msgspec.json.decode(whole), False
 
 
 def read_construct(path: Path) -> dict[str, str | None]:
@@ -96,15 +105,21 @@ def read_construct(path: Path) -> dict[str, str | None]:
     Raises:
         DumpError: the file cannot be read or has another form.
     """
+    return _parents_in(path)[0]
+
+
+def _parents_in(path: Path) -> tuple[dict[str, str | None], bool]:
+    """The parents in a construct.json, and whether it has its end. Raises DumpError."""
     try:
-        decoded = decoded_whole(read_plain(path))
+        decoded, is_whole = decoded_whole(read_plain(path, most_bytes=_MOST_BYTES))
     except OSError as error:
         raise DumpError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DumpError(f"is not valid JSON: {error}", file=str(path)) from None
     if not isinstance(decoded, dict):
         raise DumpError(f"expected an object of parents, found {type(decoded).__name__}", file=str(path))
-    return {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+    found = {child: _parent(parent, child, path) for child, parent in decoded.items() if child != _MICRO_STEPS}
+    return found, is_whole
 
 
 _MICRO_STEPS = "megatron_micro_step_number"
@@ -121,8 +136,14 @@ def _parent(encoded: object, child: str, path: Path) -> str | None:
 _FRAME = re.compile(
     r"File (?P<file>.+?), line (?P<line>\d{1,18}), in (?P<function>.*?),?\s*\n\s*(?P<source>.*)", re.DOTALL
 )
-_LIBRARY = re.compile(
-    r"[/\\](?:site-packages|dist-packages|mindspore|torch|torch_npu|msprobe|lib[/\\]python[\d.]+)[/\\]"
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+#: Files of the frameworks, of collectors and of Python, installed or built from source. Installed models are none.
+_FRAMEWORK = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|torch_npu|mindspore|msadapter|numpy|msprobe|msprobe_collector)[/\\]"
+    r"|[/\\](?:torch_npu|msprobe|msprobe_collector)[/\\]"
+    r"|[/\\]torch[/\\](?:_\w+|nn|autograd|utils|optim|distributed|func|fx|jit|amp|ao|cuda|linalg|functional|overrides)[/\\.]"
+    r"|[/\\]mindspore[/\\](?:_\w+|nn|ops|mint|common|train|parallel|numpy|scipy|experimental|communication|amp)[/\\.]"
+    r"|[/\\]lib[/\\]python[\d.]+[/\\](?!(?:site|dist)-packages[/\\])"
 )
 
 
@@ -138,6 +159,31 @@ class Frame:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}, in {self.function}: {self.source}"
 
+    @property
+    def told(self) -> str:
+        """The line for explanations, with its source below."""
+        return f"called from {self.file}:{self.line}, in {self.function}:\n    {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite(Frame):
+    """The line of an installed package, such as a model's, that made a call, and the line of the script behind it."""
+
+    script: Frame
+
+    def __str__(self) -> str:
+        return f"{Frame.__str__(self)}, called from {self.script}"
+
+    @property
+    def told(self) -> str:
+        """Both lines for explanations."""
+        return f"{Frame(self.file, self.line, self.function, self.source).told}\n{self.script.told}"
+
+
+def own_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """Those of `frames` that belong neither to a framework nor to Python: of scripts and installed models."""
+    return [frame for frame in frames if frame.file and not _FRAMEWORK.search(frame.file)]
+
 
 def frame_text(frame: Frame) -> str:
     """A frame as stack.json writes it; one that was read without a file, as it stood there."""
@@ -150,7 +196,7 @@ class CallStacks:
     """The call stacks of one dump, by record name; innermost frame first.
 
     Attributes:
-        problem: why there are none, as one line; "" when stack.json was read.
+        problem: why there are none, or not all, as one line; "" when stack.json was read.
     """
 
     def __init__(self, frames_by_record: dict[str, tuple[str, ...]], problem: str = "") -> None:
@@ -163,29 +209,38 @@ class CallStacks:
         """The stacks in the stack.json beside `dump_path`; a missing or broken file gives none and a `problem`."""
         path = dump_path.parent / "stack.json"
         try:
-            decoded = decoded_whole(quote_nonfinite(read_plain(path)))
+            decoded, is_whole = decoded_whole(quote_nonfinite(read_plain(path, most_bytes=_MOST_BYTES)))
         except FileNotFoundError:
             return cls({}, "the dump has no stack.json")
         except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             return cls({}, printable(f"{path} cannot be read: {error}"))
         if not isinstance(decoded, dict):
             return cls({}, f"{path} is not an object of call stacks")
+        problem = "" if is_whole else f"{path} {_TRUNCATED}"
         if decoded.get("0"):
-            return cls(_grouped(decoded))
-        return cls({name: _texts(frames) for name, frames in decoded.items()})  # the older shape: {name: [frames]}
+            return cls(_grouped(decoded), problem)
+        # the older shape: {name: [frames]}
+        return cls({name: _texts(frames) for name, frames in decoded.items()}, problem)
 
     def frames(self, record: str) -> tuple[Frame, ...]:
         """The stack of `record`, innermost first; empty when unknown."""
         return tuple(_parse_frame(text) for text in self._frames_by_record.get(record, ()))
 
     def user_frame(self, record: str) -> Frame | None:
-        """The innermost frame that is the user's own code, not a library's; None when there is none."""
+        """The innermost frame that is no framework's, with the script's where that is another; None without any."""
         texts = self._frames_by_record.get(record, ())
         if texts not in self._user_frames:  # the calls of one line share a stack
-            frames = self.frames(record)
-            own = (frame for frame in frames if frame.file and not _LIBRARY.search(frame.file))
-            self._user_frames[texts] = next(own, None)
+            self._user_frames[texts] = _call_site(own_frames(self.frames(record)))
         return self._user_frames[texts]
+
+
+def _call_site(own: Sequence[Frame]) -> Frame | None:
+    if not own:
+        return None
+    first, script = own[0], next((frame for frame in own if not _INSTALLED.search(frame.file)), own[0])
+    if script is first:
+        return first
+    return CallSite(first.file, first.line, first.function, first.source, script)
 
 
 def _grouped(decoded: dict[str, object]) -> dict[str, tuple[str, ...]]:
@@ -244,6 +299,9 @@ class Dump:
         framework: `mindspore`, `mindtorch` or `pytorch`; `mindspore` when the dump does not say.
         level: `L0`, `L1`, `mix`, ..., or None when the dump does not say.
         problem: one line on what the file lacks, as after a killed training; "" when it is whole.
+        lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
+            as one of statistics.
+        holds_real_data: whether it holds values of tensors, not their statistics alone.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
@@ -261,7 +319,12 @@ class Dump:
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
         self._records = content.data
-        self.holds_real_data = content.task == "tensor" or b'"data_name"' in text
+        names_files, self.lost = b'"data_name"' in text, ""
+        if names_files and self.tensors.is_lost:
+            folder = printable(str(self.tensors.folder))
+            self.lost = f"{path}: there are no tensor files in {folder}: only the statistics of the dump are used"
+            self.task = "statistics"
+        self.holds_real_data = not self.lost and (self.task == "tensor" or names_files)
 
     @property
     def record_names(self) -> list[str]:
@@ -308,10 +371,24 @@ class Dump:
     @cached_property
     def parents(self) -> dict[str, str | None]:
         """The Cell that each record ran in; empty for level L1 and where construct.json is missing or broken."""
+        return self._parents_and_problem[0]
+
+    @cached_property
+    def _parents_and_problem(self) -> tuple[dict[str, str | None], str]:
+        path = self.path.parent / "construct.json"
+        if not os.path.lexists(path):
+            return {}, ""
         try:
-            return read_construct(self.path.parent / "construct.json")
-        except DumpError:
-            return {}
+            parents, is_whole = _parents_in(path)
+        except DumpError as error:
+            return {}, str(error)
+        return parents, "" if is_whole else f"{path} {_TRUNCATED}"
+
+    def damage(self) -> list[str]:
+        """One line for each file of the dump that is there and could not be read whole; reads all of them."""
+        has_stacks = os.path.lexists(self.path.parent / "stack.json")
+        found = (self.problem, self._parents_and_problem[1], self.stacks.problem if has_stacks else "")
+        return [printable(problem) for problem in found if problem]
 
     @cached_property
     def orders(self) -> dict[str, int]:
@@ -340,9 +417,19 @@ class Dump:
 
     def _decoded(self, name: str, what: str) -> Any:
         try:
-            return msgspec.json.decode(self._records[name])
+            found = msgspec.json.decode(self._records[name])
+            return _without_files(found) if self.lost else found
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise DumpError(f"the {what} cannot be decoded: {error}", file=str(self.path), record=name) from None
+
+
+def _without_files(encoded: Any) -> Any:
+    """`encoded` without the names of tensor files."""
+    if isinstance(encoded, list):
+        return [_without_files(item) for item in encoded]
+    if isinstance(encoded, dict):
+        return {key: _without_files(item) for key, item in encoded.items() if key != DATA_NAME}
+    return encoded
 
 
 def _read(path: Path) -> bytes:

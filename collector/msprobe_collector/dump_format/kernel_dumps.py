@@ -19,7 +19,12 @@ NOT_READ = (
 )
 
 
+def is_of_kernel_dump(name: str) -> bool:
+    """Whether a file of this name belongs to a kernel dump."""
+    return name == _STATISTICS or _FILE.fullmatch(name) is not None
+
+
 def holds_kernel_dump(folder: Path) -> bool:
     """Whether `folder`, or one below it, holds files of a kernel dump; looks at 100,000 names at most."""
     names = (name for _, _, names in os.walk(folder) for name in names)
-    return any(name == _STATISTICS or _FILE.fullmatch(name) for name in islice(names, _MOST_NAMES))
+    return any(is_of_kernel_dump(name) for name in islice(names, _MOST_NAMES))

@@ -429,7 +429,8 @@ class BackwardRecord:
     """A backward as recorded. A part is None where the dump lacks it.
 
     Attributes:
-        incoming: gradient of the i-th top-level tensor that the forward returned; None where that one was unused.
+        incoming: gradient of the i-th top-level tensor that the forward returned; None where that one was unused. An
+            output that holds tensors has a dict or tuple of their gradients in its place.
         outgoing: gradient of the i-th top-level *tensor* argument; None where no gradient was recorded.
         others: gradients of tensors in lists, dicts and keywords, by path: `input.0.1` is the second tensor of the list
             that is the first argument, `kwargs.weight` a keyword. Empty for dumps of the existing tool.

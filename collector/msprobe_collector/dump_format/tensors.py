@@ -84,6 +84,17 @@ class TensorFolder:
             return cls(beside, data_dirs, refused=f"{printable(str(beside))} is a link to {_not_followed(target)}")
         return cls(beside, data_dirs, note=f"dump_data_dir is {_not_followed(outside)}" if outside else "")
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the folder is not there or empty, and there is none elsewhere that may not be read."""
+        if self._refused or self._note:
+            return False
+        try:
+            with os.scandir(self.folder) as entries:
+                return next(entries, None) is None
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+
     def load(self, value: TensorValue, place: FieldPath) -> np.ndarray[Any, Any]:
         """The values of `value` in its recorded dtype and shape; large ones are memory-mapped and read-only.
 

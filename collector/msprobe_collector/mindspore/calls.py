@@ -16,10 +16,13 @@ def named_cells(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def own_parameters(cell: Any) -> dict[str, Any]:
-    """The parameters that stand on `cell` itself, by the last segment of their names."""
-    return {
-        parameter.name.rpartition(".")[2]: parameter for parameter in cell._params.values() if parameter is not None
-    }
+    """The parameters that stand on `cell` itself, by the last segment of their names.
+
+    Those whose names end alike are told apart by the attributes that hold them.
+    """
+    held = {name: parameter for name, parameter in cell._params.items() if parameter is not None}
+    ends = [parameter.name.rpartition(".")[2] for parameter in held.values()]
+    return {name if ends.count(end) > 1 else end: parameter for end, (name, parameter) in zip(ends, held.items())}
 
 
 class CommunicationWaits(Waits):

@@ -13,7 +13,8 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,8 @@ from msprobe_collector.recording.swaps import ApiTarget, MethodSwaps
 logger = logging.getLogger("msprobe_collector")
 
 _TENSOR = "mindspore.Tensor"
+#: mindspore.ops has its functions too; they are communication there as well.
+_COMMUNICATION = "mindspore.ops.communication"
 
 
 def find_apis(user: ApiList) -> list[ApiTarget]:
@@ -42,14 +45,18 @@ def find_apis(user: ApiList) -> list[ApiTarget]:
     denied.update(user.remove)
     operators = tuple(content["tensor_operators"].split())
     types = {module: api_type for api_type, modules in content["families"].items() for module in modules}
-    targets = []
+    homes = {id(value): _COMMUNICATION for value in vars(resolve(_COMMUNICATION) or object).values() if callable(value)}
+    targets: list[ApiTarget] = []
     for module, api_type in types.items():
         owner = resolve(module)
         if owner is None:  # an older MindSpore
             continue
         unlisted = content["unlisted"].get(module, "").split()
         names = _tensor_names(owner, operators) if module == _TENSOR else _public_names(owner, unlisted)
-        targets += list(_targets(owner, module, api_type, (name for name in names if (module, name) not in denied)))
+        for target in _targets(owner, module, api_type, names):
+            home = homes.get(id(target.original), module)
+            if not {(module, target.name), (home, target.name)} & denied:
+                targets.append(replace(target, call=f"{types[home]}.{target.name}"))
     return targets + list(_added(user.add, types, denied))
 
 
@@ -204,22 +211,19 @@ def _constructor_parameters(constructor: Callable[..., None]) -> tuple[str, ...]
     return tuple(parameter.name for parameter in parameters if parameter.kind not in variadic)
 
 
+#: What a Cell makes itself when the script registers a hook on it.
+_OF_HOOKS = ("CellBackwardHook", "HookBackward")
+
+
 def _primitives_of(cell: Any) -> Iterator[tuple[str, Any]]:
     from mindspore.ops import Primitive
 
     for name, primitive in cell._primitives.items():
-        if primitive is not None:
+        if primitive is not None and type(primitive).__name__ not in _OF_HOOKS:
             yield name, primitive
     for name, value in vars(cell).items():
         if isinstance(value, (list, tuple)):
             yield from ((f"{name}.{index}", item) for index, item in enumerate(value) if isinstance(item, Primitive))
-
-
-def _warn_of_early_capture(context: Any) -> None:
-    logger.warning(
-        "%s was made by jit(capture_mode='bytecode') before start(): its calls are not collected",
-        getattr(context.fn, "__qualname__", "a function"),
-    )
 
 
 class JitCalls:
@@ -247,8 +251,9 @@ class JitCalls:
         self._records = records
         #: Regions of captured bytecode that are open, one in another.
         self._depth = 0
-        self._open: list[AbstractContextManager[None]] = []
-        self._has_warned = False
+        #: Of each context that is entered, whether a stand-in for its function enters it.
+        self._stand_ins: list[bool] = []
+        self._leave: Callable[..., Any] = lambda *_: None
         self._swaps = MethodSwaps()
 
     def install(self) -> None:
@@ -256,7 +261,6 @@ class JitCalls:
         if not self._swaps.are_in:
             api = graph_executors()
             self._swaps.put(api._JitExecutor, "__call__", self._executor_call)
-            self._swaps.put(api.PIJitCaptureContext, "__call__", self._capture)
             self._swaps.put(api.PIJitCaptureContext, "__enter__", self._enter)
             self._swaps.put(api.PIJitCaptureContext, "__exit__", self._exit)
 
@@ -293,7 +297,7 @@ class JitCalls:
         """A region whose bytecode is captured: nothing is hooked in it, nor in regions inside it."""
         self._depth += 1
         try:
-            with self._originals_in_place() if self._depth == 1 else nullcontext():
+            with self._originals_in_place():
                 yield
         finally:
             self._depth -= 1
@@ -301,47 +305,47 @@ class JitCalls:
     def _enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def enter(context: Any) -> Any:
-            if self._depth == 0 and self._records and not self._has_warned:
-                self._has_warned = True
-                self._guard.enter("a jit function", _warn_of_early_capture, context)
-            region = self._region()
-            region.__enter__()
-            self._open.append(region)
-            return original(context)
+            """Let the context run what stands for its function, which enters the context itself when it is recorded."""
+            is_outermost = self._depth == 0
+            self._stand_ins.append(is_outermost)
+            if not is_outermost:
+                return original(context)
+            function = context.fn
+
+            def stand_in(*args: Any, **kwargs: Any) -> Any:
+                context.fn = function
+                return self._run_captured(original, context, args, kwargs)
+
+            context.fn = stand_in
+            return context
 
         return enter
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        self._leave = original
+
         @functools.wraps(original)
         def leave(context: Any, *error: Any) -> Any:
-            result = original(context, *error)
-            if self._open:  # not after a start() inside
-                self._open.pop().__exit__(None, None, None)
-            return result
+            # It was entered by the original where a start() came inside.
+            has_left = self._stand_ins.pop() if self._stand_ins else False
+            return None if has_left else original(context, *error)
 
         return leave
 
-    def _capture(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def capture(context: Any, function: Any) -> Any:
-            captured = original(context, function)
+    def _run_captured(self, enter: Callable[..., Any], context: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Run the function of `context` as its jit does, recorded; a method's object is no argument of the record."""
+        function, leave = context.fn, self._leave
+        is_method = getattr(function, "__name__", "") == "construct"
 
-            def run(*args: Any, **kwargs: Any) -> Any:
-                with self._region():
-                    return captured(*args, **kwargs)
+        def run(*arguments: Any, **kwargs: Any) -> Any:
+            with self._region():
+                enter(context)
+                try:
+                    return function(*args[:is_method], *arguments, **kwargs)
+                finally:
+                    leave(context, None, None, None)
 
-            @functools.wraps(captured)
-            def called(*args: Any, **kwargs: Any) -> Any:
-                if not self._swaps.are_in:
-                    return run(*args, **kwargs)
-                # A method gets its object first, which is not an argument of the record.
-                bound = args[:1] if getattr(function, "__name__", "") == "construct" else ()
-                whole = functools.partial(run, *bound)
-                recorded = self._guard.enter(
-                    "a jit function", self._recorded, whole, function, bound[0] if bound else None, otherwise=whole
-                )
-                return recorded(*args[len(bound) :], **kwargs)
-
-            return called
-
-        return capture
+        recorded = self._guard.enter(
+            "a jit function", self._recorded, run, function, args[0] if is_method else None, otherwise=run
+        )
+        return recorded(*args[is_method:], **kwargs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,18 @@ class MindSpore:
         from mindspore import nn
 
         return isinstance(value, nn.Cell)
+
+    def instead_of(self, value: Any) -> str:
+        """A Module is PyTorch's, or that of MindTorch (MSAdapter), whose `torch` computes with MindSpore's tensors."""
+        import mindspore
+
+        bases = {base.__module__.partition(".")[0] for base in type(value).__mro__ if base.__name__ == "Module"}
+        if not bases & {"torch", "mindtorch", "msadapter"}:
+            return "give a Cell, or a list of Cells"
+        tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+        if bases == {"torch"} and not (isinstance(tensor, type) and issubclass(tensor, mindspore.Tensor)):
+            return "for PyTorch import PrecisionDebugger from msprobe_collector.pytorch"
+        return "MindTorch's Modules are not seen; its calls of MindSpore are at level L1: start() without a model"
 
     def refusal(self, level: str, *, has_token_range: bool) -> str:
         """What GRAPH_MODE cannot do."""

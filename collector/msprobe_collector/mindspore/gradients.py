@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
-from msprobe_collector.recording.gradients import BackwardCall, Completed
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 
@@ -47,6 +47,8 @@ class GradientTap:
         self._values = mindspore_values()
         #: Of hooks on tensors, which may be Parameters and outlive the step.
         self._handles: list[Any] = []
+        #: Calls that returned their arguments, by the node of the tensor.
+        self._passed: dict[Hashable, list[BackwardCall]] = {}
         self.is_supported = hasattr(Tensor, "_grad_node")
         if not self.is_supported:
             logger.warning(
@@ -57,13 +59,14 @@ class GradientTap:
         """Take the hooks off tensors: the gradients of the step have come."""
         while self._handles:
             self._handles.pop().remove()
+        self._passed.clear()
 
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Sources | None:
         """Where the gradients of the arguments go; a call may change one of them in place."""
         if not self.is_supported:
             return None
-        tensors = self._tensors(args)
-        inner = dict(inner_tensors(args, kwargs, self._tensor))
+        tensors = [value for value in args if isinstance(value, self._tensor)]
+        inner = dict(inner_tensors(args, kwargs, self._values.parts))
         with errors_of_the_script(tensors):
             nodes = [tensor._grad_node for tensor in tensors]
             has_floating = any(node is not None for node in nodes) or any(
@@ -83,9 +86,9 @@ class GradientTap:
         on_begin: Callable[[], None] | None = None,
     ) -> BackwardCall | None:
         """See `GradientTap`. With `on_begin`, outputs are watched before their node runs."""
-        results = self._tensors(result if isinstance(result, (tuple, list)) else (result,))
-        with errors_of_the_script(results):
-            outputs = _grouped([tensor._grad_node for tensor in results])
+        returned = Outputs.of(result, self._values.parts)
+        with errors_of_the_script(returned.tensors):
+            outputs = _by_node(returned.tensors)
         if not outputs:
             return None
         targets: dict[Hashable, list[int]] = {}
@@ -93,7 +96,7 @@ class GradientTap:
             if node is not None:
                 targets.setdefault(_identity(node), []).append(position)
         call = BackwardCall(
-            len(results),
+            returned,
             len(before.nodes),
             listed=before.listed,
             paths=before.paths,
@@ -101,61 +104,63 @@ class GradientTap:
             on_begin=on_begin,
             on_complete=on_complete,
         )
-        if all(_identity(node) in targets for node, _ in outputs):
-            self._watch_tensors(call, results, targets)
+        if outputs.keys() <= targets.keys():
+            self._watch_tensors(call, returned.tensors, outputs, targets)
             return call
-        outputs = [(node, positions) for node, positions in outputs if _identity(node) not in targets]
-        edges = _edges_to(targets, [node for node, _ in outputs], _floor(before.nodes))
+        outputs = {identity: found for identity, found in outputs.items() if identity not in targets}
+        edges = _edges_between(targets, outputs, _floor(before.nodes))
         call.expect(self._watch(call, outputs, edges, before_node=on_begin is not None))
         return call
 
-    def _tensors(self, values: Sequence[Any]) -> list[Any]:
-        """The top-level tensors among `values`: those whose gradients a backward record lists."""
-        return [value for value in values if isinstance(value, self._tensor)]
+    def _watch_tensors(
+        self, call: BackwardCall, results: Sequence[Any], outputs: _Outputs, targets: dict[Hashable, list[int]]
+    ) -> None:
+        """Watch a call that made no node, since it returned its arguments: what it passes on is what it gets.
 
-    def _watch_tensors(self, call: BackwardCall, results: Sequence[Any], targets: dict[Hashable, list[int]]) -> None:
-        """Watch a call that made no node, since it returned its arguments: what it passes on is what it gets."""
-        hooked = [(at, result) for at, result in enumerate(results) if result._grad_node is not None]
-        call.expect(len(hooked))
-        for at, result in hooked:
-            position = targets[_identity(result._grad_node)][0]
-            take = self._safely(
-                lambda gradient, at=at, to=position: call.arrived(incoming=[(at, gradient)], outgoing=[(to, gradient)])
-            )
+        A tensor that passed several calls shows what came through all of them, and nothing of each: no record then.
+        """
+        call.expect(len(outputs))
+        for identity, (_, places) in outputs.items():
+            at, to = next(iter(places.values())), targets[identity][0]
+            calls = self._passed.setdefault(identity, [])
+            calls.append(call)
 
-            def passed_on(gradient: Any, take: Callable[..., None] = take) -> Any:
-                take(gradient)
-                return gradient
+            def take(gradient: Any, at: int = at, to: int = to, calls: list[BackwardCall] = calls) -> None:
+                if sum(not other.is_complete for other in calls) == 1:
+                    call.arrived(incoming=[(at, gradient)], outgoing=[(to, gradient)])
 
-            self._handles.append(result.register_hook(passed_on))
+            self._handles.append(results[at].register_hook(self._passing_on(take)))
 
-    def _watch(
-        self,
-        call: BackwardCall,
-        outputs: list[tuple[Any, list[int]]],
-        edges: dict[Hashable, tuple[Any, list[tuple[int, int]]]],
-        *,
-        before_node: bool,
-    ) -> int:
+    def _passing_on(self, take: Callable[[Any], None]) -> Callable[[Any], Any]:
+        safely = self._safely(take)
+
+        def passed_on(gradient: Any) -> Any:
+            safely(gradient)
+            return gradient
+
+        return passed_on
+
+    def _watch(self, call: BackwardCall, outputs: _Outputs, edges: dict[Hashable, _Edges], *, before_node: bool) -> int:
         """Register the hooks; returns how many calls of them to expect."""
         hooks = 0
-        for node, positions in outputs:
-            joint = None if before_node else edges.pop(_identity(node), None)
-            hooks += 1
+        for identity, (node, places) in outputs.items():
             if before_node:
-                node.register_prehook(self._safely(lambda grads, at=positions: call.arrived(incoming=_at(at, grads))))
-            else:
-                to = joint[1] if joint else []
-                node.register_hook(
-                    self._safely(
-                        lambda sent, grads, at=positions, to=to: call.arrived(
-                            incoming=_at(at, grads), outgoing=_sent(sent, to)
-                        )
+                hooks += 1
+                node.register_prehook(
+                    self._safely(lambda grads, at=places: call.arrived(incoming=_received(at, grads)))
+                )
+            elif identity not in edges:
+                edges[identity] = _Edges(node, [], [])
+        for identity, (node, to, inner) in edges.items():
+            hooks += 1
+            at = {} if before_node or identity not in outputs else outputs[identity][1]
+            node.register_hook(
+                self._safely(
+                    lambda sent, grads, at=at, to=to, inner=inner: call.arrived(
+                        incoming=_received(at, grads), outgoing=_sent(sent, to), inner=_sent(sent, inner)
                     )
                 )
-        for node, to in edges.values():
-            hooks += 1
-            node.register_hook(self._safely(lambda sent, _, to=to: call.arrived(outgoing=_sent(sent, to))))
+            )
         return hooks
 
     def _safely(self, hook: Callable[..., None]) -> Callable[..., None]:
@@ -174,26 +179,45 @@ def _identity(node: Any) -> Hashable:
     return node._sequence_nr(), str(node)  # MindSpore 2.7.1 and 2.8
 
 
-def _at(positions: list[int], gradients: Any) -> list[tuple[int, Any]]:
-    """Gradients of a node's outputs, in order, for the call's outputs at `positions`."""
-    return list(zip(positions, gradients))
+def _received(places: Mapping[int, int], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Gradients of a node's outputs for the call's outputs at `places`, as of `_Outputs`."""
+    return [(position, gradients[index]) for index, position in places.items() if index < len(gradients)]
 
 
 def _sent(gradients: Sequence[Any], to: list[tuple[int, int]]) -> list[tuple[int, Any]]:
-    """What a node has sent along its edges to arguments, as (argument position, gradient).
+    """What a node has sent along its edges `to` arguments or outputs, as (their position, gradient).
 
     A node may send fewer gradients than it has edges (seen on 2.10); the rest is not known then.
     """
     return [(position, gradients[edge]) for edge, position in to if edge < len(gradients)]
 
 
-def _grouped(nodes: list[Any]) -> list[tuple[Any, list[int]]]:
-    """Distinct nodes, each with the positions at which it stands."""
-    groups: dict[Hashable, tuple[Any, list[int]]] = {}
-    for position, node in enumerate(nodes):
-        if node is not None:
-            groups.setdefault(_identity(node), (node, []))[1].append(position)
-    return list(groups.values())
+#: Nodes of outputs by their identity, with the position of each of their outputs that the call returned.
+_Outputs = dict[Hashable, tuple[Any, dict[int, int]]]
+
+
+class _Edges(NamedTuple):
+    """A node of a call, and its edges.
+
+    Attributes:
+        to_arguments: (edge, argument position).
+        to_outputs: (edge, output position) of those that lead from one output of the call to another.
+    """
+
+    node: Any
+    to_arguments: list[tuple[int, int]]
+    to_outputs: list[tuple[int, int]]
+
+
+def _by_node(tensors: Sequence[Any]) -> _Outputs:
+    """The nodes of `tensors`; one that stands there twice counts once, at its first place."""
+    found: _Outputs = {}
+    for position, tensor in enumerate(tensors):
+        if (node := tensor._grad_node) is not None:
+            places = found.setdefault(_identity(node), (node, {}))[1]
+            # MindSpore 2.7.1 does not say which output of its node a tensor is: they are taken to stand in order.
+            places.setdefault(getattr(tensor, "_output_index", len(places)), position)
+    return found
 
 
 def _floor(sources: Sequence[Any]) -> int:
@@ -202,21 +226,20 @@ def _floor(sources: Sequence[Any]) -> int:
     return max((number for number in numbers if number != _LEAF_SEQUENCE), default=-1)
 
 
-def _edges_to(
-    targets: dict[Hashable, list[int]], outputs: list[Any], floor: int
-) -> dict[Hashable, tuple[Any, list[tuple[int, int]]]]:
-    """(node, its edges that lead to arguments as (edge, argument position)) by node of the call.
+def _edges_between(targets: dict[Hashable, list[int]], outputs: _Outputs, floor: int) -> dict[Hashable, _Edges]:
+    """The edges of the call's nodes that lead to arguments, and from one output to another, by node.
 
     Where several arguments come from one node (the parts of a chunk), its edges are assigned to them in order.
     """
-    found: dict[Hashable, tuple[Any, list[tuple[int, int]]]] = {}
-    if not targets:
+    found: dict[Hashable, _Edges] = {}
+    is_of_several = sum(len(places) for _, places in outputs.values()) > 1
+    if not targets and not is_of_several:
         return found
     hits = dict.fromkeys(targets, 0)
-    waiting, seen = list(outputs), {_identity(node) for node in outputs}
+    waiting, seen = [node for node, _ in outputs.values()], set(outputs)
     while waiting:
         node = waiting.pop()
-        for edge, (following, _) in enumerate(node.next_functions):
+        for edge, (following, index) in enumerate(node.next_functions):
             if following is None:
                 continue
             identity = _identity(following)
@@ -224,8 +247,11 @@ def _edges_to(
                 positions = targets[identity]
                 position = positions[min(hits[identity], len(positions) - 1)]
                 hits[identity] += 1
-                found.setdefault(_identity(node), (node, []))[1].append((edge, position))
+                found.setdefault(_identity(node), _Edges(node, [], [])).to_arguments.append((edge, position))
             elif identity not in seen and floor < following._sequence_nr() != _LEAF_SEQUENCE:
                 seen.add(identity)
                 waiting.append(following)
+            elif is_of_several and identity in outputs and index in outputs[identity][1]:
+                to_output = edge, outputs[identity][1][index]
+                found.setdefault(_identity(node), _Edges(node, [], [])).to_outputs.append(to_output)
     return found

@@ -13,6 +13,7 @@ import numpy as np
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, TensorValues
+from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
 from msprobe_collector.recording.guard import ComputationFailed
 
@@ -35,6 +36,7 @@ class MindSporeValues:
 
         self.tensor_types: tuple[type, ...] = (mindspore.Tensor,)
         self.dtype_type: type = typing.Type
+        self.parts = ValueParts(self.tensor_types, opaque=(typing.Type,))
         # Not tried on a device, where `asnumpy` is the documented way.
         self._copies = mindspore.get_context("device_target") == "CPU"
         self._dtypes: dict[Any, tuple[str, np.dtype[Any] | None]] = {}

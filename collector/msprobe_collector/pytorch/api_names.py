@@ -5,6 +5,8 @@ instruction that made the call says what the script wrote, and a dump is to hold
 
 What a call is named in a dump, by the function that PyTorch hands over and by how the script wrote the call.
 
+Who made a call: the script and its layers, or PyTorch's own machinery, whose calls are no records.
+
 Operators of Ascend: torch_npu registers them as PyTorch operators, so that they are seen as all others are.
 
 `torch_npu.npu_rms_norm` is the operator `npu::npu_rms_norm`, recorded as `NPU.npu_rms_norm`; its wrappers written in
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 import dis
 import inspect
+import operator
 import re
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import _VF, overrides
@@ -29,6 +32,7 @@ from torch import _VF, overrides
 #: Instructions of operators: BINARY_OP from Python 3.11 on, one for each operator before.
 _OPERATOR = re.compile("BINARY_(?!SUBSCR|SLICE)|INPLACE_|COMPARE_OP")
 _HANDLER = overrides.handle_torch_function.__code__
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a class method
 _NOT_GIVEN = inspect.Parameter.empty
 
 
@@ -39,11 +43,76 @@ class Form(NamedTuple):
         is_operator: it is `+`, `<` or their like.
         positional: how many arguments stand by position; None when it does not say (`f(*args)`).
         keywords: names of the others.
+        hands_on: it is `f(*args)`, as what was given a function calls it.
     """
 
     is_operator: bool
     positional: int | None = None
     keywords: tuple[str, ...] = ()
+    hands_on: bool = False
+
+
+#: The innermost frame that is neither the function's own nor that of a mode which passed the call on, and the
+#: function's own where it is written in Python and has handed itself over. No class: one is made at every call.
+Caller = tuple[FrameType, FrameType | None]
+
+
+def caller_of(frame: FrameType) -> Caller:
+    """Who made the call that `frame` has handed to a mode."""
+    own = None
+    while True:
+        code = frame.f_code
+        if code is _HANDLER and frame.f_back is not None and frame.f_back.f_back is not None:
+            own = frame.f_back
+            frame = frame.f_back.f_back
+        elif code.co_name == "__torch_function__" and frame.f_back is not None:
+            frame = frame.f_back
+        else:
+            return frame, own
+
+
+_TORCH = str(Path(torch.__file__).parent) + "/"
+#: Packages of PyTorch whose calls are how it works, not what the script computes. The rest (layers, functions,
+#: optimizers, clipping) calls what users would.
+_MACHINERY = tuple(
+    f"{_TORCH}{package}/"
+    for package in (
+        *("autograd", "distributed", "nn/parallel", "_functorch", "_dynamo", "_inductor", "_subclasses"),
+        *("_refs", "_prims", "_prims_common", "_decomp", "_higher_order_ops"),
+    )
+)
+
+
+def is_machinery(call: str, frame: FrameType) -> bool:
+    """Whether PyTorch's machinery makes the `call` in `frame`: DTensor, DDP, torch.func, gradients of gradients.
+
+    A file that lies in no package of PyTorch (`torch/_utils.py`) works for who calls it. A function that was given to
+    the machinery (`torch.vmap(torch.dot)`) is the script's, an operator by its own name only where the script itself
+    calls it.
+    """
+    if _kind_of_file(frame.f_code.co_filename) == "script":
+        return False
+    is_operator_itself = call.startswith("Aten.")
+    while (kind := _kind_of_file(frame.f_code.co_filename)) in ("front", "operators") and frame.f_back is not None:
+        if is_operator_itself and kind == "front":
+            return True
+        frame = frame.f_back
+    if is_operator_itself:
+        return kind != "script"
+    # Autograd functions hand nothing on: an argument that they return is made a view of itself there.
+    is_given = frame.f_code is not _APPLY and kind == "machinery" and _form(frame.f_code, frame.f_lasti).hands_on
+    return kind == "machinery" and not is_given
+
+
+@cache
+def _kind_of_file(path: str) -> Literal["script", "operators", "front", "machinery", "torch"]:
+    if not path.startswith(_TORCH):
+        return "script"
+    if path.startswith(_MACHINERY):
+        return "machinery"
+    if "/" in path[len(_TORCH) :]:
+        return "torch"
+    return "operators" if path == torch._ops.__file__ else "front"
 
 
 def is_operator(frame: FrameType) -> bool:
@@ -52,22 +121,20 @@ def is_operator(frame: FrameType) -> bool:
 
 
 def as_called(
-    function: Any, frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Any, caller: Caller, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as the script wrote them, where `function` has handed them to a mode in another form.
 
     Args:
         function: that was called.
-        frame: which called the mode.
+        caller: who made the call.
         args: as they were handed over; returned when the script's form is not known.
         kwargs: likewise.
     """
-    if not isinstance(function, FunctionType) or frame.f_code is not _HANDLER or frame.f_back is None:
+    frame, own = caller
+    if own is None or not isinstance(function, FunctionType) or own.f_code is not function.__code__:
         return args, kwargs
-    own, caller = frame.f_back, frame.f_back.f_back
-    if own.f_code is not function.__code__ or caller is None:
-        return args, kwargs
-    form = _form(caller.f_code, caller.f_lasti)
+    form = _form(frame.f_code, frame.f_lasti)
     defaults = _parameters(function)
     if form.positional is None or defaults is None or len(args) > len(defaults):
         return args, kwargs
@@ -112,7 +179,7 @@ def _form_of(instruction: dis.Instruction, last: dis.Instruction | None, constan
         if last is not None and last.opname == "KW_NAMES":
             keywords = constants[last.arg or 0]
     elif name not in ("CALL_FUNCTION", "CALL_METHOD"):
-        return Form(False)
+        return Form(False, hands_on=name == "CALL_FUNCTION_EX")
     return Form(False, count - len(keywords), keywords)
 
 
@@ -187,29 +254,56 @@ class ApiNames:
         return name
 
 
+#: Where public functions stand, and what records call the place. Of places that share a function the first names it.
+_PLACES = (
+    ("torch.nn.functional", "Functional"),
+    ("torch", "Torch"),
+    ("torch.linalg", "Torch.linalg"),
+    ("torch.fft", "Torch.fft"),
+    ("torch.special", "Torch.special"),
+    ("torch.sparse", "Torch.sparse"),
+    ("torch.nested", "Torch.nested"),
+    ("torch.nn.init", "Torch.nn.init"),
+    ("torch.Tensor", "Tensor"),
+)
+#: Names of methods in Python 2, which stand beside those of today.
+_OF_PYTHON_2 = frozenset({"__div__", "__rdiv__", "__idiv__", "__long__", "__nonzero__"})
+
+
 def _public_names() -> dict[Any, str]:
-    names: dict[Any, str] = {}
+    """The one name of each function under which users find it.
+
+    Of several, public ones go before private ones (`Functional.threshold`, not `_threshold`), and that of the operator
+    before others (`Torch.mm`, not `dsmm` or `spmm`, which equal it).
+    """
+    found: dict[Any, list[tuple[int, int, str]]] = {}
+    for place, (path, _) in enumerate(_PLACES):
+        owner: Any = operator.attrgetter(path.partition(".")[2])(torch) if "." in path else torch
+        for name, value in _members(owner):
+            privacy = 2 if name in _OF_PYTHON_2 else int(name.startswith("_"))
+            found.setdefault(value, []).append((privacy, place, name))
+    names = {}
+    for value, ranks in found.items():
+        best = [rank for rank in ranks if rank[:2] == min(ranks)[:2]]
+        operators = (rank for rank in best if hasattr(torch.ops.aten, rank[2]))
+        _, place, name = best[0] if len(best) == 1 else next(operators, best[0])
+        names[value] = f"{_PLACES[place][1]}.{name}"
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
         names[getattr(_VF, name)] = f"VF.{name}"
-    # Their own names are those of Python 2.
-    names[torch.Tensor.__rdiv__] = "Tensor.__rtruediv__"
     for name in ("max_pool1d", "max_pool2d", "max_pool3d"):  # what the functions of this name hand over
         names[getattr(torch, name)] = f"Functional.{name}"
-    for module, prefix in (
-        (torch.nn.functional, "Functional"),
-        (torch, "Torch"),
-        (torch.linalg, "Torch.linalg"),
-        (torch.fft, "Torch.fft"),
-        (torch.special, "Torch.special"),
-    ):
-        for name, value in vars(module).items():
-            if callable(value) and not isinstance(value, type) and not name.startswith("__"):
-                names.setdefault(value, f"{prefix}.{name}")
-    for owner in (torch._C.TensorBase, torch.Tensor):
-        for name, value in vars(owner).items():
-            if callable(value):
-                names.setdefault(value, f"Tensor.{name}")
     return names
+
+
+def _members(owner: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(owner, type):
+        members = {**vars(torch._C.TensorBase), **vars(owner)}
+        return ((name, value) for name, value in members.items() if callable(value))
+    return (
+        (name, value)
+        for name, value in vars(owner).items()
+        if callable(value) and not isinstance(value, type) and not name.startswith("__")
+    )
 
 
 def _otherwise(function: Any) -> str | None:

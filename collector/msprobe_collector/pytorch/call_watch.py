@@ -28,7 +28,7 @@ class TorchCallWatch:
         self._threads = ThreadSwaps(guard, self._seen_in_thread)
         tap = GradientTap(guard, torch_values(), self._threads)
         self._recomputation = recomputation = Recomputation([])
-        self._checkpoints = CheckpointSwaps(recomputation)
+        self._checkpoints = CheckpointSwaps(recomputation, guard)
         self._waits = CommunicationWaits(guard)
         calls = ApiCalls(session, tap, self._waits, number=recomputation.number)
         self._apis = ApiInstallation(calls, session.configuration.api_list)
@@ -44,7 +44,7 @@ class TorchCallWatch:
         )
         self._parameters = ParameterGradients(session.recorder, guard)
         self._compiled = CompiledRegions(guard, self._suspend)
-        self._sharded: list[tuple[str, str, Any]] = []
+        self._sharded: list[Any] = []
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -59,8 +59,8 @@ class TorchCallWatch:
                 own = own_parameters(module)
                 self._parameters.watch(label, own)
                 self._sharded += [
-                    (label, name, parameter)
-                    for name, parameter in own.items()
+                    parameter
+                    for parameter in own.values()
                     if parameter.requires_grad and hasattr(parameter, "placements")
                 ]
         if on_root_forward is not None:
@@ -114,9 +114,9 @@ class TorchCallWatch:
 
     def _take_sharded(self) -> None:
         sharded, self._sharded = self._sharded, []
-        for label, name, parameter in sharded:
+        for parameter in sharded:
             if parameter.grad is not None:
-                self._guard.faults.guarded(label, self._parameters.take, label, name, parameter.grad)
+                self._guard.faults.guarded("a sharded parameter", self._parameters.take, parameter, parameter.grad)
 
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""

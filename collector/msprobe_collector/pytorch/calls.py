@@ -9,14 +9,19 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
 from msprobe_collector.dump_format.values import AUTOCAST
-from msprobe_collector.pytorch.api_names import ApiNames, as_called, changes_first_argument
+from msprobe_collector.pytorch.api_names import (
+    ApiNames,
+    as_called,
+    caller_of,
+    changes_first_argument,
+    is_machinery,
+)
 from msprobe_collector.pytorch.gradients import autocast_of
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -73,10 +78,6 @@ class CommunicationWaits(Waits):
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
-_OPERATORS_FILE = torch._ops.__file__
-_TORCH = str(Path(torch.__file__).parent) + "/"
-
-
 class _Thread(threading.local):
     is_in_backward = False
 
@@ -110,11 +111,14 @@ class CallMode(torch.overrides.TorchFunctionMode):
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]] | None:
         """(name, arguments as the script wrote them, keywords) of a call made in `frame`; None for an internal one."""
         call = self._names.of(function)
-        if call is None or (call.startswith("Aten.") and _is_inside_torch(frame)):
+        if call is None:
+            return None
+        caller = caller_of(frame)
+        if is_machinery(call, caller[0]):
             return None
         if call.startswith("Tensor."):
-            return self._names.as_written(call, frame), args, kwargs
-        return call, *as_called(function, frame, args, kwargs)
+            return self._names.as_written(call, caller[0]), args, kwargs
+        return call, *as_called(function, caller, args, kwargs)
 
     def on_again(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
         """The function that starts PyTorch's engine, with the mode on.
@@ -132,13 +136,6 @@ class CallMode(torch.overrides.TorchFunctionMode):
                 return run_backward(*args, **kwargs)
 
         return run
-
-
-def _is_inside_torch(frame: FrameType) -> bool:
-    """Whether PyTorch itself calls an operator by its own name, as DTensor does in a backward pass."""
-    while frame.f_code.co_filename == _OPERATORS_FILE and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code.co_filename.startswith(_TORCH)
 
 
 class ApiCalls(CallObserver):

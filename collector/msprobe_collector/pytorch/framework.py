@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import gradient_monitor
 from msprobe_collector.configuration import Configuration, ConfigurationError
-from msprobe_collector.debugger import Debugger, check_seed_arguments
+from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
 from msprobe_collector.framework import Framework, NoOptimizer
 
 if TYPE_CHECKING:
@@ -66,6 +66,12 @@ class PyTorch:
         from torch import nn
 
         return isinstance(value, nn.Module)
+
+    def instead_of(self, value: Any) -> str:
+        """A Cell is MindSpore's."""
+        if any(base.__module__.startswith("mindspore.") and base.__name__ == "Cell" for base in type(value).__mro__):
+            return "for MindSpore import PrecisionDebugger from msprobe_collector.mindspore"
+        return "give a Module, or a list of Modules"
 
     def refusal(self, level: str, *, has_token_range: bool) -> str:
         """Nothing is refused: what a compiled region computes inside is not seen, and the rest is."""
@@ -259,7 +265,7 @@ def _without_effect(name: str) -> Callable[..., Any]:
     return dropout
 
 
-def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> None:
+def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False, is_enhanced: bool = False) -> None:
     """Seed every generator that a PyTorch script draws from: Python, NumPy if it is loaded, PyTorch on every device.
 
     Call it first, before the network is built. Equal seeds give equal weights and dropout masks; equal values besides
@@ -270,12 +276,16 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         mode: have operators compute in a fixed order (`torch.use_deterministic_algorithms`, cuDNN and HCCL likewise);
             one that cannot raises RuntimeError where it is called.
         rm_dropout: let dropout layers and functions pass their input on. False gives them back; see `remove_dropout`.
+        is_enhanced: without effect, with a warning: the existing tool has every random function begin from the same
+            state at each call then.
 
     Raises:
         TypeError: `seed` is not an int, or a flag is not a bool.
         ValueError: `seed` is out of range.
     """
-    check_seed_arguments(seed, mode=mode, rm_dropout=rm_dropout)
+    check_seed_arguments(seed, mode=mode, rm_dropout=rm_dropout, is_enhanced=is_enhanced)
+    if is_enhanced:
+        warn_without_effect("seed_all(): is_enhanced")
     import torch
 
     os.environ["PYTHONHASHSEED"] = str(seed)

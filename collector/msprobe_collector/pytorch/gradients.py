@@ -12,16 +12,17 @@ Activation checkpointing: a forward that runs again inside the backward is not a
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import autograd
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
-from msprobe_collector.recording.gradients import BackwardCall, Completed
+from msprobe_collector.pytorch.tensor_values import torch_values
+from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
 from msprobe_collector.recording.swaps import MethodSwaps
@@ -38,7 +39,7 @@ def autocast_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[s
     if not is_any_on():
         return {}
     tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-    tensors = tensors or [tensor for _, tensor in inner_tensors(arguments, keywords, torch.Tensor)]
+    tensors = tensors or [tensor for _, tensor in inner_tensors(arguments, keywords, torch_values().parts)]
     device_type = tensors[0].device.type if tensors else ""
     if not tensors or not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
         return {}
@@ -86,11 +87,37 @@ def edge_of_base(view: Any) -> Edge | None:
     return Edge(base.grad_fn, base.output_nr, None, part)
 
 
+def edge_behind_view(tensor: Any) -> Edge | None:
+    """The edge of the base of a view that shows all of it, in another shape or order; None for what is no such view.
+
+    `linear` of three dimensions returns one. A later change in place takes the node of the view out of the graph: the
+    gradient then comes to the node of the base alone.
+    """
+    base = tensor._base if tensor._is_view() else None
+    if base is None or base.numel() != tensor.numel() or not base.is_contiguous() or not _is_dense(tensor):
+        return None
+    return edge_of_base(tensor)
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether each element of the memory of `tensor` is one of its elements, once."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 def of_view(gradient: Any, part: Part | None) -> Any:
     """The part of a base's gradient that belongs to a view of it."""
     if part is None or gradient is None:
         return gradient
     base_shape, base_strides, shape, (strides, offset) = part
+    if gradient.stride() == base_strides:
+        return gradient.detach().as_strided(shape, strides, gradient.storage_offset() + offset)
     whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
     return whole.copy_(gradient.detach()).as_strided(shape, strides, offset)
 
@@ -119,18 +146,56 @@ class Sources(NamedTuple):
     has_casts: bool = False
 
 
-def _leave_out_shared(
-    found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]], targets: dict[Any, list[tuple[int, Edge]]]
-) -> None:
-    """Leave out the edges of tensors that stand for several arguments behind several nodes.
+#: Position of an output of a call, which output of its node it is, and its part of that.
+_Received = tuple[int, int, "Part | None"]
+#: Number of an edge of a node, position of the argument or output that it leads to, and the part of its gradient.
+_Sent = tuple[int, int, "Part | None"]
+#: Position and edge of the outputs that a call made, by node (its id) and which output of the node.
+_Made = dict[tuple[int, int], tuple[int, Edge]]
 
-    The nodes do not say which edge belongs to which argument.
+
+class _Found(NamedTuple):
+    """Edges of the nodes of a call, by the node's id.
+
+    Attributes:
+        nodes: the nodes.
+        to_arguments: edges that lead to arguments.
+        to_outputs: edges from one output, or what it was made of, to another.
     """
-    unclear = {position for known in targets.values() if len(known) > 1 for position, _ in known}
-    for key, (_, to) in list(found.items()):
-        to[:] = [item for item in to if item[1] not in unclear]
-        if not to:
-            del found[key]
+
+    nodes: dict[int, Any]
+    to_arguments: dict[int, list[_Sent]]
+    to_outputs: dict[int, list[_Sent]]
+
+    def add(self, edges: dict[int, list[_Sent]], node: Any, edge: _Sent) -> None:
+        """Add `edge` of `node` to `edges`, which is one of these."""
+        self.nodes[id(node)] = node
+        edges.setdefault(id(node), []).append(edge)
+
+    def leave_out_shared(self, targets: dict[Any, list[tuple[int, Edge]]]) -> None:
+        """Leave out the edges of tensors that stand for several arguments behind several nodes.
+
+        The nodes do not say which edge belongs to which argument.
+        """
+        unclear = {position for known in targets.values() if len(known) > 1 for position, _ in known}
+        if unclear:
+            for edges in self.to_arguments.values():
+                edges[:] = [edge for edge in edges if edge[1] not in unclear]
+
+
+def _made_by_call(edges: list[Edge | None], sources: Sources) -> _Made:
+    """The outputs, of which `edges` are, that a call made; one that it returns twice counts once, at its first place.
+
+    Nodes of several threads are numbered apart: a number says nothing of another thread's node.
+    """
+    arguments = {(id(edge.node), edge.output) for edge in sources.edges if edge is not None}
+    made: _Made = {}
+    for position, edge in enumerate(edges):
+        if edge is None or edge.node is None or (key := (id(edge.node), edge.output)) in arguments:
+            continue
+        if edge.node._sequence_nr() >= sources.floor:
+            made.setdefault(key, (position, edge))
+    return made
 
 
 class Before(NamedTuple):
@@ -139,11 +204,15 @@ class Before(NamedTuple):
     Attributes:
         floor: sequence number of the first node that it may make.
         threads: how many pieces of work threads were given so far.
+        tensors: the top-level tensor arguments.
+        inner: those in lists, tuples, dicts, objects and keywords, by path; the call may change what they stand in.
         sources: of a call that changes its first argument; of others they are looked for after it.
     """
 
     floor: int
     threads: int
+    tensors: list[Any]
+    inner: dict[str, Any]
     sources: Sources | None
 
 
@@ -165,19 +234,23 @@ class GradientTap:
         if not torch.is_grad_enabled():
             return None
         floor = sequence_number()
-        sources = self._sources(args, kwargs, floor, is_in_place=True) if is_in_place else None
-        return Before(floor, self._threads.count, sources)
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        inner = dict(inner_tensors(args, kwargs, self._values.parts))
+        before = Before(floor, self._threads.count, tensors, inner, None)
+        if is_in_place:
+            is_first = bool(tensors) and tensors[0] is args[0]
+            return before._replace(sources=self._sources(before, floor, changes_first=is_first))
+        return before
 
-    def _sources(self, args: Sequence[Any], kwargs: Mapping[str, Any], floor: int, *, is_in_place: bool) -> Sources:
+    def _sources(self, before: Before, floor: int, *, changes_first: bool = False) -> Sources:
         """Where the gradients of the arguments go.
 
         To be asked after the call: a view that was changed through another one has its node made when someone looks at
         it, and nodes run in the order in which they are made. Of a call that changes its first argument, before.
         """
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        inner = dict(inner_tensors(args, kwargs, torch.Tensor))
+        tensors, inner = before.tensors, before.inner
         edges = [edge_of(tensor) for tensor in (*tensors, *inner.values())]
-        if is_in_place and tensors and tensors[0] is args[0]:
+        if changes_first:
             edges[0] = edge_of_base(tensors[0])
         has_floating = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
         listed = len(tensors) if has_floating else 0
@@ -197,27 +270,18 @@ class GradientTap:
         is_in_place = before.sources is not None
         if result is None and is_in_place:
             result = args[0]
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        tensors = [value for value in results if isinstance(value, torch.Tensor)]
+        returned = Outputs.of(result, self._values.parts)
+        tensors = returned.tensors
         if not any(tensor.requires_grad for tensor in tensors):
             return None
         # Nodes of another thread, in which a part of a layer ran, have numbers of their own.
         is_split = on_begin is not None and self._threads.count > before.threads
-        sources = before.sources or self._sources(args, kwargs, 0 if is_split else before.floor, is_in_place=False)
-        edges = [edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors]
-        outputs: dict[int, tuple[Any, list[tuple[int, Edge]]]] = {}
-        for position, edge in enumerate(edges):
-            if edge is None or edge.node is None:
-                continue
-            # Nodes of several threads are numbered apart: a number says nothing of another thread's node.
-            node, output = edge.node, edge.output
-            is_argument = any(other and other.node is node and other.output == output for other in sources.edges)
-            if not is_argument and node._sequence_nr() >= sources.floor:
-                outputs.setdefault(id(edge.node), (edge.node, []))[1].append((position, edge))
-        if not outputs:
+        sources = before.sources or self._sources(before, 0 if is_split else before.floor)
+        made = _made_by_call([edge_of_base(tensor) if is_in_place else edge_of(tensor) for tensor in tensors], sources)
+        if not made:
             return None
         call = BackwardCall(
-            len(tensors),
+            returned,
             len(sources.edges),
             listed=sources.listed,
             paths=sources.paths,
@@ -225,34 +289,70 @@ class GradientTap:
             on_begin=on_begin,
             on_complete=on_complete,
         )
-        ends = self._edges_to(sources, [node for node, _ in outputs.values()])
-        hooks = 0
-        in_first_pass = _first_pass_of(call)
-        for key, (node, at) in outputs.items():
-            to = ends.pop(key, None)
-            hooks += 1
-            if on_begin is not None:
-                node.register_prehook(self._safely(_incoming(call, at), in_first_pass))
-                if to is not None:
-                    hooks += 1
-                    node.register_hook(self._safely(_outgoing(call, to[1]), in_first_pass))
-            else:
-                node.register_hook(self._safely(_both(call, at, to[1] if to else []), in_first_pass))
-        for node, to_arguments in ends.values():
-            hooks += 1
-            node.register_hook(self._safely(_outgoing(call, to_arguments), in_first_pass))
-        call.expect(hooks)
+        nodes: dict[int, Any] = {}
+        received: dict[int, list[_Received]] = {}
+        for (key, output), (position, edge) in made.items():
+            nodes[key] = edge.node
+            received.setdefault(key, []).append((position, output, edge.part))
+        found = self._edges_to(sources, list(nodes.values()), made)
+        nodes |= found.nodes
+        late = {} if is_in_place else self._behind_views(tensors, made, sources, nodes)
+        call.expect(self._watch(call, nodes, received, late, found, before_node=on_begin is not None))
         return call
 
-    def _edges_to(self, sources: Sources, outputs: list[Any]) -> dict[int, tuple[Any, list[tuple[int, int, Edge]]]]:
-        """(node, its edges that lead to arguments as (edge, argument position, edge)) by node of the call."""
+    def _behind_views(
+        self, tensors: list[Any], made: _Made, sources: Sources, nodes: dict[int, Any]
+    ) -> dict[int, list[_Received]]:
+        """Where gradients of outputs that are views arrive if the nodes of the views do not run; adds to `nodes`.
+
+        Of two views of one base nobody can tell the gradients apart.
+        """
+        behind: dict[int, list[_Received]] = {}
+        for position, _ in made.values():
+            edge = edge_behind_view(tensors[position])
+            if edge is not None and edge.node is not None and edge.node._sequence_nr() >= sources.floor:
+                nodes[id(edge.node)] = edge.node
+                behind.setdefault(id(edge.node), []).append((position, edge.output, edge.part))
+        return {key: places for key, places in behind.items() if len(places) == 1}
+
+    def _watch(
+        self,
+        call: BackwardCall,
+        nodes: dict[int, Any],
+        received: dict[int, list[_Received]],
+        behind: dict[int, list[_Received]],
+        found: _Found,
+        *,
+        before_node: bool,
+    ) -> int:
+        """Register the hooks; returns how many calls of them to expect."""
+        hooks = 0
+        first_pass = _FirstPass(call)
+        for key, node in nodes.items():
+            at: Sequence[_Received] = received.get(key, ())
+            to, inner = found.to_arguments.get(key, ()), found.to_outputs.get(key, ())
+            late = behind.get(key, ())
+            if at and before_node:
+                hooks += 1
+                node.register_prehook(partial(_guarded, self._guard, first_pass, partial(_arrived_before, call, at)))
+                at = ()
+            if at or to or inner or late:
+                hooks += 1
+                arrived = partial(_arrived, call, at, to, inner, late)
+                node.register_hook(partial(_guarded, self._guard, first_pass, arrived))
+        return hooks
+
+    def _edges_to(self, sources: Sources, outputs: list[Any], made: _Made) -> _Found:
+        """The edges of the call's nodes that lead to arguments, and from one output to another."""
         targets: dict[tuple[int, int], list[tuple[int, Edge]]] = {}
         for position, edge in enumerate(sources.edges):
             if edge is not None:
                 key = (id(edge.leaf), -1) if edge.node is None else (id(edge.node), edge.output)
                 targets.setdefault(key, []).append((position, edge))
-        found: dict[int, tuple[Any, list[tuple[int, int, Edge]]]] = {}
-        if not targets:
+        found = _Found({}, {}, {})
+        if len(made) < 2:
+            made = {}
+        if not targets and not made:
             return found
         hits = dict.fromkeys(targets, 0)
         waiting, seen = list(outputs), {id(node): node for node in outputs}
@@ -268,13 +368,16 @@ class GradientTap:
                 if known is not None:
                     position, edge = known[min(hits[key], len(known) - 1)]
                     hits[key] += 1
-                    found.setdefault(id(node), (node, []))[1].append((number, position, edge))
-                elif not is_leaf and id(following) not in seen and following._sequence_nr() >= sources.floor:
+                    found.add(found.to_arguments, node, (number, position, edge.part))
+                    continue
+                if (output := made.get(key)) is not None:
+                    found.add(found.to_outputs, node, (number, output[0], output[1].part))
+                if not is_leaf and id(following) not in seen and following._sequence_nr() >= sources.floor:
                     # Kept: a wrapper of a node that dies leaves its id to another.
                     seen[id(following)] = following
                     waiting.append(following)
         if len(seen) > len(outputs):
-            _leave_out_shared(found, targets)
+            found.leave_out_shared(targets)
         return found
 
     def _behind_cast(self, node: Any) -> Any:
@@ -285,74 +388,65 @@ class GradientTap:
         behind = node.next_functions[0][0] if isinstance(node, self._cast_node) else None
         return behind if isinstance(behind, self._leaf_node) else node
 
-    def _safely(self, hook: Callable[..., None], in_first_pass: Callable[[], bool]) -> Callable[..., None]:
-        enter = self._guard.enter
 
-        def take(*gradients: Any) -> None:
-            if in_first_pass():
-                hook(*gradients)
-
-        def run(*gradients: Any) -> None:
-            enter("taking gradients", take, *gradients)
-
-        return run
-
-
-def _first_pass_of(call: BackwardCall) -> Callable[[], bool]:
-    """Whether a hook runs in the backward pass that ran the call's first one.
+class _FirstPass:
+    """The backward pass that ran a call's first hook.
 
     A pass may leave out nodes (`torch.autograd.grad` for some inputs), and another may run the graph again: gradients
     of two passes do not belong into one record.
     """
-    first: list[int] = []
 
-    def in_first_pass() -> bool:
+    __slots__ = ("_call", "_task")
+
+    def __init__(self, call: BackwardCall) -> None:
+        self._call = call
+        self._task: int | None = None
+
+    def runs(self) -> bool:
+        """Whether it is the one that runs; the call has ended when it is not."""
         task = graph_task()
-        if not first:
-            first.append(task)
-        elif first[0] != task:
-            call.complete()
-        return first[0] == task
-
-    return in_first_pass
+        if self._task is None:
+            self._task = task
+        elif self._task != task:
+            self._call.complete()
+        return self._task == task
 
 
-# Closures of hooks hold neither nodes nor tensors: a node would live as long as itself.
+# What hooks hold are neither nodes nor tensors: a node would live as long as itself. They are partial calls, which are
+# fewer objects than closures: each call leaves some, and the more there are the more often Python looks for garbage.
 
 
-def _incoming(call: BackwardCall, at: list[tuple[int, Edge]]) -> Callable[..., None]:
-    places = [(position, edge.output, edge.part) for position, edge in at]
-
-    def hook(gradients: Sequence[Any]) -> None:
-        call.arrived(incoming=_received(places, gradients))
-
-    return hook
+def _guarded(guard: Guard, first_pass: _FirstPass, hook: Callable[..., None], *gradients: Any) -> None:
+    guard.enter("taking gradients", _taken, first_pass, hook, gradients)
 
 
-def _outgoing(call: BackwardCall, to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
-    places = [(number, position, edge.part) for number, position, edge in to]
-
-    def hook(sent: Sequence[Any], _: Sequence[Any]) -> None:
-        call.arrived(outgoing=_sent(places, sent))
-
-    return hook
+def _taken(first_pass: _FirstPass, hook: Callable[..., None], gradients: Sequence[Any]) -> None:
+    if first_pass.runs():
+        hook(*gradients)
 
 
-def _both(call: BackwardCall, at: list[tuple[int, Edge]], to: list[tuple[int, int, Edge]]) -> Callable[..., None]:
-    received = [(position, edge.output, edge.part) for position, edge in at]
-    places = [(number, position, edge.part) for number, position, edge in to]
-
-    def hook(sent: Sequence[Any], gradients: Sequence[Any]) -> None:
-        call.arrived(incoming=_received(received, gradients), outgoing=_sent(places, sent))
-
-    return hook
+def _arrived_before(call: BackwardCall, at: Sequence[_Received], gradients: Sequence[Any]) -> None:
+    call.arrived(incoming=_received(at, gradients))
 
 
-def _received(places: list[tuple[int, int, Part | None]], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
-    return [(position, of_view(gradients[index], part)) for position, index, part in places]
+def _arrived(
+    call: BackwardCall,
+    at: Sequence[_Received],
+    to: Sequence[_Sent],
+    inner: Sequence[_Sent],
+    late: Sequence[_Received],
+    sent: Sequence[Any],
+    gradients: Sequence[Any],
+) -> None:
+    lacking = [place for place in late if call.lacks(place[0])]
+    call.arrived(incoming=_received([*at, *lacking], gradients), outgoing=_sent(to, sent), inner=_sent(inner, sent))
 
 
-def _sent(places: list[tuple[int, int, Part | None]], sent: Sequence[Any]) -> list[tuple[int, Any]]:
+def _received(at: Sequence[_Received], gradients: Sequence[Any]) -> list[tuple[int, Any]]:
+    return [(position, of_view(gradients[output], part)) for position, output, part in at]
+
+
+def _sent(places: Sequence[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(position, of_view(sent[number], part)) for number, position, part in places]
 
 
@@ -384,11 +478,22 @@ class Recomputation(threading.local):
     def __init__(self, passes: list[bool]) -> None:
         """`passes` says of each backward pass that runs, in any thread, whether it builds a graph (create_graph)."""
         self._passes = passes
-        self._depth = 0
-        #: Lists of the checkpoints whose first forward runs, outermost first.
+        #: Lists of the checkpoints whose forward runs, outermost first.
         self._noting: list[list[Call]] = []
         #: Calls that the running repetition will make, last first.
         self._repeated: list[Call] = []
+        #: The same two of what each repetition that runs has interrupted.
+        self._interrupted: list[tuple[list[list[Call]], list[Call]]] = []
+
+    def begin(self, calls: Sequence[Call] = ()) -> None:
+        """A checkpoint begins to compute its forward again, which made `calls`."""
+        self._interrupted.append((self._noting, self._repeated))
+        self._noting, self._repeated = [], list(reversed(calls))
+
+    def end(self) -> None:
+        """It ends; one that began before anyone watched is not known."""
+        if self._interrupted:
+            self._noting, self._repeated = self._interrupted.pop()
 
     def is_running(self) -> bool:
         """Whether calls of this thread repeat others.
@@ -396,7 +501,7 @@ class Recomputation(threading.local):
         Besides the checkpoints of torch.utils.checkpoint, which say so, those of other libraries are known by their
         gradient mode, which backward passes switch off, unless they build a graph, and a repeated forward switches on.
         """
-        if self._depth:
+        if self._interrupted:
             return True
         return graph_task() != -1 and torch.is_grad_enabled() and not (self._passes and self._passes[-1])
 
@@ -405,20 +510,26 @@ class Recomputation(threading.local):
         if self.is_running():
             if self._repeated and self._repeated[-1].call == call:
                 repeated = self._repeated.pop()
+                self._note(repeated)
                 return repeated.name, repeated.parent, True
             self._repeated = []
             return "", None, True
         name = make_name(call)
-        for calls in self._noting:  # it may be inside a checkpoint that is repeated later
-            calls.append(Call(call, name, parent))
+        self._note(Call(call, name, parent))
         return name, parent, False
+
+    def _note(self, call: Call) -> None:
+        """`call` may be inside checkpoints that are repeated later, which may stand in one that is repeated now."""
+        for calls in self._noting:
+            calls.append(call)
 
 
 class CheckpointSwaps:
     """Watches the checkpoints of torch.utils.checkpoint."""
 
-    def __init__(self, state: Recomputation) -> None:
+    def __init__(self, state: Recomputation, guard: Guard) -> None:
         self._state = state
+        self._guard = guard
         self._swaps = MethodSwaps()
         self._passes = state._passes
 
@@ -433,8 +544,9 @@ class CheckpointSwaps:
         if hasattr(autograd, RUN_BACKWARD):
             self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
         if (owner := getattr(checkpoint, "_recomputation_hook", None)) is not None:
-            self._swaps.put(owner, "__enter__", functools.partial(self._counted, change=1))
-            self._swaps.put(owner, "__exit__", functools.partial(self._counted, change=-1))
+            guarded = partial(partial, self._guard.enter, "a checkpoint")
+            self._swaps.put(owner, "__enter__", partial(_with, guarded(self._state.begin)))
+            self._swaps.put(owner, "__exit__", partial(_with, guarded(self._state.end)))
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -443,7 +555,7 @@ class CheckpointSwaps:
     def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
         passes = self._passes
 
-        @functools.wraps(original)
+        @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             # Positions: outputs, gradients, retain_graph, create_graph.
             passes.append(len(args) > 3 and args[3] is True)
@@ -455,7 +567,7 @@ class CheckpointSwaps:
         return run
 
     def _noted_forward(self, original: Any) -> Any:
-        @functools.wraps(original.__func__)
+        @wraps(original.__func__)
         def forward(context: Any, *args: Any) -> Any:
             state = self._state
             calls: list[Call] = []
@@ -469,25 +581,23 @@ class CheckpointSwaps:
         return staticmethod(forward)
 
     def _repeating_backward(self, original: Any) -> Any:
-        @functools.wraps(original.__func__)
+        @wraps(original.__func__)
         def backward(context: Any, *args: Any) -> Any:
-            state = self._state
-            outer, state._repeated = state._repeated, list(reversed(getattr(context, "_msprobe_calls", ())))
-            state._depth += 1
+            # Once: a graph that is kept runs again for another backward pass, whose gradients have no record.
+            enter, calls = self._guard.enter, vars(context).pop("_msprobe_calls", ())
+            enter("a checkpoint", self._state.begin, calls)
             try:
                 return original.__func__(context, *args)
             finally:
-                state._depth -= 1
-                state._repeated = outer
+                enter("a checkpoint", self._state.end)
 
         return staticmethod(backward)
 
-    def _counted(self, original: Callable[..., Any], *, change: int) -> Callable[..., Any]:
-        state = self._state
 
-        @functools.wraps(original)
-        def counted(*args: Any) -> Any:
-            state._depth += change
-            return original(*args)
+def _with(action: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def run(*args: Any) -> Any:
+        action()
+        return original(*args)
 
-        return counted
+    return run

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch._C import _functorch
+from torch.utils import _pytree
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, Statistics, TensorValues, statistics_of
+from msprobe_collector.dump_format.writing.parts import ValueParts
+
+_T = TypeVar("_T")
 
 TENSOR = "torch.Tensor"
 #: No other reader knows their dtypes; the values are those that the quantised ones stand for.
@@ -43,7 +49,7 @@ class TorchTensorValues(TensorValues):
     def array(self) -> Any:  # type: ignore[override]  # asked for late
         """Elements of the tensor; None where none can be read (meta, inside vmap)."""
         if self._array is None:
-            self._array = _array(self._tensor)
+            self._array = _outside_transforms(_array, self._tensor)
         return self._array
 
     @property
@@ -55,7 +61,7 @@ class TorchTensorValues(TensorValues):
         """Computed on the tensor's own device."""
         tensor = self._tensor
         if tensor.dtype in _REAL and tensor.layout is torch.strided and _is_plain(tensor) and tensor.numel() > _FEW:
-            return _reduced(tensor)
+            return _outside_transforms(_reduced, tensor)
         array = self.array
         return _NONE_SUCH if array is None else statistics_of(array)
 
@@ -67,8 +73,13 @@ class TorchValues:
     dtype_type: type = torch.dtype
     dtype_type_name = "torch.dtype"
     file_suffix = ".pt"
+
     # How functions written in Python ask modes.
     hidden_lines: tuple[str, ...] = ("handle_torch_function(", "mode.__torch_function__(")
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self.parts = ValueParts(self.tensor_types, registered=_registered_parts)
 
     def read(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
@@ -86,7 +97,9 @@ class TorchValues:
         requires_grad = tensor.requires_grad
         fields = ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
         dtype = torch.float32 if tensor.is_quantized else tensor.dtype
-        return TorchTensorValues(tensor.detach() if requires_grad else tensor, _dtype_name(dtype), fields)
+        if requires_grad or _functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _outside_transforms(_detached, tensor)
+        return TorchTensorValues(tensor, _dtype_name(dtype), fields)
 
     def frozen(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
@@ -109,6 +122,12 @@ class TorchValues:
         return None
 
 
+def _registered_parts(value: Any) -> Any:
+    """What the class of `value` has declared to `torch.utils._pytree`; None where it has not."""
+    node = _pytree.SUPPORTED_NODES.get(type(value))
+    return None if node is None else node.flatten_fn(value)[0]
+
+
 @cache
 def torch_values() -> TorchValues:
     """The one of this process."""
@@ -129,6 +148,22 @@ def _group(group: Any) -> str:
 
 
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_without_transforms: Callable[[], AbstractContextManager[None]] = getattr(torch._C, "_DisableFuncTorch")  # noqa: B009
+
+
+def _outside_transforms(compute: Callable[[Any], _T], tensor: Any) -> _T:
+    """`compute(tensor)`; inside torch.func.grad and its like, what is computed would be wrapped, without memory."""
+    if _functorch.peek_interpreter_stack() is None:
+        return compute(tensor)
+    with _without_transforms():
+        return compute(tensor)
+
+
+def _detached(tensor: Any) -> Any:
+    """The values that a tensor stands for. Those of vmap are one of many and stay as they are."""
+    while _functorch.is_gradtrackingtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _part_of(whole: Any, part: TensorValues) -> TensorValues:

@@ -118,11 +118,14 @@ _COMPILER = "torch._dynamo.eval_frame"
 _CONTEXT = "_TorchDynamoContext"
 #: Functions that each compiled function calls when it is entered; each returns what is called when it is left.
 _HOOKS = "enter_exit_hooks"
+#: What runs the backward of compiled code, inside a node of PyTorch's graph, where no hook is called.
+_RUNTIME = "torch._functorch._aot_autograd.runtime_wrappers"
+_RUN = "call_func_at_runtime_with_args"
 _Enter = Callable[[], Callable[[], None]]
 
 
 class CompiledRegions:
-    """Has `suspend` called before compiled code runs, and what it returns afterwards."""
+    """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
 
     def __init__(self, guard: Guard, suspend: _Enter) -> None:
         self._guard = guard
@@ -148,6 +151,20 @@ class CompiledRegions:
         context = getattr(sys.modules.get(_COMPILER), _CONTEXT, None)
         if context is not None and _HOOKS not in vars(context):
             self._swaps.put_new(context, _HOOKS, _hooks_with(self._entered))
+            runtime = sys.modules.get(_RUNTIME)
+            if hasattr(runtime, _RUN):
+                self._swaps.put(runtime, _RUN, self._run)
+
+    def _run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            leave = self._entered()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                leave()
+
+        return run
 
     def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

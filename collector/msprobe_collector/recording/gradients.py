@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues, TensorValues
+from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
 
@@ -20,8 +23,59 @@ class Completed(Protocol):
     def __call__(self, incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
         """`incoming[i]` is the gradient of output i, `outgoing[i]` that of tensor argument i; None where none came.
 
+        Of an output that holds tensors `incoming[i]` is a dict or list of gradients, as `Outputs.places` has them.
         `others` are those that came of tensors in lists and keywords, by path.
         """
+
+
+@dataclass(slots=True)
+class Outputs:
+    """The tensors that a call returned.
+
+    Attributes:
+        tensors: in order, those inside dicts, records and objects too.
+        places: the returned values that are or hold tensors, each tensor replaced by its position in `tensors`.
+    """
+
+    tensors: list[Any]
+    places: list[Any]
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a tensor stands inside a value."""
+        return any(not isinstance(place, int) for place in self.places)
+
+    @classmethod
+    def of(cls, result: Any, parts: ValueParts) -> Outputs:
+        """Those of `result`; of a tuple or list, those of each item."""
+        found = cls([], [])
+        for item in result if isinstance(result, (tuple, list)) else (result,):
+            if (tree := item if parts.is_tensor(item) else parts.tree(item)) is not None:
+                found.places.append(found._placed(tree))
+        return found
+
+    def _placed(self, tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {key: self._placed(item) for key, item in tree.items()}
+        if isinstance(tree, list):
+            return [self._placed(item) for item in tree]
+        if tree is None:
+            return None
+        self.tensors.append(tree)
+        return len(self.tensors) - 1
+
+
+def _filled(places: Any, gradients: Sequence[Any]) -> Any:
+    """`places` of `Outputs` with the gradients in them."""
+    if isinstance(places, dict):
+        return {key: _filled(item, gradients) for key, item in places.items()}
+    if isinstance(places, list):
+        return [_filled(item, gradients) for item in places]
+    return None if places is None else gradients[places]
+
+
+#: In the place of a gradient that has not come; one that came may be None.
+_NOT_YET: Any = object()
 
 
 class BackwardCall:
@@ -32,11 +86,13 @@ class BackwardCall:
 
     __slots__ = (
         "_incoming",
+        "_inner",
         "_listed",
         "_on_begin",
         "_on_complete",
         "_outgoing",
         "_paths",
+        "_places",
         "_values",
         "_waits_for",
         "has_begun",
@@ -45,7 +101,7 @@ class BackwardCall:
 
     def __init__(
         self,
-        outputs: int,
+        outputs: Outputs,
         arguments: int,
         *,
         listed: int,
@@ -57,7 +113,7 @@ class BackwardCall:
         """Nothing has arrived yet.
 
         Args:
-            outputs: how many gradients come in.
+            outputs: what the call returned: a gradient comes in for each tensor.
             arguments: how many go out: of top-level tensors, then of those in lists, tuples, dicts and keywords.
             listed: how many of those the record lists by position: as many as there are top-level tensors, or 0 when
                 none of them is floating.
@@ -69,7 +125,11 @@ class BackwardCall:
         self._listed = listed
         self._paths = paths
         self._values = values
-        self._incoming: list[Any] = [None] * outputs
+        #: None where each output is a tensor.
+        self._places = outputs.places if outputs.is_nested else None
+        self._incoming: list[Any] = [_NOT_YET] * len(outputs.tensors)
+        #: What an output gets from the other outputs that the call made of it, by position; None while none has come.
+        self._inner: dict[int, Any] | None = None
         self._outgoing: list[Any] = [None] * arguments
         self._waits_for = 0
         self._on_begin = on_begin
@@ -88,8 +148,13 @@ class BackwardCall:
         *,
         incoming: Sequence[tuple[int, Any]] = (),
         outgoing: Sequence[tuple[int, Any]] = (),
+        inner: Sequence[tuple[int, Any]] = (),
     ) -> None:
-        """Take gradients as (position, gradient); contributions to one argument are added up."""
+        """Take gradients as (position, gradient); contributions to one argument are added up.
+
+        Those of `inner` go from one output of the call to another that it was made of. They are no gradients that came
+        into the call, and are taken off what arrives at the other one, which is later.
+        """
         if self.is_complete:  # a hook on a tensor that takes more gradients than those of this call
             return
         if not self.has_begun:
@@ -98,34 +163,60 @@ class BackwardCall:
                 self._on_begin()
         self._waits_for -= 1
         for position, gradient in incoming:
-            self._incoming[position] = self._held(gradient)
+            made_inside = None if self._inner is None else self._inner.pop(position, None)
+            self._incoming[position] = self._held(
+                gradient if made_inside is None or gradient is None else self._from_outside(gradient, made_inside)
+            )
         for position, gradient in outgoing:
             known = self._outgoing[position]
             self._outgoing[position] = self._held(gradient) if known is None else self._added(known, gradient)
+        for position, gradient in inner:
+            if self._inner is None:
+                self._inner = {}
+            known = self._inner.get(position)
+            self._inner[position] = self._held(gradient) if known is None else self._added(known, gradient)
         if self._waits_for == 0:
             self.complete()
 
+    def lacks(self, position: int) -> bool:
+        """Whether no gradient of this output has come in."""
+        return not self.is_complete and self._incoming[position] is _NOT_YET
+
     def _held(self, gradient: Any) -> Any:
         """What can be kept until the other gradients come: autograd may add to the tensor itself meanwhile."""
-        return self._values.frozen(gradient) if self._waits_for and gradient is not None else gradient
+        if gradient is None or not self._waits_for or isinstance(gradient, TensorValues):
+            return gradient
+        return self._values.frozen(gradient)
 
     def _added(self, known: Any, gradient: Any) -> Any:
         """The sum of two contributions to a gradient, rounded to its dtype as autograd would."""
         if gradient is None:
             return known
         left = known if isinstance(known, TensorValues) else self._values.frozen(known)
-        right = self._values.read(gradient).array
-        if left.array.dtype.isbuiltin == 1:
-            total = left.array + right
-        else:
-            total = (left.array.astype("float32") + right.astype("float32")).astype(left.array.dtype)
-        return TensorValues(total, left.dtype_name, left.type_name, left.fields)
+        return _combined(np.add, left, self._values.read(gradient).array)
+
+    def _from_outside(self, gradient: Any, inner: Any) -> Any:
+        """The gradient of an output without its `inner` part; None where that is all of it."""
+        left = self._values.read(gradient)
+        whole: Any = left.array
+        right = (inner if isinstance(inner, TensorValues) else self._values.read(inner)).array
+        if whole is None or right is None:  # nobody can read them
+            return None
+        is_same = (whole == right) | ((whole != whole) & (right != right))
+        if is_same.all():
+            return None
+        rest = _combined(np.subtract, left, right)
+        rest.array[is_same] = 0
+        return rest
 
     def complete(self) -> None:
         """Hand over what has arrived, once."""
         if self._on_complete is not None and self.has_begun:
             report, self._on_complete = self._on_complete, None
             incoming, self._incoming, outgoing, self._outgoing = self._incoming, [], self._outgoing, []
+            incoming = [None if gradient is _NOT_YET else gradient for gradient in incoming]
+            if self._places is not None:
+                incoming = _filled(self._places, incoming)
             report(incoming, *self._split_by_position(outgoing))
 
     def _split_by_position(self, outgoing: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -139,6 +230,16 @@ class BackwardCall:
         return self._on_complete is None
 
 
+def _combined(combine: np.ufunc, left: TensorValues, right: np.ndarray[Any, Any]) -> TensorValues:
+    array = left.array
+    with np.errstate(all="ignore"):  # a training may turn warnings into errors
+        if array.dtype.isbuiltin == 1:
+            total = np.asarray(combine(array, right))
+        else:
+            total = np.asarray(combine(array.astype("float32"), right.astype("float32"))).astype(array.dtype)
+    return TensorValues(total, left.dtype_name, left.type_name, left.fields)
+
+
 @dataclass(slots=True)
 class _Arrivals:
     """Gradients of one layer, whose record waits for those of its other parameters.
@@ -146,8 +247,8 @@ class _Arrivals:
     They are read as they come and not kept: autograd copies a gradient that somebody else holds.
     """
 
+    label: str
     names: frozenset[str]
-    number: int = 0
     record: OpenRecord | None = None
     arrived: set[str] = field(default_factory=set)
 
@@ -155,15 +256,17 @@ class _Arrivals:
 class ParameterGradients:
     """Writes `{layer}.{path}.{Class}.parameters_grad.{k}`: {parameter: [gradient]}, k counting backwards of the step.
 
-    A record is written when every parameter's gradient is there, or when the step ends with what has come.
+    A record is written when every parameter's gradient is there, or when the step ends with what has come. Layers of
+    one name (of two networks that were given to `start` one after the other) share the numbers, and nothing else.
     """
 
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
         self._guard = guard
-        self._arrivals: dict[str, _Arrivals] = {}
+        self._arrivals: list[_Arrivals] = []
         self._handles: list[Any] = []
-        self._known: set[int] = set()
+        #: Layer and name of each parameter, by its id.
+        self._known: dict[int, tuple[_Arrivals, str]] = {}
 
     def watch(self, label: str, own: Mapping[str, Any]) -> None:
         """Watch those of a layer's `own` parameters that take gradients; one of several layers counts for the first."""
@@ -174,15 +277,16 @@ class ParameterGradients:
         }
         if not parameters:
             return
-        self._arrivals[label] = _Arrivals(frozenset(parameters))
+        arrivals = _Arrivals(label, frozenset(parameters))
+        self._arrivals.append(arrivals)
         for name, parameter in parameters.items():
-            self._known.add(id(parameter))
-            self._handles.append(parameter.register_hook(self._hook(label, name)))
+            self._known[id(parameter)] = arrivals, name
+            self._handles.append(parameter.register_hook(self._hook(arrivals, name)))
 
     def flush(self) -> None:
         """Write the records that lack gradients."""
-        for label in self._arrivals:
-            self._guard.faults.guarded(label, self._write, label)
+        for arrivals in self._arrivals:
+            self._guard.faults.guarded(arrivals.label, self._write, arrivals)
 
     def remove(self) -> None:
         """Take the hooks off the parameters: the step is over."""
@@ -192,31 +296,32 @@ class ParameterGradients:
         self._known.clear()
         self._arrivals.clear()
 
-    def _hook(self, label: str, name: str) -> Callable[[Any], Any]:
+    def _hook(self, arrivals: _Arrivals, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
             """Take the gradient and pass it on as it is."""
-            self._guard.enter(f"{label}.parameters_grad", self.take, label, name, gradient)
+            self._guard.enter(f"{arrivals.label}.parameters_grad", self._take, arrivals, name, gradient)
             return gradient
 
         return arrived
 
-    def take(self, label: str, name: str, gradient: Any) -> None:
-        """Take the gradient of the parameter `name`."""
+    def take(self, parameter: Any, gradient: Any) -> None:
+        """Take the gradient of a watched parameter that no hook shows."""
+        self._take(*self._known[id(parameter)], gradient)
+
+    def _take(self, arrivals: _Arrivals, name: str, gradient: Any) -> None:
         if self._recorder.folder is None:
             return
-        arrivals = self._arrivals[label]
         if name in arrivals.arrived:
-            self._write(label)
+            self._write(arrivals)
         if arrivals.record is None:
-            number, arrivals.number = arrivals.number, arrivals.number + 1
-            arrivals.record = self._recorder.begin(f"{label}.parameters_grad.{number}", "backward", None)
+            number = self._recorder.number(f"{arrivals.label}.parameters_grad")
+            arrivals.record = self._recorder.begin(f"{arrivals.label}.parameters_grad.{number}", "backward", None)
         arrivals.arrived.add(name)
         self._recorder.parameter_gradient(arrivals.record, name, gradient)
         if arrivals.arrived == arrivals.names:
-            self._write(label)
+            self._write(arrivals)
 
-    def _write(self, label: str) -> None:
-        arrivals = self._arrivals[label]
+    def _write(self, arrivals: _Arrivals) -> None:
         if arrivals.record is not None:
             record, arrivals.record = arrivals.record, None
             arrivals.arrived.clear()

@@ -17,6 +17,7 @@ from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
+    from msprobe_collector.dump_format.writing.parts import ValueParts
     from msprobe_collector.framework import Session
     from msprobe_collector.recording.gradients import BackwardCall, Completed
     from msprobe_collector.recording.recorder import OpenRecord
@@ -75,23 +76,15 @@ def warn_of_no_layers(models: Sequence[Any]) -> None:
     )
 
 
-_CONTAINERS = (list, tuple, dict)
-
-
 def inner_tensors(
-    arguments: Sequence[Any], keywords: Mapping[str, Any], tensor_type: type | tuple[type, ...]
+    arguments: Sequence[Any], keywords: Mapping[str, Any], parts: ValueParts
 ) -> Iterator[tuple[str, Any]]:
-    """(path, tensor) of those in lists, tuples, dicts and keywords: `input.0.1`, `kwargs.mask`."""
-    waiting = [(f"kwargs.{name}", value) for name, value in keywords.items()]
-    waiting += [(f"input.{at}", value) for at, value in enumerate(arguments) if type(value) in _CONTAINERS]
-    while waiting:
-        path, value = waiting.pop(0)
-        if isinstance(value, tensor_type):
-            yield path, value
-        elif isinstance(value, (list, tuple)):
-            waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
-        elif isinstance(value, dict):
-            waiting += [(f"{path}.{key}", item) for key, item in value.items()]
+    """(path, tensor) of those in keywords, and of those inside arguments: `input.0.1`, `kwargs.mask`."""
+    for name, value in keywords.items():
+        yield from parts.tensors(f"kwargs.{name}", value)
+    for at, value in enumerate(arguments):
+        if not parts.is_tensor(value):
+            yield from parts.tensors(f"input.{at}", value)
 
 
 class _Awaited(NamedTuple):

@@ -175,7 +175,7 @@ class Recorder:
         """Folder of the step that is open, or None."""
         return None if self._files is None else self._files.folder
 
-    def open_step(self, folder: Path, *, is_shared: bool) -> None:
+    def open_step(self, folder: Path, *, is_shared: bool = False) -> None:
         """Begin the files of a step, if they are not open already.
 
         Raises:

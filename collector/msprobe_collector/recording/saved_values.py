@@ -38,6 +38,8 @@ class SavedValues:
         self._guard = guard
         self._waiting: list[_Gradients] = []
         self._removers: list[Callable[[], None]] = []
+        #: Entries of this step, those of gradients too, which `save` of another name may come upon: "x_grad".
+        self._taken: set[str] = set()
 
     def save(self, variable: Any, name: str, *, save_backward: bool) -> None:
         """Write `variable`; a value that cannot be saved is warned about and skipped."""
@@ -51,17 +53,27 @@ class SavedValues:
         for gradients in self._waiting:
             self._recorder.write_value(gradients.name, gradients.holder[0])
         self._waiting.clear()
+        self._taken.clear()
         while self._removers:
             self._removers.pop()()
 
     def _save(self, variable: Any, name: str, save_backward: bool) -> None:
-        number = self._recorder.number(name)
-        self._recorder.write_value(f"{name}.{number}.debug", variable)
+        entry, entry_of_gradient = self._free_entries(name)
+        self._recorder.write_value(entry, variable)
         if not save_backward:
             return
-        gradients = _Gradients(f"{name}_grad.{number}.debug")
+        gradients = _Gradients(entry_of_gradient)
         self._watch(variable, gradients, gradients.holder, 0)
         self._waiting.append(gradients)
+
+    def _free_entries(self, name: str) -> tuple[str, str]:
+        """Names of the entries of the next value that is called `name`, and of its gradient."""
+        while True:
+            number = self._recorder.number(name)
+            entries = f"{name}.{number}.debug", f"{name}_grad.{number}.debug"
+            if self._taken.isdisjoint(entries):
+                self._taken.update(entries)
+                return entries
 
     def _watch(self, value: Any, gradients: _Gradients, holder: Any, place: str | int) -> None:
         """Put the structure of `value` into `holder[place]`, and hooks on its tensors that fill it."""
@@ -100,7 +112,8 @@ class SavedValues:
 
     def _value_problem(self, value: Any) -> str:
         if isinstance(value, (list, tuple)):
-            return next((problem for item in value if (problem := self._value_problem(item))), "")
+            # None stands for what is not there, and is null in the file.
+            return next((problem for item in value if item is not None and (problem := self._value_problem(item))), "")
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
                 return "a dict has a key that is not text"

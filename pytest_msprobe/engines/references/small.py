@@ -1,6 +1,7 @@
 """mindspore.ops.swiglu, fast_gelu and mindspore.mint.npu_gelu; the masked softmax of torch_npu.
 
 - mindspore.ops.rms_norm, add_rms_norm and add_layer_norm. Source: their pages in mindspore.ops 2.10.
+- torch_npu.npu_group_norm_silu.
 - mindspore.ops.auto_generate.cross_entropy_loss, the fused one with its four outputs.
 - mindspore.ops.rotary_position_embedding and apply_rotary_pos_emb_, torch_npu.npu_rotary_mul.
 """
@@ -78,6 +79,19 @@ def add_layer_norm(
     mean = x.mean(-1, keepdim=True)
     rstd = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + epsilon)
     return (x - mean) * rstd * gamma + beta, mean, rstd, x if additional_output else None
+
+
+@fused()
+def group_norm_silu(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, group: int, eps: float = 1e-5
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(SiLU of the group norm, mean (N, group), 1 / sqrt(variance + eps) (N, group)), population variance.
+
+    Source: CANN 8.2 aclnnGroupNormSilu.
+    """
+    groups = input.reshape(input.shape[0], group, -1)
+    rstd = torch.rsqrt(groups.var(-1, unbiased=False) + eps)
+    return functional.silu(functional.group_norm(input, group, weight, bias, eps)), groups.mean(-1), rstd
 
 
 def _normalised(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

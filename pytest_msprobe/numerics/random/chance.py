@@ -333,7 +333,7 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
         return SampleResult()
     flat, location, scale = _wide(sample, law)
     resolution = _Resolution.of(rounded_to or sample.dtype, law, location, scale)
-    is_fixed = scale == 0
+    is_fixed = np.broadcast_to(scale == 0, flat.shape)
     with np.errstate(all="ignore"):
         z = (flat - location) / np.where(is_fixed, 1.0, scale)
     is_wrong = np.where(
@@ -341,6 +341,8 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
     )
     if is_wrong.any():
         return SampleResult((located(is_wrong, sample, f"outside {law.text}"),))
+    if is_fixed.all():
+        return SampleResult()
     z = z[~is_fixed] if is_fixed.any() else z
     edges = _edges(law)
     chances = [resolution.chances(law, edge) for edge in edges]

@@ -25,6 +25,7 @@ from pytest_msprobe.numerics.judgement import (
 )
 from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, chunks, is_same, unravelled, widened
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
+from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.sensitivity import Factors, Probes, Response, in_reach, magnitude_of
 
@@ -154,6 +155,12 @@ _FLOAT32_ROUNDOFF = 2.0**-24
 #: of the result and a random walk, hypot(result / sqrt(3), norm of the terms / sqrt(6)) in the mean: five times that.
 _SUMMATION = 1.2
 _ROOT_HALF = math.sqrt(0.5)
+#: Root mean square of rounding to nearest, in unit roundoffs of the result.
+_ROUNDED = 0.41
+#: So many elements at most are judged by themselves, ...
+_LOOKED_AT = 128
+#: ... and chance leaves the largest of all elements beyond them in one output of so many.
+_UNLIKELY = 1e-4
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -213,7 +220,8 @@ class BackwardError:
             return Judgement("error", (reason,), ratio=bias.count / bias.total / NEARLY_ALL)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
-        return self._searched(pair)[1]
+        search, found = self._searched(pair)
+        return found if found.is_pass else search.closer(found)
 
     def tolerances(self, pair: OutputPair) -> Floats:
         """Tolerance of each element of an output of floats, in its shape and unit, float64.
@@ -290,6 +298,9 @@ class _Search:
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
         self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        #: Tolerances of elements that are judged by themselves, by flat position.
+        self._own: dict[int, float] = {}
+        self._errors = ErrorStatistics()
         #: Relative error of adding up the terms of an element.
         self._summation = 0.0
         if standard.has_exact_inputs or not responses[0].sensitivity.is_single:
@@ -297,12 +308,10 @@ class _Search:
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
-        errors = ErrorStatistics()
+        self._errors = errors = ErrorStatistics()
         for start, tested, reference in self._chunks():
-            changes = [response.of_chunk(start, reference) for response in self._responses]
-            rounding = self._rounding(magnitude_of(reference))
-            bounds = rounding, np.sum(changes, axis=0), self._tolerance(start, reference, changes)
-            errors.add(start, _error(tested, reference), bounds)
+            rounding, response, tolerance = self._bounds(start, reference)
+            errors.add(start, _error(tested, reference), (rounding, response, tolerance))
             errors.add_projection(reference, tested)
         limit = self._slope_limit(errors)
         reason = self._fault(errors, limit)
@@ -310,13 +319,72 @@ class _Search:
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
+    def closer(self, found: Judgement) -> Judgement:
+        """What `found`, an error, becomes when the few elements that it is about are judged by themselves.
+
+        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides.
+        """
+        while not found.is_pass:
+            suspects = self._suspects()
+            if not suspects or len(self._own) + len(suspects) > _LOOKED_AT:
+                return found
+            for _, at, error, rounding in sorted(suspects, reverse=True):
+                self._own[at] = rounding + self._of_element(at, error - rounding)
+                if error > self._own[at]:
+                    return found
+            found = self.judgement()
+        return found
+
+    def _suspects(self) -> list[tuple[float, int, float, float]]:
+        """(error over tolerance, flat position, error, rounding) of elements beyond, else of one that stands out."""
+        if self._errors.beyond > _LOOKED_AT or not (self._errors.beyond or self._errors.outlier_over_chance > 1):
+            return []
+        suspects = []
+        for start, tested, reference in self._chunks():
+            rounding, _, tolerance = self._bounds(start, reference)
+            error = _error(tested, reference)
+            places = np.flatnonzero(error > tolerance)
+            at = self._errors.largest_at - start
+            if not self._errors.beyond and 0 <= at < error.size:
+                places = np.asarray([at])
+            suspects += [
+                (error.item(at) / tolerance.item(at), start + int(at), error.item(at), rounding.item(at))
+                for at in places
+            ]
+        return suspects
+
+    def _of_element(self, at: int, needed: float) -> float:
+        """How far more than its own rounding the element at a flat position may be off; its terms only if `needed`.
+
+        Beyond the tolerance of all, an element may be off by what moving inputs and arithmetic makes of this one. One
+        that stands out needs a reason why others do not: a function that kernels compute piece by piece.
+        """
+        chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
+        factor = max(self._standard.sensitivity, chance)
+        own = 0.0
+        if self._errors.beyond or self._kernel:
+            own = factor * math.hypot(*(response.deviation(at) for response in self._responses))
+        orders = self._pair.terms(at) if own < needed else ()
+        operands = 0.0 if self._standard.has_exact_inputs else math.sqrt(2) * self._input_roundoff
+        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        for terms in orders:
+            deviation = math.hypot(rounded * largest_partial_sums(terms), operands * float(np.linalg.norm(terms)))
+            own = max(own, factor * deviation, 2 * largest_error_of_sums(terms))
+        return own
+
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
-        found = [
-            self._tolerance(start, reference, [response.of_chunk(start, reference) for response in self._responses])
-            for start, _, reference in self._chunks()
-        ]
+        found = [self._bounds(start, reference)[2] for start, _, reference in self._chunks()]
         return np.concatenate(found).reshape(self._pair.tested.shape)
+
+    def _bounds(self, start: int, reference: Array) -> tuple[Floats, Floats, Floats]:
+        """Rounding, response and tolerance of each element of a chunk; one judged by itself is no measure of others."""
+        changes = [response.of_chunk(start, reference) for response in self._responses]
+        response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
+        for at, own in self._own.items():
+            if start <= at < start + reference.size:
+                response[at - start], tolerance[at - start] = 0.0, max(own, tolerance.item(at - start))
+        return self._rounding(magnitude_of(reference)), response, tolerance
 
     def _slope_limit(self, errors: ErrorStatistics) -> float:
         """How much rounding scales the output as a whole."""

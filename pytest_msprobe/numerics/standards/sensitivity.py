@@ -257,6 +257,10 @@ class Response:
         """
         return (factors.single if self.sensitivity.is_single else factors.several) * response
 
+    def deviation(self, at: int) -> float:
+        """Root mean square of the moves of the element at a flat position; 0 where there were no probes."""
+        return 0.0
+
     def scaling(self, factors: Factors) -> float:
         """Largest scaling of the output as a whole that is forgiven, relative to 1."""
         return factors.several * self.sensitivity.slope
@@ -328,6 +332,11 @@ class ProbedResponse(MeasuredResponse):
         forgiven = _PROBED * np.fmax(largest, self._typical.floor(magnitude_of(reference)))
         # What answered to nothing sits at a jump; where the probes left the domain the two runs have to do.
         return np.where((wide == 0) | np.isinf(largest), wide, forgiven)
+
+    def deviation(self, at: int) -> float:
+        """See `Response`; a probe that left the domain does not count."""
+        moves = [probe[at] - self.reference[at] for probe in self._probe_results]
+        return math.sqrt(np.mean(np.square(np.abs([move for move in moves if np.isfinite(move)] or [0.0]))))
 
     def scaling(self, factors: Factors) -> float:
         """`_PROBED` times the largest scaling by a probe, relative to 1."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import math
 import os
 from collections import Counter
@@ -371,6 +372,7 @@ def render(sections: Sequence[dict[str, Any]]) -> bytes:
         lstrip_blocks=True,
     )
     folder = files("pytest_msprobe.reports.page") / "assets"
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
     content = {
         "version": version_of("pytest-msprobe"),
         "made": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
@@ -379,11 +381,17 @@ def render(sections: Sequence[dict[str, Any]]) -> bytes:
     text = environment.get_template("page.html").render(
         title=" and ".join(section["title"] for section in sections) or "No rows",
         style=(folder / "page.css").read_text(encoding="utf-8"),
-        scripts=[(folder / name).read_text(encoding="utf-8") for name in SCRIPTS],
+        scripts=scripts,
+        # No other script runs, whatever stands in the page.
+        script_hashes=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         # Letters, digits, + and /: whatever a dump holds, it cannot end the element that it stands in.
         data=base64.b64encode(gzip.compress(_encoded(content), 9, mtime=0)).decode("ascii"),
     )
     return text.encode("utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
 def check_page_replaceable(path: Path) -> None:
@@ -401,10 +409,10 @@ def check_page_replaceable(path: Path) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is there only when it is whole. Raises OSError."""
     check_page_replaceable(path)
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "wb") as file:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as file:
             file.write(content)
         os.replace(part, path)
     except BaseException:

@@ -15,7 +15,7 @@ import msgspec
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account
 from pytest_msprobe.suites.comparison.operations import OperationComparison
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import VerdictRow, Wire
 
 #: The property of a row that says it, and the key of what a row must say for it.
 LEVEL, CELL = "level", "cell"
@@ -24,7 +24,7 @@ _MOST_NAMED = 10
 _PARAMETERS = "parameters"
 
 
-class CellFacts(msgspec.Struct, frozen=True):
+class CellFacts(Wire, msgspec.Struct, frozen=True):
     """What the values of a Cell alone say, in builtin types.
 
     Attributes:
@@ -116,7 +116,7 @@ class CellDifferences:
         summary = attachment["summary"]
         operation = Operation.of(summary["record"], summary["order"])
         if CELL in attachment:
-            facts = msgspec.convert(attachment[CELL], CellFacts)
+            facts = CellFacts.from_wire(attachment[CELL])
             inputs = _differing_inputs(attachment.get("account"))
             self._cells.append(_Cell(operation.index, operation.record, operation.phase, cells, facts, inputs))
             self._levels[operation.record] = (row.call, row.part), str(dict(row.properties).get(LEVEL, ""))

@@ -99,15 +99,16 @@ def read_api_mapping(path: Path) -> dict[str, ApiRule]:
     return dict(rules)
 
 
-def cell_naming(rules: Mapping[str, str]) -> Naming:
-    """A naming that takes Cells for Modules; APIs are named across frameworks.
+def cell_naming(rules: Mapping[str, str], apis: Mapping[str, ApiRule]) -> Naming:
+    """A naming that takes Cells for Modules; APIs are named as `api_naming` does by the rules `apis`.
 
     An exact rule wins; else every left side found in a name is replaced once, in the order of the file.
     """
+    of_api = api_naming(apis)
 
     def target(operation: Operation) -> str:
         if not operation.is_cell:
-            return bare_name(operation)
+            return of_api.target(operation)
         name = operation.name.partition(".")[2]
         if name in rules:
             name = rules[name]

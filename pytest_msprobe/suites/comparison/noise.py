@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import DumpError, TensorValue, find_dtype
+from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
@@ -99,6 +99,11 @@ class NoiseRun:
                 "debugger.perturb on its inputs",
                 file=str(path),
             )
+
+    @property
+    def dump(self) -> Dump:
+        """The dump of the noise run."""
+        return self._noise
 
     def of_record(self, record: str, golden: Sequence[Leaf]) -> RecordNoise:
         """Distances of the noise run from the golden run in each value of a golden record."""

@@ -12,9 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from msprobe_collector.dump_format import DumpError, find_dtype
+from msprobe_collector.dump_format import Dump, DumpError, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
@@ -174,20 +175,20 @@ class DumpComparison:
         mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
-    def __init__(
-        self, target: Path, golden: Path, settings: ComparisonSettings, data_dirs: Sequence[Path] = ()
-    ) -> None:
-        """Read both dumps and the mapping files; `data_dirs` as for `Dump`.
+    def __init__(self, target: Path, golden: Path, settings: ComparisonSettings) -> None:
+        """Read both dumps and the mapping files.
 
         Raises:
             DumpError: a dump cannot be read, or they cannot be compared.
             MappingError: a mapping file is not what it should be.
         """
-        self.target = ComparedDump(target, data_dirs)
-        self.golden = ComparedDump(golden, data_dirs)
+        self.target = ComparedDump(target, settings.data_dir)
+        self.golden = ComparedDump(golden, settings.data_dir)
         self._settings = settings
         self.limits = DistanceLimits.with_changes(settings.distances)
         self._rules = read_api_mapping(settings.api_mapping) if isinstance(settings.api_mapping, Path) else {}
+        cells = settings.cell_mapping
+        self._cell_rules = read_cell_mapping(cells) if isinstance(cells, Path) else {}
         self._names = read_data_mapping(settings.data_mapping) if settings.data_mapping else {}
         self._naming = self._choose_naming()
         self._noise = NoiseRun(self.golden, settings.noise, self.limits, settings.distances) if settings.noise else None
@@ -205,6 +206,12 @@ class DumpComparison:
         if self.target.task == self.golden.task == "tensor":
             return "real"
         return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
+
+    def dumps(self) -> Iterator[Dump]:
+        """Both, and that of the noise run."""
+        yield from (self.target, self.golden)
+        if self._noise is not None:
+            yield self._noise.dump
 
     @property
     def is_mapped(self) -> bool:
@@ -308,6 +315,24 @@ class DumpComparison:
         found = self._tensors.judge(target, golden, limit=tolerance.limit, with_contents=with_contents)
         return apply_tolerance(found, tolerance)
 
+    def unused_mappings(self) -> Iterator[str]:
+        """A line on each mapping file with entries that fit nothing in the dumps.
+
+        A table of APIs may be of many models: it is one only where no entry fits.
+        """
+        settings, names = self._settings, {operation.name for operation in self.target.operations}
+        cells = [operation.name for operation in self.target.operations if operation.is_cell]
+        values = [left for left in self._names if _record_of(left, self.target) is None]
+        values += [right for right in self._names.values() if _record_of(right, self.golden) is None]
+        yield from _unused(settings.data_mapping, values, 2 * len(self._names))
+        yield from _unused(
+            settings.cell_mapping,
+            [left for left in self._cell_rules if not any(left in name for name in cells)],
+            len(self._cell_rules),
+        )
+        if names.isdisjoint(self._rules):
+            yield from _unused(settings.api_mapping, list(self._rules), len(self._rules))
+
     def _choose_naming(self) -> Naming:
         settings = self._settings
         if settings.layer_mapping is not None:
@@ -319,8 +344,7 @@ class DumpComparison:
                     )
             return layer_naming(self.target, self.golden, read_layer_mapping(settings.layer_mapping))
         if settings.cell_mapping:
-            rules = read_cell_mapping(settings.cell_mapping) if isinstance(settings.cell_mapping, Path) else {}
-            return cell_naming(rules)
+            return cell_naming(self._cell_rules, self._rules)
         if settings.api_mapping:
             return api_naming(self._rules)
         is_pytorch = {self.target.framework == "pytorch", self.golden.framework == "pytorch"}
@@ -333,6 +357,11 @@ class DumpComparison:
             if left is not None and right is not None:
                 fixed.setdefault(left, right)
         return fixed
+
+
+def _unused(file: object, entries: Sequence[str], total: int) -> Iterator[str]:
+    if entries:
+        yield f"{file}: {len(entries)} of {total} names fit nothing in the dumps, such as {abbreviated(entries[0])}"
 
 
 def _record_of(value_name: str, side: ComparedDump) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_msprobe.suites import options as option_values
 from pytest_msprobe.suites.options import (
     BENCH,
     BENCH_PYTHON,
@@ -14,8 +13,10 @@ from pytest_msprobe.suites.options import (
     MAX_MEMORY_BYTES,
     Options,
     choice,
+    existing_file,
     flag,
     option,
+    parse_optional_path,
 )
 
 #: Differences that a user may declare to be expected.
@@ -26,7 +27,7 @@ RESULT_COLUMNS = ("result", "accuracy")
 BUILT_IN = "builtin"
 
 
-mapping_file = option_values.existing_file("a mapping in YAML")
+mapping_file = existing_file("a mapping in YAML")
 
 
 def mapping_or_rules(text: str) -> Path | bool | None:
@@ -80,55 +81,60 @@ class ComparisonSettings(Options):
     data_dir: tuple[Path, ...] = DATA_DIR
     noise: Path | None = option(
         "PATH",
-        "comparison: the golden run again with inputs moved by debugger.perturb; gives each value its own tolerance",
-        option_values.optional_path,
+        "give each value its own tolerance from this dump: the golden run again, inputs moved by debugger.perturb",
+        parse_optional_path,
         is_path=True,
     )
     cell_mapping: Path | bool | None = option(
-        "FILE",
-        f"comparison: which target Cell corresponds to which golden Module; {BUILT_IN}: those of the same path",
+        f"FILE|{BUILT_IN}",
+        f"YAML file on which Cell of the target is which Module of the golden run; {BUILT_IN}: those of one path",
         mapping_or_rules,
         is_path=True,
     )
     api_mapping: Path | bool | None = option(
-        "FILE",
-        f"comparison: which MindSpore API corresponds to which PyTorch API; {BUILT_IN}: by the built-in names",
+        f"FILE|{BUILT_IN}",
+        f"YAML file on which MindSpore API is which PyTorch API; {BUILT_IN}: by the tables of this plugin alone",
         mapping_or_rules,
         is_path=True,
     )
     data_mapping: Path | None = option(
-        "FILE", "comparison: which target value corresponds to which golden value", mapping_file, is_path=True
+        "FILE",
+        "YAML file on which value of the target is which value of the golden run",
+        mapping_file,
+        is_path=True,
     )
     layer_mapping: Path | None = option(
-        "FILE", "comparison: names of child layers by class of Cell", mapping_file, is_path=True
+        "FILE",
+        "YAML file with what child layers are called in the golden run, by class of Cell",
+        mapping_file,
+        is_path=True,
     )
-    fuzzy: bool = flag("comparison: match the remaining operations by the bare API name")
+    fuzzy: bool = flag("match operations that are left over by their APIs alone, whatever Cell or call they are in")
     distances: tuple[tuple[str, float], ...] = option(
         "DTYPE=X",
-        "comparison: largest relative distance by dtype, such as Float32=1e-4,BFloat16=0.03",
+        "largest relative distance by dtype, such as Float32=1e-4,BFloat16=0.03; other dtypes keep theirs",
         parse_distances,
         name="distance",
     )
     accept: frozenset[str] = option(
-        "WORDS", f"comparison: differences that are warnings only: any of {', '.join(ACCEPTABLE)}", accepted
+        "WORDS", f"warn of such differences instead of failing them: any of {', '.join(ACCEPTABLE)}", accepted
     )
     result_column: str = choice(
-        RESULT_COLUMNS, "comparison: the table's column Result, or Accuracy Reached or Not as older tables have it"
+        RESULT_COLUMNS, "judge in the column Result of the table, or in Accuracy Reached or Not as older tables do"
     )
-    xlsx: bool = flag("comparison: write the table as a coloured .xlsx file as well")
+    xlsx: bool = flag("write the table as a coloured .xlsx file as well")
     accounting: str = choice(
         ("auto", "off"),
-        "comparison: auto: between tensor dumps, find where each difference is born; off: judge by distances alone",
+        "auto: between dumps of tensors, find which operation made each difference; off: judge by distances alone",
     )
     inherited: str = choice(
         ("pass", "fail"),
-        "comparison: whether operations pass (as xfailed) or fail whose difference came in with their inputs or is "
-        "rounding",
+        "whether operations pass (as xfailed) or fail whose difference came in with their inputs or is rounding",
     )
     diagnosis: Path | None = option(
         "FILE",
-        "comparison: write which operations are at fault, and what follows from them, as JSON",
-        option_values.optional_path,
+        "write which operations are at fault, and what follows from them, into FILE as JSON",
+        parse_optional_path,
         is_path=True,
     )
     bench: str = BENCH

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
@@ -30,7 +28,7 @@ from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import VerdictRow, Wire
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.account import Step
@@ -80,7 +78,7 @@ _NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSummary:
+class RecordSummary(Wire):
     """What the report needs of one operation; small, because one is kept for each that differs.
 
     Attributes:
@@ -146,16 +144,6 @@ class RecordSummary:
             growth=growth,
             tolerances=tolerances,
         )
-
-    def to_wire(self) -> dict[str, Any]:
-        """The summary in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> RecordSummary:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 #: Parts of the step for which the largest distance is said.
@@ -497,7 +485,7 @@ class ComparisonOutput:
         line = self._rows.line_of(first.order, first.row) if first is not None else 0
         suffix = stem.partition("compare_result")[2]
         path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(printable_lines(advice(self.divergence, line)))
         return path

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_dump
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
@@ -48,6 +47,7 @@ from pytest_msprobe.suites.contract import (
     cells_of,
     file_id,
     place_in,
+    refuse_unused,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, estimate_cost, group_operations
 from pytest_msprobe.support import is_installed
@@ -106,7 +106,7 @@ def attachment_of(
     if account is not None:
         attachment["account"] = account.to_wire()
     if cell is not None:
-        attachment[CELL] = msgspec.to_builtins(cell)
+        attachment[CELL] = cell.to_wire()
     return attachment
 
 
@@ -120,7 +120,7 @@ def _explanation(found: OperationComparison, golden: ComparedDump, frame: Frame 
     if found.is_origin:
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
-        lines.append(f"called from {frame.file}:{frame.line}, in {frame.function}:\n    {frame.source}")
+        lines.append(frame.told)
     return "\n\n".join(lines)
 
 
@@ -245,6 +245,7 @@ class ComparisonSuite(Suite):
     Attributes:
         settings: what the run was asked to do.
         pairs: which dump is compared with which.
+        engines: who computes operations again.
     """
 
     name = "comparison"
@@ -267,14 +268,13 @@ class ComparisonSuite(Suite):
         """Where the dumps part."""
         return ComparisonSummary()
 
-    def __init__(self, context: Context, golden: Path) -> None:
+    def __init__(self, context: Context, settings: ComparisonSettings, golden: Path) -> None:
         self._context = context
-        self.settings = ComparisonSettings.of(context.values)
+        self.settings = settings
         self.pairs = pair_dumps(context.dumps, golden)
         self._comparisons: dict[Path, DumpComparison] = {}
         self._accountants: dict[Path, Accountant | None] = {}
-        bench, python = context.values["bench"], context.values["bench_python"]
-        self._engines = Engines(EngineChoice(parse_device("recorded"), bench, python))
+        self.engines = Engines(EngineChoice(parse_device("recorded"), settings.bench, settings.bench_python))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -293,9 +293,7 @@ class ComparisonSuite(Suite):
             if golden is None:
                 raise SuiteError(self.pairs.problems.get(target, f"{target}: is not a dump of this run"))
             try:
-                self._comparisons[target] = DumpComparison(
-                    target, golden, self.settings, self._context.values["data_dir"]
-                )
+                self._comparisons[target] = DumpComparison(target, golden, self.settings)
             except MappingError as error:
                 raise SuiteError(str(error)) from None
         return self._comparisons[target]
@@ -345,7 +343,7 @@ class ComparisonSuite(Suite):
 
     def accounts(self, comparison: DumpComparison) -> bool:
         """Whether differences are accounted for: both dumps hold tensors, and there is a benchmark."""
-        has_bench = self._engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
+        has_bench = self.engines.choice.bench_python or is_installed("torch") or is_installed("mindspore")
         return self.settings.accounting == "auto" and comparison.mode == "real" and bool(has_bench)
 
     def _accountant(self, target: Path) -> Accountant | None:
@@ -355,8 +353,8 @@ class ComparisonSuite(Suite):
             if self.accounts(comparison):
                 from pytest_msprobe.suites.comparison.accounting.accountant import Accountant
 
-                memory = self._context.values["max_memory"] // self._context.sharers
-                accountant = Accountant(comparison, self._engines, max_memory_bytes=memory)
+                memory = self.settings.max_memory_bytes // self._context.sharers
+                accountant = Accountant(comparison, self.engines, max_memory_bytes=memory)
             self._accountants[target] = accountant
         return self._accountants[target]
 
@@ -373,7 +371,7 @@ class ComparisonSuite(Suite):
 
     def close(self) -> None:
         """End child processes."""
-        self._engines.close()
+        self.engines.close()
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any]:
         """The rows of its tables all the same."""
@@ -424,6 +422,23 @@ class ComparisonSuite(Suite):
         lines += [f"msprobe: tolerances from the noise run {self.settings.noise}"] if self.settings.noise else []
         return [*lines, *(f"msprobe: not compared: {problem}" for problem in self.pairs.lone())]
 
+    def dumps(self) -> Iterator[Dump]:
+        """Targets, golden dumps and noise runs that can be read."""
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).dumps()
+
+    def warnings(self) -> Iterator[str]:
+        """Entries of mapping files that fit nothing: most likely misspelt."""
+        settings = self.settings
+        if settings.layer_mapping is not None and settings.cell_mapping:
+            yield "--msprobe-cell-mapping: has no effect with --msprobe-layer-mapping, which names Cells by their place"
+        for target, golden in self.pairs.golden.items():
+            if golden is not None:
+                with suppress(DumpError, SuiteError):
+                    yield from self.comparison(target).unused_mappings()
+
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         """Tables, advice and findings."""
         return ComparisonReport(self, self._context.out, self._context.config.rootpath)
@@ -438,7 +453,8 @@ def make(context: Context) -> ComparisonSuite:
     Raises:
         SuiteError: there is nothing to compare, or nothing to compare with.
     """
-    golden = context.values["golden"]
+    settings = ComparisonSettings.of(context.values)
+    golden = settings.golden
     if golden is None:
         raise SuiteError("--msprobe-suite=comparison needs --msprobe-golden=PATH, the dump to compare with")
     if not context.dumps:
@@ -448,7 +464,13 @@ def make(context: Context) -> ComparisonSuite:
     if not find_files(golden):
         why = NOT_READ if holds_kernel_dump(golden) else "holds no dump.json; give a dump, step or rank folder"
         raise SuiteError(f"--msprobe-golden={golden}: {why}")
-    return ComparisonSuite(context, golden)
+    if settings.accounting == "off":
+        needless = ("inherited", "bench", "bench_python", "max_memory")
+        refuse_unused(context, needless, "has no effect with --msprobe-accounting=off, which computes nothing again")
+    suite = ComparisonSuite(context, settings, golden)
+    if context.is_writer and (unusable := suite.engines.unusable_python()):
+        raise SuiteError(unusable)
+    return suite
 
 
 def _payload(record: Record) -> Operations:

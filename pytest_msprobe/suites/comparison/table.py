@@ -270,7 +270,7 @@ class TableFiles:
         Raises:
             OSError: a file cannot be written.
         """
-        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         return self._write_parts(self._reserve(), self._rows(store, stack_of))
 
     def _reserve(self) -> Path:
@@ -279,7 +279,7 @@ class TableFiles:
             stamp = f"{moment:%Y%m%d%H%M%S}"
             path = self._folder / f"{self._stem}_{stamp}.csv"
             try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             except FileExistsError:
                 moment += timedelta(seconds=1)  # another run of the same second
             else:
@@ -329,7 +329,6 @@ class TableFiles:
                 sheet.write_row(line, 0, row, fills.get(row[self._verdict_at]))  # type: ignore[union-attr]
             if sheet is None:
                 book.add_worksheet().write_row(0, 0, self._columns)
-        path.chmod(0o640)
         return path
 
 
@@ -400,7 +399,7 @@ def _write(
         for column in columns:
             figure = header[column].replace(" ", "_")
             path = folder / f"multi_ranks_compare_merge_{ends[0]}{figure}_{ends[1]}.csv"
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             file = files.enter_context(open(descriptor, "w", encoding="utf-8-sig", newline=""))
             writer = csv.writer(file)
             writer.writerow(["NPU Name", *(f"rank{rank}" for rank in ranks)])

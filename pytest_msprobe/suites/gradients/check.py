@@ -172,7 +172,7 @@ class GradientCheck:
         return self._of_signs(found, row, reference)
 
     def _of_one_run(self, found: GradientResult, row: GradientRow) -> GradientResult:
-        if row.is_zero and self._settings.zero:
+        if row.is_zero and self._settings.fails_zero:
             return replace(found, kind="zero", message=f"all {row.size} elements are 0")
         kind, message = judge_norm(row.norm, self._history(found.rank).before(found.step, row.name), self._settings)
         if kind:
@@ -184,11 +184,11 @@ class GradientCheck:
             return replace(blank, status="skip", kind="unjudged", message="one run has level L0, without signs")
         if row.md5 == golden.md5:
             return replace(blank, status="pass", message="equal in every bit")
-        if self._settings.md5:
+        if self._settings.fails_md5:
             return replace(blank, kind="bits", message=f"not equal in every bit: MD5 {row.md5}, golden {golden.md5}")
         reason = (
             "not equal in every bit, and level L0 has no signs: record grad_level L1 or L2, "
-            "or use --msprobe-gradient-md5 where equal bits are due"
+            "or use --msprobe-gradient-fail-md5 where equal bits are due"
         )
         return replace(blank, status="skip", kind="unjudged", message=reason)
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue, find_dtype
 from pytest_msprobe.suites.contract import RowSummary
 from pytest_msprobe.suites.gradients.run import GradientRow, StepSummary, number_ranges
-from pytest_msprobe.verdicts import Status, VerdictRow
+from pytest_msprobe.verdicts import Status, VerdictRow, Wire
 
 #: Elements compared at a time: the only temporary, whatever the size of the gradient.
 _CHUNK = 1 << 20
@@ -71,7 +69,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class GradientResult:
+class GradientResult(Wire):
     """The verdict on one gradient.
 
     Attributes:
@@ -102,16 +100,6 @@ class GradientResult:
     def is_problem(self) -> bool:
         """Whether a rule on gradients was broken."""
         return self.kind in PROBLEMS and self.status == "error"
-
-    def to_wire(self) -> dict[str, Any]:
-        """The result in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> GradientResult:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 _MOST_NAMED = 10

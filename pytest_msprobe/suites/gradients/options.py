@@ -6,8 +6,16 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import GOLDEN, Options, choice, flag, option
+from pytest_msprobe.suites.options import (
+    GOLDEN,
+    Options,
+    choice,
+    flag,
+    option,
+    parse_count,
+    parse_number,
+    parse_optional_path,
+)
 
 
 def share(text: str) -> float:
@@ -16,7 +24,7 @@ def share(text: str) -> float:
     Raises:
         ValueError: it is not such a number.
     """
-    value = option_values.number(text)
+    value = parse_number(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text!r} is not between 0 and 1")
     return value
@@ -33,7 +41,7 @@ def factor(text: str) -> float:
     Raises:
         ValueError: it is not such a number.
     """
-    value = option_values.number(text)
+    value = parse_number(text)
     if math.isnan(value):
         raise ValueError(f"{text!r} is not a number")
     if value < 0:
@@ -48,40 +56,67 @@ class GradientSettings(Options):
     golden: Path | None = GOLDEN
     run: Path | None = option(
         "DIR",
-        "judge the gradients in this folder (task grad_probe), with --msprobe-golden against those of another run",
-        option_values.optional_path,
+        "judge the gradients in this folder, the dump_path of a task grad_probe; alone, or with --msprobe-golden",
+        parse_optional_path,
         name="gradients",
         is_path=True,
     )
     items: str = choice(
         ("parameter", "step"),
-        "gradients: an item for each parameter at each step and rank, or only for each step and rank",
+        "make an item of each parameter at each step and rank, or of each step and rank",
         name="gradient_items",
     )
     first: float = option(
-        "X", "gradients: similarity of signs that a first step must reach", share, "0.97", name="gradient_first"
+        "X",
+        "with --msprobe-golden, fail a first step in which less than the share X of the signs agrees",
+        share,
+        "0.97",
+        name="gradient_first",
     )
-    drop: float = option("X", "gradients: how far it may fall in one step", share, "0.03", name="gradient_drop")
+    drop: float = option(
+        "X",
+        "with --msprobe-golden, fail where the share of signs that agree falls by more than X in one step",
+        share,
+        "0.03",
+        name="gradient_drop",
+    )
     drift: float | None = option(
-        "X", "gradients: how far it may fall below the best step", optional_share, name="gradient_drift"
+        "X",
+        "with --msprobe-golden, fail where the share of signs that agree is more than X below its best before",
+        optional_share,
+        name="gradient_drift",
     )
-    md5: bool = flag(
-        "gradients: fail where checksums of level L0 differ; else such gradients are skipped", name="gradient_md5"
+    fails_md5: bool = flag(
+        "with --msprobe-golden, fail gradients whose MD5 checksums of level L0 differ, which are skipped otherwise",
+        name="gradient_fail_md5",
     )
-    zero: bool = flag("gradients of one run: fail gradients that are zero everywhere", name="gradient_zero")
+    fails_zero: bool = flag(
+        "without --msprobe-golden, fail gradients that are zero everywhere, which pass otherwise",
+        name="gradient_fail_zero",
+    )
     turbulence: float = option(
         "X",
-        "gradients of one run: fail norms above 1 + X times the running mean",
+        "without --msprobe-golden, fail norms above 1 + X times the mean of the steps before",
         factor,
         "9",
         name="gradient_turbulence",
     )
     collapse: float | None = option(
-        "X", "gradients of one run: fail norms below X times the running mean", optional_share, name="gradient_collapse"
+        "X",
+        "without --msprobe-golden, fail norms below X times the mean of the steps before",
+        optional_share,
+        name="gradient_collapse",
     )
     warmup: int = option(
-        "N", "gradients of one run: judge norms after N steps", option_values.count, "3", name="gradient_warmup"
+        "N",
+        "without --msprobe-golden, judge norms from the step on that has N before it",
+        parse_count,
+        "3",
+        name="gradient_warmup",
     )
 
 
 OPTIONS = GradientSettings.declared()
+#: What judges a run against another one, and what judges one alone.
+AGAINST_GOLDEN = ("gradient_first", "gradient_drop", "gradient_drift", "gradient_fail_md5")
+ALONE = ("gradient_fail_zero", "gradient_turbulence", "gradient_collapse", "gradient_warmup")

@@ -153,12 +153,12 @@ def _short(text: str, longest: int = _LONGEST_NAME) -> str:
 
 def reserve_folder(out: Path) -> Path:
     """A new folder `gradients_{time}` in `out`, for this run alone. Raises OSError."""
-    out.mkdir(mode=0o750, parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     moment = datetime.now()
     while True:
         folder = out / f"gradients_{moment:%Y%m%d%H%M%S}"
         try:
-            folder.mkdir(mode=0o750)
+            folder.mkdir()
         except FileExistsError:
             moment += timedelta(seconds=1)  # another run of the same second
         else:
@@ -174,9 +174,9 @@ def write_similarities(folder: Path, findings: Findings, rank: int) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    folder.mkdir(mode=0o750, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path, steps, found = folder / "similarities.csv", findings.steps(rank), findings.agreements[rank]
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *steps])
@@ -240,11 +240,11 @@ class GradientReport(SuiteReport):
             self._note(f"no pictures: {how_to_install('matplotlib')}")
             return
         pictures = SimilarityPictures(self._findings, rank)
-        folder.mkdir(mode=0o750)
+        folder.mkdir()
         try:
             for picture in chain([pictures.heat_map()], pictures.lines()):
                 path = folder / f"{escape(picture.stem)[:_LONGEST_STEM]}.png"
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o640), "wb") as file:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
                     file.write(picture.png)
                 if self._has_page:
                     self._pictures.append(picture)

@@ -58,9 +58,12 @@ class GradientRun:
         except OSError as error:
             raise RunError(f"cannot be read: {error.strerror}") from None
         if not any(steps.values()):
-            raise RunError(
-                "holds no rank<N>/grad_summary_<step>.csv; give the dump_path of a task grad_probe or one of its ranks"
-            )
+            advice = "give the dump_path of a task grad_probe or one of its ranks"
+            if any("dump.json" in files for _, _, files in os.walk(root)):
+                advice = f"it holds dumps; judge them with --msprobe-dump={root}"
+            raise RunError(f"holds no rank<N>/grad_summary_<step>.csv; {advice}")
+        if own:
+            raise RunError("holds grad_summary_<step>.csv both itself and in rank<N>; name the folder that is meant")
         return cls(root, {rank: folders[rank] for rank in steps}, steps)
 
 

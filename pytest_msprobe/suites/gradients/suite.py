@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msprobe_collector.dump_format import ApiName
 from msprobe_collector.dump_format.values import printable
-from pytest_msprobe.suites.contract import Context, Group, Problem, Record, Suite, SuiteError, SuiteReport, escape
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Problem,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    refuse_unused,
+)
 from pytest_msprobe.suites.gradients.findings import Findings, GradientResult, Kind
-from pytest_msprobe.suites.gradients.options import OPTIONS, GradientSettings
+from pytest_msprobe.suites.gradients.options import AGAINST_GOLDEN, ALONE, OPTIONS, GradientSettings
 from pytest_msprobe.suites.gradients.report import GradientReport
 from pytest_msprobe.suites.gradients.run import RunError, RunPair, number_ranges
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
@@ -224,6 +234,10 @@ def make(context: Context) -> GradientSuite:
             f"--msprobe-gradients={settings.run}: gradients and dumps are judged in separate runs; "
             f"{context.dumps[0]} is a dump"
         )
+    if settings.golden is None:
+        refuse_unused(context, AGAINST_GOLDEN, "has no effect without --msprobe-golden, the run to compare with")
+    else:
+        refuse_unused(context, ALONE, "has no effect with --msprobe-golden: it judges a run alone")
     try:
         return GradientSuite(context, RunPair.of(settings.run, settings.golden), settings)
     except RunError as error:

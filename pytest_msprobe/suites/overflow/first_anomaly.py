@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from msprobe_collector.dump_format import DumpError, OpaqueValue, PlainValue, Value, is_communication
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import ARGUMENTS, KEYWORDS
 from pytest_msprobe.apis import facts
 from pytest_msprobe.suites.overflow.survey import Survey, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import OverflowDump
+from pytest_msprobe.verdicts import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +172,7 @@ class RankAnomaly:
         values: what is not finite, one text each.
         cells: Cells that it ran in, outermost first.
         stack: call stack, innermost frame first.
+        called_from: the line that made the call, "" where it is not known.
         communications: how many communications are known to come before it.
     """
 
@@ -183,6 +183,7 @@ class RankAnomaly:
     values: list[str]
     cells: list[str]
     stack: list[str]
+    called_from: str
     communications: int
 
     def __str__(self) -> str:
@@ -191,7 +192,7 @@ class RankAnomaly:
 
 
 @dataclass(frozen=True, slots=True)
-class StepAnomalies:
+class StepAnomalies(Wire):
     """The first anomaly of each rank of a step.
 
     Attributes:
@@ -221,21 +222,11 @@ class StepAnomalies:
         yield from (f"  {value}" for value in first.values)
         if first.cells:
             yield f"  in {' > '.join(first.cells)}"
-        if first.stack:
-            yield f"  called from {first.stack[0]}"
+        if first.called_from:
+            yield f"  called from {first.called_from}"
         for other in others:
             order = "not ordered by any communication" if other.communications == first.communications else "later"
             yield f"  {order}: {other}"
-
-    def to_wire(self) -> dict[str, Any]:
-        """The finding in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> StepAnomalies:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 def step_folder(path: Path) -> Path:
@@ -303,5 +294,6 @@ def _anomaly(rank: int, dump: OverflowDump, record: SurveyedRecord, layer: int) 
         values=[str(value) for value in record.bad],
         cells=list(dump.ancestors(name)),
         stack=[str(frame) for frame in dump.frames(record.operation)],
+        called_from=dump.called_from(record.operation),
         communications=layer,
     )

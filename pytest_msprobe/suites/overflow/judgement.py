@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import canonical_dtype
@@ -17,7 +14,7 @@ from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.overflow.session import OverflowSession
 from pytest_msprobe.suites.overflow.survey import Conduct, SurveyedRecord
 from pytest_msprobe.suites.overflow.values import ObservedValue
-from pytest_msprobe.verdicts import OutputRow, Status, Verdict
+from pytest_msprobe.verdicts import OutputRow, Status, Verdict, Wire
 
 #: What is tested: nothing runs on a device.
 RECORDED = "recorded values"
@@ -29,7 +26,7 @@ _IS_COMMUNICATION = (
 
 
 @dataclass(frozen=True, slots=True)
-class OverflowRecord:
+class OverflowRecord(Wire):
     """One record, as the CSV file has it.
 
     Attributes:
@@ -66,16 +63,6 @@ class OverflowRecord:
     is_first_origin: bool = False
     stack: str = ""
     message: str = ""
-
-    def to_wire(self) -> dict[str, Any]:
-        """The record in builtin types, which is all that may cross a process."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> OverflowRecord:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 def judge_record(session: OverflowSession, path: Path, operation: Operation) -> Verdict:
@@ -178,7 +165,7 @@ def _status_of_origin(cause: str, settings: OverflowSettings) -> Status:
         return "error"
     if cause == "undecided":
         return "error" if settings.fails_undecided else "skip"
-    return "error" if settings.strict else "pass"
+    return "error" if settings.fails_reproduced else "pass"
 
 
 def _output_row(value: ObservedValue, status: Status) -> OutputRow:

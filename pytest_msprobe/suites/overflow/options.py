@@ -32,17 +32,20 @@ class OverflowSettings(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    strict: bool = flag("overflow: fail also where the CPU overflows like the device", name="overflow_strict")
+    fails_reproduced: bool = flag(
+        "fail operations that make NaN or Inf of finite inputs also where the CPU makes them too, which pass otherwise",
+        name="overflow_fail_reproduced",
+    )
     fails_undecided: bool = option(
         "fail|skip",
-        "overflow: verdict on an origin of NaN or Inf that the CPU cannot recompute",
+        "fail or skip operations that make NaN or Inf of finite inputs where the CPU cannot compute them again",
         _fails,
         "fail",
         name="overflow_undecided",
     )
     rules: Path | None = option(
         "FILE",
-        "overflow: YAML file with additional uninitialised buffers",
+        "YAML file with further outputs that hold uninitialised memory, whose NaN and Inf do not count",
         existing_file("rules in YAML"),
         name="overflow_rules",
         is_path=True,

@@ -157,7 +157,7 @@ class OverflowReport(SuiteReport):
             "first_anomaly": [{**step.to_wire(), "headline": step.headline} for step in steps],
             "ranks": [rank.content() for rank in ranks],
         }
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
         self._json = path
 

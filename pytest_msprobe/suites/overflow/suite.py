@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msprobe_collector.dump_format import ApiName, Frame
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.contract import (
     Context,
@@ -105,6 +106,11 @@ class OverflowSuite(Suite):
         benches = ", ".join(engine.name for engine in self._session.engines.benchmarks)
         return [f"msprobe: {shown}: looking for where NaN and Inf begin; origins are recomputed by {benches}"]
 
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                yield self._session.dump(path)
+
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return OverflowReport(self._session, self.files, self._context.out, self._context.config.rootpath)
 
@@ -127,6 +133,8 @@ def make(context: Context) -> OverflowSuite:
         session = OverflowSession(context)
     except RuleError as error:
         raise SuiteError(f"--msprobe-overflow-rules: {error}") from None
+    if context.is_writer and (unusable := session.engines.unusable_python()):
+        raise SuiteError(unusable)
     return OverflowSuite(context, session)
 
 

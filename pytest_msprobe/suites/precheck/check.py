@@ -303,8 +303,8 @@ class CallCheck:
         run = self._prepared
         if isinstance(run, Verdict):
             return run
-        if settings.numeric.seeds > 1 and drawn_arguments(run.case.forward):
-            return worst_of_draws(self._draw, direction, first=settings.seed, count=settings.numeric.seeds)
+        if settings.numeric.draws > 1 and drawn_arguments(run.case.forward):
+            return worst_of_draws(self._draw, direction, first=settings.seed, count=settings.numeric.draws)
         try:
             return self._forward(run) if direction == "forward" else self._backward(run)
         except NotJudged as stop:
@@ -320,7 +320,7 @@ class CallCheck:
 
     def _draw(self, seed: int, direction: Direction) -> Verdict:
         """The finding for other random inputs."""
-        settings = replace(self._settings, seed=seed, numeric=replace(self._settings.numeric, seeds=1))
+        settings = replace(self._settings, seed=seed, numeric=replace(self._settings.numeric, draws=1))
         check = CallCheck(self._dump, self._name, self._engines, settings, directions=self._directions)
         try:
             return check.run(direction)

@@ -15,8 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import ApiName, find_dtype
-from pytest_msprobe.suites import options as option_values
-from pytest_msprobe.suites.options import Options, flag, option
+from pytest_msprobe.suites.options import (
+    BENCH,
+    BENCH_PYTHON,
+    DATA_DIR,
+    DEVICE,
+    DEVICE_IDS,
+    MAX_MEMORY_BYTES,
+    REMOTE_ROOT,
+    SEED,
+    WORKERS_PER_DEVICE,
+    Options,
+    flag,
+    option,
+    parse_cosine,
+    parse_optional_path,
+    parse_positive,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from pytest_msprobe.engines.protocol import DeviceSpecification
@@ -24,8 +40,8 @@ if TYPE_CHECKING:
 #: Which APIs multiply with rounded operands; their names are in `operand_rounding.py`.
 _HF32_MODES = ("off", "conv", "matmul", "all")
 #: What `backward-error` tolerates unless it is named.
-_STRICT = ("saturation", "subnormals")
-_MOST_SEEDS = 1000
+_TOLERATED = ("saturation", "subnormals")
+_MOST_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +73,17 @@ def _hf32(text: str) -> Hf32:
     return Hf32(patterns=patterns)
 
 
-def _strict(text: str) -> frozenset[str]:
+def _fail_on(text: str) -> frozenset[str]:
     names = [part.strip() for part in text.split(",") if part.strip()]
-    unknown = [name for name in names if name not in _STRICT]
+    unknown = [name for name in names if name not in _TOLERATED]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_STRICT)}, separated by commas")
+        raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_TOLERATED)}, separated by commas")
     return frozenset(names)
 
 
-def _seeds(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_SEEDS:
-        raise ValueError(f"{text!r} is not a number of draws from 1 to {_MOST_SEEDS}")
+def _draws(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_DRAWS:
+        raise ValueError(f"{text!r} is not a number of draws from 1 to {_MOST_DRAWS}")
     return int(text)
 
 
@@ -77,16 +93,18 @@ class NumericSettings(Options):
 
     hf32: Hf32 = option(
         "conv|matmul|all|off",
-        "precheck: APIs whose float32 operands the device rounds to HF32 (CUDA: TF32); or patterns: Mint.conv*",
+        "API calls whose float32 operands the device rounds before it multiplies (HF32; TF32 on CUDA): conv "
+        "(convolutions), matmul (matrix products), all (both), off (none), or patterns such as Mint.conv*",
         _hf32,
         "off",
     )
-    strict: frozenset[str] = option(
+    fail_on: frozenset[str] = option(
         "NAMES",
-        "precheck, standards backward-error and fused: do not tolerate saturation, subnormals (flushed to 0)",
-        _strict,
+        "standards backward-error and fused: fail what they tolerate: saturation (the largest number in place of Inf), "
+        "subnormals (0 in their place), or both, separated by a comma",
+        _fail_on,
     )
-    seeds: int = option("K", "precheck: check each API call with K draws of random inputs", _seeds, "1")
+    draws: int = option("K", "draw random inputs K times, and check each API call with all of them", _draws, "1")
 
 
 Bounds = tuple[tuple[str, float], ...]
@@ -275,74 +293,70 @@ def _hint(text: str, known: Any) -> str:
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
-_DEFAULT_ERROR_DATA = "error_data in --msprobe-out"
-
-
-def _error_data_folder(text: str) -> Path | None:
-    return None if text == _DEFAULT_ERROR_DATA else option_values.optional_path(text)
+def _error_data(text: str) -> Path | bool | None:
+    """A folder, True for the one in that of the results, None for none."""
+    return True if text == "auto" else parse_optional_path(text)
 
 
 @dataclass(frozen=True)
 class PrecheckSettings(Options):
     """What is tested against what, by which rule, and what failing API calls leave behind."""
 
-    device: DeviceSpecification = option_values.DEVICE
-    devices: tuple[str, ...] = option_values.DEVICES
-    workers_per_device: int = option_values.WORKERS_PER_DEVICE
-    remote_root: str = option_values.REMOTE_ROOT
-    bench: str = option_values.BENCH
-    bench_python: str | None = option_values.BENCH_PYTHON
-    seed: int = option_values.SEED
-    max_memory_bytes: int = option_values.MAX_MEMORY_BYTES
-    data_dir: tuple[Path, ...] = option_values.DATA_DIR
+    device: DeviceSpecification = DEVICE
+    device_ids: tuple[str, ...] = DEVICE_IDS
+    workers_per_device: int = WORKERS_PER_DEVICE
+    remote_root: str = REMOTE_ROOT
+    bench: str = BENCH
+    bench_python: str | None = BENCH_PYTHON
+    seed: int = SEED
+    max_memory_bytes: int = MAX_MEMORY_BYTES
+    data_dir: tuple[Path, ...] = DATA_DIR
     standard: str = option(
         "NAME",
-        "precheck: rule for verdicts: cosine-maxabs, backward-error, fused, absolute-threshold, benchmark, ulp, "
-        "binary, thousandth, accumulative-error or msprobe",
+        "rule for outputs: cosine-maxabs (limits of --msprobe-cosine and --msprobe-max-abs), backward-error (no more "
+        "than rounding explains), fused (the same for exact inputs), absolute-threshold (each element within a bound), "
+        "benchmark (not much worse than an ordinary run in that dtype), ulp (a few units of the last place), binary "
+        "(every element equal), thousandth (99.9 % of elements within 0.001), accumulative-error (wide bounds, errors "
+        "of both signs), msprobe (for each API the one of these that the documents of msProbe name)",
         standard_name,
         DEFAULT,
     )
-    cosine: float = option("X", "precheck, default standard: the cosine must be above X", option_values.cosine, "0.99")
+    cosine: float = option(
+        "X", "standard cosine-maxabs: fail outputs whose cosine with the benchmark is not above X", parse_cosine, "0.99"
+    )
     max_abs: float = option(
-        "X", "precheck, default standard: the maximum absolute error must be below X", option_values.positive, "1e-4"
+        "X", "standard cosine-maxabs: fail outputs whose largest absolute error is not below X", parse_positive, "1e-4"
     )
     numeric: NumericSettings = field(default_factory=NumericSettings)
     edge_cases: bool = flag(
-        "precheck: check every API with constructed inputs as well: empty, scalar, broadcast, strided and large "
-        "tensors, extreme values, NaN, Inf",
-        metavar="",
-        default="",
+        "check every API with constructed inputs as well: empty, scalar, broadcast, strided and large tensors, extreme "
+        "values, NaN, Inf",
     )
     standards: StandardChoice = option("", "standards by dtype and API", read_choice, is_yaml_only=True)
-    save_error_data: bool = flag(
-        "precheck: save inputs and outputs of every failing API call, as a dump that can be checked again",
-        metavar="",
-        default="",
-    )
-    error_data_dir: Path | None = option(
-        "DIR",
-        "precheck: save inputs and outputs of failing API calls in DIR; implies --msprobe-save-error-data",
-        _error_data_folder,
-        _DEFAULT_ERROR_DATA,
+    error_data: Path | bool | None = option(
+        "DIR|auto",
+        "save inputs and outputs of every failing API call in DIR, as a dump that can be checked again; auto: in "
+        "error_data below --msprobe-out",
+        _error_data,
         is_path=True,
     )
     reproducers: Path | None = option(
         "DIR",
-        "precheck: write a script with its data for every failing API call into DIR",
-        option_values.optional_path,
+        "write a script with its data for every failing API call into DIR",
+        parse_optional_path,
         is_path=True,
     )
     error_data_limit_bytes: int = option(
         "SIZE",
-        "precheck: largest size of the folder of error data, and of the folder of reproducers",
-        option_values.size,
+        "largest size of the folder of --msprobe-error-data, and of that of --msprobe-reproducers",
+        parse_size,
         "1GB",
         name="error_data_limit",
     )
 
-    def error_data(self, out: Path) -> Path | None:
+    def error_data_folder(self, out: Path) -> Path | None:
         """Folder for inputs and outputs of failing calls, None for none; `out` is that of the results."""
-        return self.error_data_dir or (out / "error_data" if self.save_error_data else None)
+        return out / "error_data" if self.error_data is True else self.error_data or None
 
 
 OPTIONS = PrecheckSettings.declared()

@@ -139,11 +139,14 @@ def _permutation(count: Any) -> OutputLaw:
 
 
 def _dropout(source: Array, probability: Any, is_training: Any, axes: int) -> OutputLaw:
-    """Dropout of elements, or of channels with `axes` trailing axes; `probability` None: the scale tells it."""
+    """Dropout of elements, or of channels with `axes` trailing axes, of `axes` leading ones with the sign turned.
+
+    `probability` None: the scale tells it.
+    """
     if kind_of(source.dtype) != "float":
         raise ValueError(f"only floats can be distinguished from their scaled values, not {source.dtype}")
     # dropout2d of three axes drops as dropout1d does (torch.nn.functional.dropout2d, Warning).
-    axes = min(axes, source.ndim - 2) if axes == 2 else axes
+    axes = min(axes, source.ndim - 2) if axes == 2 else source.ndim + axes if axes < 0 else axes
     if not 0 <= axes < max(source.ndim, 1):
         raise ValueError(f"an input of shape {source.shape} has no channels")
     if probability is None:

@@ -43,6 +43,7 @@ from pytest_msprobe.suites.contract import (
     escape,
     file_id,
     place_in,
+    refuse_unused,
 )
 from pytest_msprobe.suites.grouping import RECORD, api_headline, estimate_cost, group_api_calls, with_call_site
 from pytest_msprobe.suites.precheck.hooks import Hooks
@@ -53,7 +54,6 @@ from pytest_msprobe.suites.precheck.options import (
     STANDARDS,
     NamedStandard,
     PrecheckSettings,
-    StandardChoice,
     matches,
 )
 from pytest_msprobe.support import is_installed, version_of
@@ -80,12 +80,10 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
     cells = 0
-    problems: list[str] = []
     devices: Counter[DeviceSpecification] = Counter()
-    untested = 0
-    for dump in suite.readable_dumps():
-        if dump.problem:
-            problems.append(f"msprobe: {dump.problem}")
+    untested = drawn = 0
+    for dump in suite.dumps():
+        drawn += not dump.holds_real_data
         devices[suite.engines.device_for(dump)] += 1
         untested += suite.engines.tests_no_device(dump)
         for record in dump.record_names:
@@ -100,8 +98,10 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]
-    lines += problems
     lines.append(f"msprobe: tested: {', '.join(_device_text(device) for device in devices)}")
+    if drawn:
+        which = "the dump holds" if len(files) == 1 else f"{drawn} of {len(files)} dumps hold"
+        lines.append(f"msprobe: inputs: drawn at random in the recorded ranges, since {which} statistics only")
     if untested:
         lines.append(f"msprobe: no device was tested in {untested} of {len(files)} dumps: {NO_DEVICE}")
     return [
@@ -254,7 +254,7 @@ class EvidenceFolders:
             return {kind: Path(path) for kind, path in self._context.evidence.items()}
         settings = self._settings
         asked = (
-            (_ERROR_DATA, settings.error_data(self._context.out), "--msprobe-error-data-dir"),
+            (_ERROR_DATA, settings.error_data_folder(self._context.out), "--msprobe-error-data"),
             (_REPRODUCERS, settings.reproducers, "--msprobe-reproducers"),
         )
         if not any(path for _, path, _ in asked):
@@ -326,11 +326,11 @@ class PrecheckSuite(Suite):
     def dump(self, path: Path) -> Dump:
         """The dump at `path`, read once. Raises DumpError."""
         if path not in self._dumps:
-            self._dumps[path] = Dump(path, self._context.values["data_dir"])
+            self._dumps[path] = Dump(path, self.settings.data_dir)
         return self._dumps[path]
 
-    def readable_dumps(self) -> Iterator[Dump]:
-        """The dumps that can be read; the collection reports the others."""
+    def dumps(self) -> Iterator[Dump]:
+        """Those that can be read; the collection reports the others."""
         for path in self.files:
             try:
                 dump = self.dump(path)
@@ -342,7 +342,7 @@ class PrecheckSuite(Suite):
         """One per API call, in the order of their first records, per record without a valid name, and per edge case."""
         found = [*group_api_calls(self.dump(file).record_names)]
         yield from found
-        if self._context.values["edge_cases"]:
+        if self.settings.edge_cases:
             calls = [group.call for group in found if group.parts != (RECORD,)]
             yield from edge_case_groups(self.dump(file), calls)
 
@@ -395,7 +395,7 @@ class PrecheckSuite(Suite):
         choice = self.settings.standards
         if not choice.apis:
             return
-        groups = [group for dump in self.readable_dumps() for group in self.groups(dump.path)]
+        groups = [group for dump in self.dumps() for group in self.groups(dump.path)]
         apis = [parse_api_name(recorded_call(group)) for group in groups if group.parts != (RECORD,)]
         for pattern, named in choice.apis:
             if not any(matches(pattern, api) for api in apis):
@@ -409,7 +409,7 @@ class PrecheckSuite(Suite):
         """Why no verdict says anything of a device; "" when one does."""
         if self._context.has_other_hosts:
             return ""  # their devices are not known here
-        are_untested = [self.engines.tests_no_device(dump) for dump in self.readable_dumps()]
+        are_untested = [self.engines.tests_no_device(dump) for dump in self.dumps()]
         return f"no device was tested: {NO_DEVICE}" if are_untested and all(are_untested) else ""
 
     def advice_when_empty(self) -> str:
@@ -427,7 +427,7 @@ class PrecheckSuite(Suite):
         return Placement(
             target=self.engines.choice.device_target(),
             device_index=device.index,
-            devices=settings.devices,
+            devices=settings.device_ids,
             workers_per_device=settings.workers_per_device,
             remote_root=settings.remote_root,
             evidence=self._evidence.paths,
@@ -482,7 +482,7 @@ class PrecheckSuite(Suite):
                 settings.standards,
                 cosine=settings.cosine,
                 max_abs=settings.max_abs,
-                strict=settings.numeric.strict,
+                strict=settings.numeric.fail_on,
             ),
             numeric=settings.numeric,
             hooks=Hooks.if_implemented(self._context.config),
@@ -502,24 +502,29 @@ def make(context: Context) -> PrecheckSuite:
     """
     suite = PrecheckSuite(context)
     if context.is_writer:
-        if context.values["edge_cases"] and context.values["device"].engine == "recorded":
+        if suite.settings.edge_cases and suite.settings.device.engine == "recorded":
             raise SuiteError("--msprobe-edge-cases: nobody has recorded them; name a device in --msprobe-device")
-        _refuse_unused_limits(context)
+        _refuse_unused_options(context, suite.settings)
         missing = "" if context.has_other_hosts else suite.engines.missing()
         if missing:
             raise SuiteError(missing)
     return suite
 
 
-def _refuse_unused_limits(context: Context) -> None:
-    """Refuse limits of the default standard where nothing is judged by it; ini and YAML may serve other runs."""
-    choice: StandardChoice = context.values["standards"]
-    chosen = {context.values["standard"]}
+def _refuse_unused_options(context: Context, settings: PrecheckSettings) -> None:
+    """Refuse what standards mean that judge nothing in this run, and the size of folders that it does not write."""
+    choice = settings.standards
+    chosen = {settings.standard}
     chosen |= {named.name for named in (*choice.dtypes.values(), *(named for _, named in choice.apis))}
-    for name in STANDARD_BOUNDS[DEFAULT]:
-        if DEFAULT not in chosen and context.config.getoption(f"msprobe_{name}") is not None:
-            raise SuiteError(
-                f"--msprobe-{name.replace('_', '-')}: is a limit of the standard {DEFAULT}, which judges nothing in "
-                f"this run; leave it out, or give the limits of {context.values['standard']} in --msprobe-config "
-                f"under the key 'standards'"
-            )
+    if DEFAULT not in chosen:
+        why = (
+            f"is a limit of the standard {DEFAULT}, which judges nothing in this run; leave it out, or give the limits "
+            f"of {settings.standard} in --msprobe-config under the key 'standards'"
+        )
+        refuse_unused(context, STANDARD_BOUNDS[DEFAULT], why)
+    if not chosen & {"backward-error", "fused"}:
+        why = f"has no effect under {settings.standard}, only under --msprobe-standard=backward-error and fused"
+        refuse_unused(context, ("fail_on",), why)
+    if not (settings.error_data or settings.reproducers):
+        why = "has no effect without --msprobe-error-data or --msprobe-reproducers, whose folders it limits"
+        refuse_unused(context, ("error_data_limit",), why)

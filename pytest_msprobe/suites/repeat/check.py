@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from msprobe_collector.dump_format import Direction, Dump
@@ -22,6 +22,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     output_label,
 )
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.suites.repeat.results import Outcome, Runs, failure_text, judge_runs
 from pytest_msprobe.verdicts import Verdict
 
@@ -30,21 +31,6 @@ _FILLINGS = (math.nan, float.fromhex("0x1.fefefep+127"))
 #: Runs that find filled memory, and every so many behind them: filling costs as much as several runs of a small call.
 _FILLED = (2, 3)
 _FILLED_EVERY = 64
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatSettings:
-    """What repeating a call depends on besides the dump and the device.
-
-    Attributes:
-        runs: how many.
-        seed: of random inputs.
-        max_memory_bytes: a call that may need more is skipped.
-    """
-
-    runs: int
-    seed: int
-    max_memory_bytes: int
 
 
 class RepeatCheck:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_msprobe.suites.options import (
     DATA_DIR,
     DEVICE,
-    DEVICES,
+    DEVICE_IDS,
     MAX_MEMORY_BYTES,
     REMOTE_ROOT,
     SEED,
@@ -31,17 +31,17 @@ def _runs(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class RepeatOptions(Options):
+class RepeatSettings(Options):
     """What runs how often, on which inputs and devices."""
 
     device: DeviceSpecification = DEVICE
-    devices: tuple[str, ...] = DEVICES
+    device_ids: tuple[str, ...] = DEVICE_IDS
     workers_per_device: int = WORKERS_PER_DEVICE
     remote_root: str = REMOTE_ROOT
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    repeat: int = option("K", "repeat: run every API call K times on the same inputs", _runs, "10")
+    runs: int = option("K", "run every API call K times on the same inputs", _runs, "10", name="repeat_runs")
 
 
-OPTIONS = RepeatOptions.declared()
+OPTIONS = RepeatSettings.declared()

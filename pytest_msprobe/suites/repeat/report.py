@@ -102,7 +102,7 @@ class RepeatReport(SuiteReport):
         """A report into the folder `out`, of a run on these devices, () for one; `are_elsewhere`: on several hosts."""
         self._out = out
         self._devices = devices
-        self._alone = "with its host alone in --tx" if are_elsewhere else "with -n 1 --msprobe-devices={device}"
+        self._alone = "with its host alone in --tx" if are_elsewhere else "with -n 1 --msprobe-device-ids={device}"
         self._file: TextIOWrapper | None = None
         self._open: dict[tuple[str, str], list[VerdictRow]] = {}
         self._compared = 0

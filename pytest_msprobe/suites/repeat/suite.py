@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from msprobe_collector.dump_format import ApiName, Direction, Dump, Frame, name_fault, parse_api_name
+from msprobe_collector.dump_format import ApiName, Direction, Dump, DumpError, Frame, name_fault, parse_api_name
 from pytest_msprobe.engines.protocol import own_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.contract import (
@@ -30,7 +31,7 @@ from pytest_msprobe.suites.grouping import (
     group_api_calls,
     with_call_site,
 )
-from pytest_msprobe.suites.repeat.options import OPTIONS
+from pytest_msprobe.suites.repeat.options import OPTIONS, RepeatSettings
 from pytest_msprobe.suites.repeat.report import RepeatReport
 from pytest_msprobe.verdicts import Figure, StepPosition, Verdict
 
@@ -52,10 +53,10 @@ class RepeatSuite(Suite):
         Figure("bits", "Bits", ".0f"),
     )
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settings: RepeatSettings) -> None:
         self._context = context
-        self._runs: int = context.values["repeat"]
-        self._engines = Engines(EngineChoice(context.values["device"], "auto", None))
+        self._settings = settings
+        self._engines = Engines(EngineChoice(settings.device, "auto", None))
         self._dumps: dict[Path, Dump] = {}
         self._devices: tuple[str, ...] = ()
         self._check: tuple[Group, RepeatCheck] | None = None
@@ -85,7 +86,7 @@ class RepeatSuite(Suite):
             verdict = replace(verdict, device=f"{verdict.device} (device {own_device()})")
         if verdict.status != "error":
             return verdict
-        lines = [f"tested: {verdict.device}; {self._runs} runs"] if verdict.device else []
+        lines = [f"tested: {verdict.device}; {self._settings.runs} runs"] if verdict.device else []
         return with_call_site(verdict, lines, dump, record.call)
 
     def headline(self, record: Record) -> str:
@@ -108,7 +109,7 @@ class RepeatSuite(Suite):
         self._check = None
 
     def cost(self, file: Path, group: Group) -> float:
-        return self._runs * estimate_cost(self._dump(file), group.call)
+        return self._settings.runs * estimate_cost(self._dump(file), group.call)
 
     def frames(self, record: Record) -> Sequence[Frame]:
         return self._dump(record.file).stacks.frames(f"{record.call}.forward")
@@ -117,7 +118,12 @@ class RepeatSuite(Suite):
         files = self.files
         shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} dumps"
         where = f" on each of {len(self._devices)} devices" if self._devices else ""
-        return [f"msprobe: {shown}: every API call {self._runs} times on the same inputs{where}"]
+        return [f"msprobe: {shown}: every API call {self._settings.runs} times on the same inputs{where}"]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                yield self._dump(path)
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return RepeatReport(self._context.out, self._devices, are_elsewhere=self._context.has_other_hosts)
@@ -126,14 +132,14 @@ class RepeatSuite(Suite):
         return "the dumps hold no API call to run; collect level L1 or mix (L0 has Cells only)"
 
     def placement(self) -> Placement:
-        values = self._context.values
-        device = values["device"]
+        settings = self._settings
+        device = settings.device
         return Placement(
             target=self._engines.choice.device_target(),
             device_index=device.index,
-            devices=values["devices"],
-            workers_per_device=values["workers_per_device"],
-            remote_root=values["remote_root"],
+            devices=settings.device_ids,
+            workers_per_device=settings.workers_per_device,
+            remote_root=settings.remote_root,
             open_engine=device.engine if device.target is None else "",
         )
 
@@ -142,23 +148,22 @@ class RepeatSuite(Suite):
 
     def _dump(self, path: Path) -> Dump:
         if path not in self._dumps:
-            self._dumps[path] = Dump(path, self._context.values["data_dir"])
+            self._dumps[path] = Dump(path, self._settings.data_dir)
         return self._dumps[path]
 
     def _check_of(self, record: Record) -> RepeatCheck:
         if self._check is None or self._check[0] is not record.group:
-            from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
+            from pytest_msprobe.suites.repeat.check import RepeatCheck
 
-            values = self._context.values
             dump = self._dump(record.file)
             specification = self._engines.device_for(dump, runs=True)
-            settings = RepeatSettings(self._runs, values["seed"], values["max_memory"] // self._context.sharers)
+            memory = self._settings.max_memory_bytes // self._context.sharers
             check = RepeatCheck(
                 dump,
                 record.call,
                 self._engines.device(specification),
                 specification.target or "cpu",
-                settings,
+                replace(self._settings, max_memory_bytes=memory),
                 directions=list(_directions(record)),
             )
             self._check = record.group, check
@@ -185,10 +190,11 @@ def make(context: Context) -> RepeatSuite:
     """
     if not context.dumps:
         raise SuiteError("--msprobe-suite=repeat needs --msprobe-dump=PATH, the dumps whose API calls are to be run")
-    if context.values["device"].engine == "recorded":
+    settings = RepeatSettings.of(context.values)
+    if settings.device.engine == "recorded":
         raise SuiteError("--msprobe-device=recorded: recorded values cannot be run again; name another device")
     if context.is_writer and not context.has_other_hosts:
-        missing = Engines(EngineChoice(context.values["device"], "auto", None)).missing_device()
+        missing = Engines(EngineChoice(settings.device, "auto", None)).missing_device()
         if missing:
             raise SuiteError(missing)
-    return RepeatSuite(context)
+    return RepeatSuite(context, settings)

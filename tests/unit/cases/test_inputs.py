@@ -102,6 +102,13 @@ def test_real_data_win_over_statistics(tmp_path: Path) -> None:
     assert notes == []
 
 
+def test_gradients_that_come_into_dicts_and_lists_stand_in_the_order_of_the_outputs(tmp_path: Path) -> None:
+    one, two = tensor(1.0, 1.0), tensor(2.0, 2.0)
+    outputs = (PlainValue("int", 1), {"a": one, "n": None, "b": ({"c": one}, PlainValue("int", 2), one)}, one)
+    found = source(tmp_path).incoming(CALL, ({"a": None, "b": (None, None, one)}, two), outputs)
+    assert [array if array is None else array.max() for array in found] == [None, None, 1.0, 2.0]
+
+
 def test_a_numpy_array_stays_one(tmp_path: Path) -> None:
     positional, _, _ = source(tmp_path).arguments(CALL, record(tensor(is_numpy=True), (tensor(is_numpy=True),)))
     first, (second,) = positional

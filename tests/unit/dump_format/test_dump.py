@@ -80,7 +80,35 @@ def test_level_and_framework_may_be_missing(tmp_path: Path) -> None:
     ],
 )
 def test_whether_a_dump_holds_real_data(tmp_path: Path, task: str, tensor: Any, holds: bool) -> None:
+    (tmp_path / "dump_tensor_data").mkdir()
+    (tmp_path / "dump_tensor_data" / "a.npy").touch()
     assert dump_of(tmp_path, {"Mint.a.0.forward": {"output": [tensor]}}, task=task).holds_real_data is holds
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_tensor_dump_without_its_files_is_one_of_statistics(tmp_path: Path, folder: bool) -> None:
+    if folder:
+        (tmp_path / "dump_tensor_data").mkdir()
+    dump = dump_of(tmp_path, {"Mint.a.0.forward": {"output": [TENSOR | {"data_name": "a.npy"}]}}, task="tensor")
+    assert (dump.task, dump.holds_real_data) == ("statistics", False)
+    assert dump.lost == (
+        f"{dump.path}: there are no tensor files in {tmp_path / 'dump_tensor_data'}: "
+        "only the statistics of the dump are used"
+    )
+    forward = dump.forward("Mint.a.0")
+    assert forward is not None
+    (output,) = forward.outputs or ()
+    assert isinstance(output, TensorValue)
+    assert output.data_name is None
+
+
+def test_files_elsewhere_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / "dump_tensor_data").symlink_to(tmp_path / "elsewhere")
+    tensor = TENSOR | {"data_name": "a.npy"}
+    dump = dump_of(tmp_path / "dump", {"Mint.a.0.forward": {"output": [tensor]}}, task="tensor")
+    assert (dump.lost, dump.holds_real_data) == ("", True)
 
 
 def test_records_are_read_on_demand_with_bare_nan(tmp_path: Path) -> None:

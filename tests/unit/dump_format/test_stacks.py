@@ -72,11 +72,14 @@ def test_frame_texts_are_cut_or_kept_whole(tmp_path: Path, text: str, frame: Fra
 @pytest.mark.parametrize(
     "folder",
     [
-        "/x/site-packages/a",
-        "/usr/lib/python3/dist-packages/a",
+        "/x/site-packages/torch/nn",
+        "/usr/lib/python3/dist-packages/numpy/a",
+        "/usr/lib/python3.11",
         "/x/mindspore/ops",
         "/x/torch/nn",
+        "/x/torch/_dynamo",
         "C:\\x\\torch_npu\\a",
+        "/x/collector/msprobe_collector/pytorch",
     ],
 )
 def test_library_frames_are_not_the_users(tmp_path: Path, folder: str) -> None:
@@ -84,6 +87,26 @@ def test_library_frames_are_not_the_users(tmp_path: Path, folder: str) -> None:
     found = stacks(tmp_path, {"X.x.0.forward": [frame, OUTER], "Y.y.0.forward": [frame]})
     assert found.user_frame("X.x.0.forward") == OUTER_FRAME
     assert found.user_frame("Y.y.0.forward") is None
+
+
+MODEL = "File /x/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py, line 63, in forward, \n q"
+MODEL_FRAME = Frame("/x/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", 63, "forward", "q")
+
+
+@pytest.mark.parametrize("folder", ["/home/me/torch", "/home/me/mindspore/mindformers", "/x/lib/python/mine"])
+def test_a_project_may_be_called_as_a_framework(tmp_path: Path, folder: str) -> None:
+    found = stacks(tmp_path, {"X.x.0.forward": [LIBRARY, f"File {folder}/train.py, line 1, in f, \n x", OUTER]})
+    assert found.user_frame("X.x.0.forward") == Frame(f"{folder}/train.py", 1, "f", "x")
+
+
+def test_an_installed_models_line_comes_first_and_the_scripts_behind_it(tmp_path: Path) -> None:
+    found = stacks(tmp_path, {"X.x.0.forward": [LIBRARY, MODEL, LIBRARY, OUTER], "Y.y.0.forward": [MODEL]})
+    frame = found.user_frame("X.x.0.forward")
+    assert frame is not None
+    assert str(frame) == f"{MODEL_FRAME}, called from {OUTER_FRAME}"
+    assert (frame.file, frame.line) == (MODEL_FRAME.file, 63)
+    assert frame.told == f"{MODEL_FRAME.told}\n{OUTER_FRAME.told}"
+    assert found.user_frame("Y.y.0.forward") == MODEL_FRAME
 
 
 @pytest.mark.parametrize(

@@ -49,14 +49,18 @@ def merges_of_merges() -> str:
         (merges_of_merges(), "has aliases that stand for more than 1000000 values"),
         ("a: &a [*a]", "has an alias inside the value that it refers to"),
         ("[" * 5000, "is nested too deeply"),
+        ("[" * 300_000 + "]" * 300_000, "is nested too deeply"),
+        ("{a: " * 1000 + "}" * 1000, "is nested too deeply"),
+        (f"[{'x,' * 1_000_000}]", "has more than 100000 values"),
+        ("a: &a [1]\n" + "b: [" + "*a, " * 150_000 + "]", "has more than 100000 values"),
         ("a: [", "is not valid YAML: "),
         ("a: 2024-99-99", "is not valid YAML: "),
         ("a: !!python/object/apply:os.system [x]", "is not valid YAML: could not determine a constructor"),
         ("a: \x1b", "is not valid YAML: "),
         (b"\xff\xfe\xfd", "is not valid YAML: "),
-        ("x" * ((1 << 23) + 1), "cannot be read: it is larger than 8388608 bytes"),
+        ("x" * ((1 << 21) + 1), "cannot be read: it is larger than 2097152 bytes"),
     ],
-    ids=range(10),
+    ids=range(14),
 )
 def test_what_cannot_be_used_is_said_in_one_line(tmp_path: Path, text: str | bytes, problem: str) -> None:
     with pytest.raises(YamlFileError) as caught:

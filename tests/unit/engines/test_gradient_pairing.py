@@ -52,6 +52,13 @@ X, W, B = tensor(2, 3), tensor(3, 3), tensor(3)
         ([], [None, W], {}, (1,)),
         ([X, W], [X], {0: 0}, ()),
         ([X], [], {}, ()),
+        # an argument of integers has no gradient: an embedding's, and others without their nulls
+        ([tensor(5, dtype="Int64"), W], [W], {1: 0}, ()),
+        ([X, tensor(5, dtype="Int64"), W], [X, W], {0: 0, 2: 1}, ()),
+        ([tensor(5, dtype="Int64"), X, W], [W], {2: 0}, ()),
+        ([tensor(5, dtype="Int64"), X, W], [W, X], {2: 0, 1: 1}, ()),
+        ([tensor(5, dtype="Int64"), W], [tensor(5, dtype="Int64"), W], {1: 1}, ()),
+        ([tensor(5, dtype="Bool")], [tensor(5)], {}, (0,)),
     ],
 )
 def test_gradients_of_apis_pair_by_position_with_nulls_counted(

@@ -27,6 +27,7 @@ from pytest_msprobe.engines.protocol import DeviceSpecification, parse_bench, pa
 )
 def test_a_device_is_engine_target_and_id(text: str, parts: tuple[str, str | None, int | None]) -> None:
     assert parse_device(text) == DeviceSpecification(*parts)
+    assert parse_device(str(DeviceSpecification(*parts))) == DeviceSpecification(*parts)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch_map_samples import Dtype, Parameter, Sample, mindspore_api, read_samples
 
+from pytest_msprobe.engines.mindspore_engine import discard_left_errors
 from pytest_msprobe.engines.torch_map import Binding, lookup
 
 SAMPLES = read_samples()
@@ -50,7 +51,7 @@ def test_both_frameworks_agree(
     assert isinstance(found, Binding)
     args, kwargs = _to_torch(torch, (sample.args, sample.kwargs))
     expected = _leaves(found.call(args, kwargs, roots, _to_torch(torch, sample.attributes)))
-    _settle(mindspore)
+    discard_left_errors(mindspore)  # errors of earlier calls may come late, and are no answer of this one
     args, kwargs = _to_mindspore(mindspore, (sample.args, sample.kwargs))
     try:
         actual = _leaves(
@@ -70,16 +71,6 @@ def test_both_frameworks_agree(
             assert theirs.shape == np.shape(ours)
         else:
             assert theirs == ours
-
-
-def _settle(mindspore: ModuleType) -> None:
-    """Errors of earlier calls may come late, and are no answer of the next one."""
-    for _ in range(3):
-        try:
-            mindspore.runtime.synchronize()
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError):
-            continue
-        return
 
 
 def _to_torch(torch: ModuleType, value: Any) -> Any:

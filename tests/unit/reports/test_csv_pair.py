@@ -278,8 +278,9 @@ def test_details_are_on_disk_before_the_result_that_sums_them_up(
     assert len(read(pair.result)) == 1
 
 
-def test_files_are_0640_and_the_folder_0750_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, [0o644, 0o755]), (0o027, [0o640, 0o750]), (0, [0o666, 0o777])])
+def test_files_and_folder_follow_the_umask(tmp_path: Path, umask: int, expected: list[int]) -> None:
+    before = os.umask(umask)
     try:
         pair = CsvPair(tmp_path / "out")
         pair.write("Mint.add.0", [row()])
@@ -287,7 +288,7 @@ def test_files_are_0640_and_the_folder_0750_whatever_the_umask(tmp_path: Path) -
     finally:
         os.umask(before)
     modes = [stat.S_IMODE(path_of(path).stat().st_mode) for path in (pair.result, pair.details, tmp_path / "out")]
-    assert modes == [0o640, 0o640, 0o750]
+    assert modes == [expected[0], *expected]
 
 
 @pytest.mark.parametrize("taken", [("result", "details"), ("result",), ("details",)], ids="+".join)

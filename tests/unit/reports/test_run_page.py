@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,6 +116,18 @@ def test_nothing_of_a_dump_is_markup(tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "onerror" not in text.replace("[onerror]", "")
     assert "onerror" in json.dumps(page_rows(tmp_path / "page.html"))
+
+
+def test_no_script_runs_but_those_of_the_page(tmp_path: Path) -> None:
+    """Each script of ours is known by its digest, and none is allowed without one."""
+    write_page(tmp_path / "page.html", [written(tmp_path / "rows.jsonl", row("Mint.add.0", 0))], SUITES)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))["script-src"].split()
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert len(scripts) > 5
+    assert allowed == [f"'sha256-{digest}'" for digest in digests]
 
 
 def test_another_file_is_not_replaced_and_a_page_is(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Run:
         hook = SimpleNamespace(pytest_msprobe_verdict=self)
         self.suite = FakeSuite({DUMP: [group(f"Mint.add.{number}") for number in range(3)]})
         given = {"out": tmp_path / "out", "jsonl": None, "earlier": None, "allows_empty": False, **options}
-        config: Any = SimpleNamespace(hook=hook, invocation_params=SimpleNamespace(args=(), dir=tmp_path))
+        config: Any = SimpleNamespace(hook=hook, stash={}, invocation_params=SimpleNamespace(args=(), dir=tmp_path))
         earlier, settings = given.pop("earlier"), SimpleNamespace(page=None, **given)
         self.plugin = ReportPlugin(config, settings, self.suite, lambda: ["header"], earlier)
         self.session: Any = SimpleNamespace(config=config, exitstatus=0)

@@ -114,4 +114,4 @@ def test_the_command_writes_the_page(
 @pytest.mark.parametrize("command", ["coverage", "operators"])
 def test_the_installed_package_says_where_the_command_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert installed([command, "-o", "page.md"]) == 2
-    assert f"`python -m tools.{command}` in a clone of the repository" in capsys.readouterr().err
+    assert f"`python -m tools.{command}` in a clone or in the unpacked source archive" in capsys.readouterr().err

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -29,6 +28,7 @@ from msprobe_collector.dump_format.values import (
     dtype_of_array,
 )
 from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.dump_format.writing.parts import ValueParts
 
 
 class Fingerprint:
@@ -210,6 +210,7 @@ class FrameworkValues(Protocol):
         tensor_types: the classes of its tensors, for isinstance.
         dtype_type: the class of its dtypes.
         dtype_type_name: the `type` of a dtype's entry: `mindspore.dtype`.
+        parts: takes values apart that hold tensors.
         hidden_lines: parts of source lines that hand a call on inside the framework; their frames are in no stack.
         file_suffix: of tensor files: `.npy`, or `.pt` for files that `torch.load` reads.
     """
@@ -218,6 +219,7 @@ class FrameworkValues(Protocol):
     dtype_type: type
     dtype_type_name: str
     file_suffix: str
+    parts: ValueParts
     hidden_lines: tuple[str, ...]
 
     def read(self, tensor: Any) -> TensorValues:
@@ -271,20 +273,25 @@ class RecordText:
         arrays: (file name, values) of the tensors to save, in the form in which they are stored.
     """
 
-    __slots__ = ("arrays", "has_nonfinite", "name", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
         self.saves = saves
+        self._files: set[str] = set()
         self.has_nonfinite = False
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
 
-        One that is longer than file systems take ends in a digest of the whole.
+        One that is longer than file systems take ends in a digest of the whole. Two places never get one name, also
+        where keys hold dots: `{"a": {"b": x}, "a.b": y}`.
         """
         name = f"{self.name}.{place}" if place else self.name
+        if name in self._files:
+            name = f"{name}~{len(self._files)}"
+        self._files.add(name)
         if len(name) <= _SHORT_NAME or len(encoded := name.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME:
             return name
         kept = encoded[: _LONGEST_NAME - 17].decode("utf-8", "ignore")
@@ -313,6 +320,7 @@ class ValueEncoder:
         self._on_unknown = on_unknown
         self._tensor = values.tensor_types
         self._read = values.read
+        self._parts = values.parts
 
     def encode(self, value: Any, record: RecordText, path: str, depth: int = 0) -> str:
         """The JSON text of `value`; `path` says where in the record it stands (`input.0`) and names its file."""
@@ -334,39 +342,39 @@ class ValueEncoder:
             return self._values.frozen(value)
         if isinstance(value, np.ndarray):
             return value.copy()
-        if type(value) in (list, tuple):
-            return tuple(self.freeze(item) for item in value)
-        if isinstance(value, Mapping):
-            return {key: self.freeze(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {key: self.freeze(item) for key, item in zip(value._fields, value)}
-        return value
+        if type(value) in _SHORT or isinstance(value, TensorValues):
+            return value
+        parts = self._parts.of(value)
+        if parts is None:
+            parts = self._parts.tree(value)
+        if isinstance(parts, Mapping):
+            return {key: self.freeze(item) for key, item in parts.items()}
+        return value if parts is None else tuple(self.freeze(item) for item in parts)
 
     def _container(self, value: Any, record: RecordText, path: str, depth: int) -> str:
         if isinstance(value, TensorValues):
             return self._array(value, record, path)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return self._mapping(dict(zip(value._fields, value)), record, path, depth)
-        if isinstance(value, (list, tuple)):
-            parts = [self.encode(item, record, f"{path}.{index}", depth) for index, item in enumerate(value)]
-            return f"[{', '.join(parts)}]"
-        if isinstance(value, Mapping):
-            return self._mapping(value, record, path, depth)
-        if dataclasses.is_dataclass(value) and not isinstance(value, (type, self._values.dtype_type)):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return self._mapping(fields, record, path, depth)
+        parts = self._parts.of(value)
+        if isinstance(parts, Mapping):
+            return self._mapping(parts, record, path, depth)
+        if parts is not None:
+            texts = [self.encode(item, record, f"{path}.{index}", depth) for index, item in enumerate(parts)]
+            return f"[{', '.join(texts)}]"
         return self._leaf(value, record, path)
 
     def _mapping(self, value: Mapping[Any, Any], record: RecordText, path: str, depth: int) -> str:
-        parts = []
+        parts: dict[str, str] = {}
         for key, item in value.items():
+            name = str(key)
+            if name in parts:  # {1: x, "1": y}
+                name = f"{name}~{len(parts)}"
             if key == "dtype" and item is not None:
                 is_dtype = isinstance(item, self._values.dtype_type)
                 text = self._dtype(self._values.dtype_text(item) if is_dtype else str(item))
             else:
-                text = self.encode(item, record, f"{path}.{key}", depth)
-            parts.append(f"{quoted(str(key))}: {text}")
-        return f"{{{', '.join(parts)}}}"
+                text = self.encode(item, record, f"{path}.{name}", depth)
+            parts[name] = text
+        return f"{{{', '.join(f'{quoted(name)}: {text}' for name, text in parts.items())}}}"
 
     def _dtype(self, text: str) -> str:
         return f'{{"type": "{self._values.dtype_type_name}", "value": {json.dumps(text)}}}'
@@ -389,7 +397,10 @@ class ValueEncoder:
         for base in (bool, int, float, str):  # an enum, a subclass
             if isinstance(value, base):
                 return _SHORT[base](base(value))
-        return self._unknown(value, record)
+        if self._parts.is_whole(value):
+            return self._unknown(value, record)
+        # Of a cache that is empty yet nothing is lost.
+        return self.encode(self._parts.tree(value), record, path)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
         shape = _shape_text(tensor.shape)

@@ -137,6 +137,13 @@ def slice_from(x: Tensor, begin: Sequence[int] | Tensor, size: Sequence[int] | T
     return x
 
 
+def transposed_and_reshaped(x: Tensor, perm: Sequence[int], shape: Sequence[int], transpose_first: bool) -> Tensor:
+    """torch_npu.npu_confusion_transpose: both, in the order that `transpose_first` says."""
+    if transpose_first:
+        return x.permute(sizes(perm)).reshape(sizes(shape))
+    return x.reshape(sizes(shape)).permute(sizes(perm))
+
+
 def strided_slice(
     x: Tensor,
     begin: Sequence[int],

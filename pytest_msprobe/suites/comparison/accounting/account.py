@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +17,7 @@ from msgspec import structs
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
-from pytest_msprobe.verdicts import VerdictRow
+from pytest_msprobe.verdicts import VerdictRow, Wire
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.figures import Figures
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Kind = Literal[
     "equal", "rounding", "inherited", "fault", "contained", "unmatched", "unaccounted", "within", "first", "carried"
 ]
-#: What the content of values is known by; `none`: the record has no tensor.
-Basis = Literal["tensors", "fingerprints", "checksums", "statistics", "none"]
+#: What the content of values is known by; `values`: by their elements, of which nothing was computed again; `none`: the
+#: record has no tensor.
+Basis = Literal["tensors", "values", "fingerprints", "checksums", "statistics", "none"]
 
 
 class ValueKey(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +94,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
     ratio: float | None = None
 
 
-class Account(msgspec.Struct, frozen=True):
+class Account(Wire, msgspec.Struct, frozen=True):
     """What became of the difference of one operation.
 
     Attributes:
@@ -127,16 +128,6 @@ class Account(msgspec.Struct, frozen=True):
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
         """(output, part, sentence) of each fault."""
         return [(output, part, text) for output in self.outputs for part, text in output.blamed.items()]
-
-    def to_wire(self) -> dict[str, Any]:
-        """The account in builtin types."""
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        return wire
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Account:
-        """The inverse of `to_wire`."""
-        return msgspec.convert(wire, cls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,14 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 _EQUAL = {
     "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
     "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
+    "values": "Every tensor that was compared is equal, element by element.",
     "statistics": "All statistics that were compared are equal, which equal bits would make and others may.",
     "none": "No tensor was compared.",
 }
-_ORDER: tuple[Basis, ...] = ("tensors", "statistics", "checksums", "fingerprints", "none")
+_ORDER: tuple[Basis, ...] = ("tensors", "statistics", "values", "checksums", "fingerprints", "none")
 #: Of operations that an origin reaches, behind their number.
 REACHED: dict[Basis, str] = {
+    "values": "of those that get it differ by more than they may, too",
     "statistics": "of those that get it differ by more than they may, too",
     "fingerprints": "of those that get it differ by more than they may, too",
     "checksums": "of those that get it differ, too",
@@ -40,6 +42,12 @@ REACHED: dict[Basis, str] = {
 HOW_TO_TELL = (
     'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
     "this call"
+)
+
+
+#: The same where both dumps hold tensors.
+NO_BENCHMARK = (
+    "Only a benchmark can tell whether the operation is wrong: install PyTorch, use --msprobe-accounting=auto"
 )
 
 
@@ -251,7 +259,7 @@ class RunDiagnosis:
                 more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
                 yield f"The same of what they reach: {', '.join(names[:_MOST_SHOWN])}{more}."
             if any(fault.kind == "first" for fault in self.faults):
-                yield f"{HOW_TO_TELL}."
+                yield f"{NO_BENCHMARK if self.basis == 'values' else HOW_TO_TELL}."
         if (bits := first_bits(self.steps)) is not None and self.basis != "checksums":
             yield f"Bits differ first in {bits[0].record}.{bits[1]}."
 

@@ -29,7 +29,7 @@ FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
 _KEY_BYTES = 8
-_BASES: dict[str, Basis] = {"f": "fingerprints", "m": "checksums", "s": "statistics"}
+_BASES: dict[str, Basis] = {"v": "values", "f": "fingerprints", "m": "checksums", "s": "statistics"}
 
 
 def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
@@ -96,8 +96,14 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     leaf = value.target or value.golden
     dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
     is_integer = dtype is not None and dtype.kind in ("int", "bool")
-    contents = _contents(value.target, value.golden)
+    contents = _of_elements(value) if value.figures is not None else _contents(value.target, value.golden)
     return value_key(value, contents, value.distance, is_beyond=is_beyond(value, limits), is_integer=is_integer)
+
+
+def _of_elements(value: ValueComparison) -> tuple[str, str]:
+    """Keys of two tensors that were compared whole: equal where they are."""
+    target, golden = f"v{_content(value.target, 's')}", f"v{_content(value.golden, 's')}"
+    return (target, target) if value.distance == 0 else (target, f"{golden} differs")
 
 
 def _contents(target: Leaf | None, golden: Leaf | None) -> tuple[str, str]:
@@ -122,4 +128,4 @@ def _content(leaf: Leaf | None, kind: str) -> str:
 def _basis(keys: Sequence[ValueKey]) -> Basis:
     """The weakest kind of key: what all of them prove."""
     kinds = {key[0] for value in keys for key in (value.target, value.golden) if key}
-    return next((_BASES[kind] for kind in ("s", "m", "f") if kind in kinds), "none")
+    return next((_BASES[kind] for kind in ("s", "v", "m", "f") if kind in kinds), "none")

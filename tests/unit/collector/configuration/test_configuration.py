@@ -172,6 +172,10 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"step": ["1-2-3"]}, ("step", "'1-2-3'")),
     ({"step": ["a"]}, ("step", "'a'")),
     ({"step": [1000001]}, ("step", "1000001", "above 1000000")),
+    ({"step": [10000000]}, ("step", "10000000", "above 1000000")),
+    ({"rank": ["0-99999999999999999999"]}, ("rank", "99999999999999999999", "above 1000000")),
+    ('{"step": [' + "1" * 5000 + "]}", ("cannot be read", "4300 digits")),
+    ("[" * 100_000, ("cannot be read", "recursion")),
     ({"extra_info": 1}, ("extra_info", "1", "true nor false")),
     ({"async_dump": "yes"}, ("async_dump", "'yes'")),
     ({"dump_enable": 0}, ("dump_enable", "0")),
@@ -179,7 +183,8 @@ MISTAKES: list[tuple[Any, tuple[str, ...]]] = [
     ({"statistics": {"list": "add"}}, ("statistics.list", "'add'")),
     ({"statistics": {"list": [""]}}, ("statistics.list", "['']")),
     ({"statistics": {"tensor_list": [1]}}, ("statistics.tensor_list", "[1]")),
-    ({"tensor": {"tensor_list": []}}, ("tensor.tensor_list", "unknown")),
+    ({"task": "tensor", "tensor": {"tensor_list": []}}, ("tensor.tensor_list", "unknown")),
+    ({"tensor": []}, ("tensor", "[]", "object")),
     ({"statistics": {"scope": ["Mint.add.0.forward"]}}, ("statistics.scope", "two record names")),
     ({"statistics": {"scope": ["Mint.add.0", "Mint.add.1.forward"]}}, ("statistics.scope", "'Mint.add.0'", "L1")),
     (
@@ -251,6 +256,38 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         read_configuration(tmp_path / "absent.json", overrides=Overrides())
     with pytest.raises(ConfigurationError, match="PrecisionDebugger: config_path: 3 is not a path"):
         read_configuration(3, overrides=Overrides())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["con\0fig.json", "\ud800.json"])
+def test_a_path_that_no_file_can_have_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError):
+        read_configuration(path, overrides=Overrides())
+
+
+def test_unknown_keys_of_a_section_for_another_task_only_warn(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+    content = {
+        "dump_path": "out",
+        "task": "statistics",
+        "statistics": {},
+        "tensor": {"lits": []},
+        "grad_probe": {"x": 1},
+    }
+    with caplog.at_level(logging.WARNING, "msprobe_collector"):
+        assert read(content).task == "statistics"
+    assert "tensor.lits: the key is unknown, and its section is not used by task 'statistics'" in caplog.text
+    assert "grad_probe.x" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"tensor\.lits: the key is unknown; did you mean 'list'"):
+        read(content, task="tensor")
+
+
+def test_keys_of_the_existing_tool_for_parts_of_a_batch_are_without_effect(
+    read: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = {"slice": [{"dim": 0, "size": 8, "begin": 0, "end": 4}], "request_id": "a"}
+    with caplog.at_level(logging.WARNING, "msprobe_collector"):
+        read({"dump_path": "out", "statistics": part, "tensor": part})
+    assert "without effect here: statistics.slice, statistics.request_id" in caplog.text
+    assert "without effect here: tensor.slice, tensor.request_id" in caplog.text
 
 
 def test_an_api_list_is_found_beside_the_file(read: Any, tmp_path: Path) -> None:

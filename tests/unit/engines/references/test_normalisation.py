@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pytest_msprobe.engines.references.small import add_layer_norm, add_rms_norm, rms_norm
+from pytest_msprobe.engines.references.small import add_layer_norm, add_rms_norm, group_norm_silu, rms_norm
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -51,6 +51,15 @@ def test_add_layer_norm_is_pytorchs_layer_norm_of_the_sum() -> None:
         torch.testing.assert_close(found, wanted)
     assert torch.equal(total, x1 + x2)
     assert add_layer_norm(x1, x2, gamma, beta)[3] is None
+
+
+def test_group_norm_silu() -> None:
+    x, weight, bias = drawn(2, 6, 3, 5), drawn(6, seed=1), drawn(6, seed=2)
+    y, mean, rstd = group_norm_silu(x, weight, bias, 3, 1e-2)
+    expected = torch.native_group_norm(x, weight, bias, 2, 6, 15, 3, 1e-2)
+    for found, wanted in zip((y, mean, rstd), (functional.silu(expected[0]), *expected[1:]), strict=True):
+        torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(group_norm_silu(x, None, None, 2)[0], functional.silu(functional.group_norm(x, 2)))
 
 
 def test_gradients() -> None:

@@ -44,7 +44,7 @@ TWO_RUNS = {
     "bits equal": Case(ONE, ONE, "pass", "", "equal in every bit", ("L0", "L0")),
     "bits differ": Case(OTHER, ONE, "skip", "unjudged", "record grad_level L1 or L2, or use", ("L0", "L0")),
     "bits must be equal": Case(
-        OTHER, ONE, "error", "bits", "not equal in every bit: MD5 ", ("L0", "L0"), GradientSettings(md5=True)
+        OTHER, ONE, "error", "bits", "not equal in every bit: MD5 ", ("L0", "L0"), GradientSettings(fails_md5=True)
     ),
     "one without signs": Case(ONE, ONE, "skip", "unjudged", "one run has level L0, without signs", ("L0", "L1")),
 }
@@ -95,7 +95,13 @@ ONE_RUN = {
     "NaN": ([[1.0], [1.0], [1.0], [np.nan]], GradientSettings(), "error", "nonfinite", "1 NaN among 1 elements"),
     "Inf": ([[1.0], [1.0], [1.0], [np.inf]], GradientSettings(), "error", "nonfinite", "1 Inf among 1 elements"),
     "zero": ([[1.0], [1.0], [1.0], [0.0]], GradientSettings(), "pass", "", "zero throughout"),
-    "zero counts": ([[1.0], [1.0], [1.0], [0.0]], GradientSettings(zero=True), "error", "zero", "all 1 elements are 0"),
+    "zero counts": (
+        [[1.0], [1.0], [1.0], [0.0]],
+        GradientSettings(fails_zero=True),
+        "error",
+        "zero",
+        "all 1 elements are 0",
+    ),
     "turbulence": ([[1.0], [2.0], [1.5], [16.0]], GradientSettings(), "error", "turbulence", "norm 16 is 10.7 times"),
     "too early": ([[0.0], [1.0], [2.0], [99.0]], GradientSettings(), "pass", "", "norm 99"),
     "NaN before": ([[1.0], [np.nan], [1.0], [99.0]], GradientSettings(warmup=2), "error", "turbulence", "norm 99"),

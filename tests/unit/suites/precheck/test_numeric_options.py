@@ -1,4 +1,4 @@
-"""What --msprobe-hf32, --msprobe-strict and --msprobe-seeds may be."""
+"""What --msprobe-hf32, --msprobe-fail-on and --msprobe-draws may be."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OPTIONS = {option.name: option for option in NumericSettings.declared()}
     [
         ("hf32", "conv", Hf32("conv")),
         ("hf32", "Mint.conv2d, Mint.mat*", Hf32(patterns=("Mint.conv2d", "Mint.mat*"))),
-        ("strict", "", frozenset()),
-        ("strict", "subnormals, saturation", frozenset({"saturation", "subnormals"})),
-        ("seeds", "20", 20),
+        ("fail_on", "", frozenset()),
+        ("fail_on", "subnormals, saturation", frozenset({"saturation", "subnormals"})),
+        ("draws", "20", 20),
     ],
 )
 def test_values(name: str, text: str, value: Any) -> None:
@@ -28,7 +28,7 @@ def test_values(name: str, text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("hf32", "matmuls"), ("strict", "inf"), ("seeds", "0"), ("seeds", "-1"), ("seeds", "many")]
+    ("name", "text"), [("hf32", "matmuls"), ("fail_on", "inf"), ("draws", "0"), ("draws", "-1"), ("draws", "many")]
 )
 def test_mistakes_name_the_value(name: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):

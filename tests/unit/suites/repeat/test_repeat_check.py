@@ -13,7 +13,8 @@ from fakes.engine import FakeEngine
 
 from msprobe_collector.dump_format import Direction, Dump
 from pytest_msprobe.engines.protocol import Unsupported
-from pytest_msprobe.suites.repeat.check import RepeatCheck, RepeatSettings
+from pytest_msprobe.suites.repeat.check import RepeatCheck
+from pytest_msprobe.suites.repeat.options import RepeatSettings
 from pytest_msprobe.verdicts import Verdict
 
 BOTH: tuple[Direction, ...] = ("forward", "backward")
@@ -31,7 +32,7 @@ def check(
 ) -> dict[Direction, Verdict]:
     bench = Bench(folder, api=api, **({} if arguments is None else {"arguments": arguments}))
     dump = Dump(bench.recorded().write())
-    settings = RepeatSettings(runs, 0, NO_LIMIT)
+    settings = RepeatSettings(runs=runs, max_memory_bytes=NO_LIMIT)
     made = RepeatCheck(dump, bench.name, engine, target, settings, directions=directions)
     return {direction: made.run(direction) for direction in directions}
 
@@ -145,7 +146,12 @@ def test_random_inputs_that_the_device_refuses_are_a_skip(tmp_path: Path) -> Non
     builder = DumpBuilder(tmp_path, real=False).call("Mint.mul.0", [X, X], [X * X])
     dump = Dump(builder.write())
     made = RepeatCheck(
-        dump, "Mint.mul.0", FakeEngine(fault="raises"), "cpu", RepeatSettings(3, 0, NO_LIMIT), directions=("forward",)
+        dump,
+        "Mint.mul.0",
+        FakeEngine(fault="raises"),
+        "cpu",
+        RepeatSettings(runs=3, max_memory_bytes=NO_LIMIT),
+        directions=("forward",),
     )
     found = made.run("forward")
     assert found.status == "skip"

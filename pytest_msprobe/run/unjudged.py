@@ -1,0 +1,102 @@
+"""What a run was given and does not judge: said at its beginning and its end, so that nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import pytest
+
+from pytest_msprobe.run.dump_folders import DumpFolder
+from pytest_msprobe.run.settings import Settings, known_keys, near_key, path_of
+from pytest_msprobe.suites.contract import Suite
+
+_MOST_LINES = 10
+
+
+class Unjudged:
+    """What is left out of a run, asked on the process that writes."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, suite: Suite, plain: Sequence[DumpFolder]) -> None:
+        """For a run of `suite`; `plain` are the folders among the plain arguments."""
+        self._config = config
+        self._settings = settings
+        self._suite = suite
+        self._plain = plain
+
+    @cached_property
+    def gaps(self) -> list[str]:
+        """What is missing of the dumps, one line each: a run with one is no success."""
+        found = [
+            f"{path}: holds no dump.json, and folders beside it do; dump it again, or name only those that have one"
+            for folder in self._folders
+            for path in folder.without_dump
+        ]
+        for dump in self._suite.dumps():
+            found += dump.damage()
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What belongs to another run, or takes no part, one line each."""
+        found = [line for folder in self._folders for line in folder.others()]
+        found += [dump.lost for dump in self._suite.dumps() if dump.lost]
+        found += self._unasked()
+        found += _variables()
+        found += self._hooks()
+        return list(dict.fromkeys(found))
+
+    def header(self) -> Iterator[str]:
+        """The lines above a run."""
+        yield from (f"msprobe: not whole: {line}" for line in _first(self.gaps))
+        yield from (f"msprobe: not judged: {line}" for line in _first(self.notes))
+
+    def fault(self) -> Iterator[str]:
+        """Why the run is no success, as lines; none without a gap, and where nothing is run."""
+        gaps = [*self._lost(), *self.gaps]
+        if gaps and not self._config.option.collectonly:
+            yield "not everything that was given could be judged, so this run is not a success:"
+            yield from (f"  {line}" for line in _first(gaps))
+
+    @property
+    def _folders(self) -> list[DumpFolder]:
+        judged = [folder for folder in self._plain if not folder.holds_python]
+        return [*self._settings.folders, *judged]
+
+    def _unasked(self) -> Iterator[str]:
+        """Dumps among the tests in a plain folder."""
+        for folder in self._plain:
+            left = [dump for dump in folder.dumps if dump not in self._suite.files] if folder.holds_python else []
+            if left:
+                yield (
+                    f"{left[0]}{f' and {len(left) - 1} more dumps' if len(left) > 1 else ''} in {folder.path}, which "
+                    f"holds tests; to judge dumps there, name them with --msprobe-dump=PATH"
+                )
+
+    def _lost(self) -> Iterator[str]:
+        """Dumps that were given and that pytest was told not to collect."""
+        left = [path_of(self._config, argument) for argument in self._config.args]
+        for root in self._suite.roots:
+            if not any(path.is_relative_to(root) or root.is_relative_to(path) for path in left):
+                yield f"{root}: another plugin has replaced the arguments of pytest; leave out its option"
+
+    def _hooks(self) -> Iterator[str]:
+        """A conftest.py in the folder where pytest was started, and which it does not load."""
+        path = self._config.invocation_params.dir / "conftest.py"
+        is_off = getattr(self._config.known_args_namespace, "noconftest", False)
+        if path.is_file() and not is_off and not self._config.pluginmanager.has_plugin(str(path)):
+            yield f"{path}: pytest loads only those above its arguments; name the dump with --msprobe-dump=PATH instead"
+
+
+def _variables() -> Iterator[str]:
+    """Environment variables that look like options, which pytest reads from PYTEST_ADDOPTS only."""
+    for name in sorted(os.environ):
+        plain = name.removeprefix("PYTEST_")
+        if plain.startswith("MSPROBE_") and (near := near_key(plain, known_keys(), cutoff=0.85)):
+            yield f"environment variable {name}: options are not read from there; see {near} in the ini file"
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
