@@ -173,7 +173,7 @@ def _options() -> Iterator[str]:
     for each in OLD_NAMES:
         yield f"| `{each.old}` | `{each.new}{'=' if each.text_of_true else ''}{each.text_of_true}` |"
     yield "\n## Environment variables\n"
-    yield "None of them is an option: each setting has one of the names above.\n"
+    yield "No option is read from a variable; a run says so of one that is called like an option.\n"
     yield "| variable | what it is for |\n|---|---|"
     yield from (f"| `{'`, `'.join(names)}` | {meaning} |" for names, meaning in ENVIRONMENT)
 

@@ -423,7 +423,11 @@ class MindSporeEngine:
         arguments, keywords = map_leaves(call, convert)
 
         def run(*given: Any) -> Any:
-            """The API call as a function of the leaves that are differentiated."""
+            """The API call as a function of the leaves that are differentiated.
+
+            Raises:
+                Unsupported: this version does not take the arguments.
+            """
             placed = {id(leaves[path]): value for path, value in zip(differentiate, given)}
             if writes_in_place(call.api):
                 # An in-place API may not write to a leaf that is differentiated.

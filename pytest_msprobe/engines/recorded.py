@@ -66,11 +66,11 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
         for index, value in enumerate(outgoing)
         if isinstance(value, TensorValue) and (index >= len(positions) or can_have[index] or _is_differentiable(value))
     ]
-    is_misplaced = any(not can_have[index] for index in recorded if index < len(positions))
+    misplaced = [index for index in recorded if index < len(positions) and not can_have[index]]
     is_by_shape = api.type == "Primitive" and forward.attributes is None
-    if is_misplaced or is_by_shape:
-        positions = tuple(position for position, has in zip(positions, can_have) if has)
-        is_by_shape |= any(
+    if misplaced or is_by_shape:
+        positions = tuple([position for position, has in zip(positions, can_have) if has])
+        is_by_shape = is_by_shape or any(
             index >= len(positions) or _look(arguments[positions[index]]) != _look(outgoing[index])
             for index in recorded
         )

@@ -137,7 +137,16 @@ def test_without_the_accounting_tensor_dumps_are_diagnosed_by_distances(pytester
     result, found = diagnose(pytester, "--msprobe-accounting=off")
     result.assert_outcomes(passed=1, failed=4)
     assert [origin["record"] for origin in found["origins"]] == ["Mint.exp.0.forward"]
-    assert found["basis"] == "statistics"
+    assert found["basis"] == "values"
+    assert "--msprobe-accounting=auto" in found["text"]
+
+
+def test_equal_tensors_are_said_to_be_equal_where_nothing_is_computed_again(pytester: pytest.Pytester) -> None:
+    for side in ("target", "golden"):
+        step(pytester.path / side)
+    result, found = diagnose(pytester, "--msprobe-accounting=off")
+    assert result.ret == 0
+    assert found["text"] == "Every tensor that was compared is equal, element by element."
 
 
 def test_workers_come_to_the_same_answer(pytester: pytest.Pytester) -> None:

@@ -75,7 +75,7 @@ def test_a_tensor_dump_without_its_files(pytester: pytest.Pytester, is_resumed: 
     arguments = [f"--msprobe-dump={dump}", "--msprobe-device=torch:cpu", "--msprobe-jsonl=rows.jsonl"]
     result = pytester.runpytest(*arguments)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines([f"msprobe: {dump}: there are no tensor files in *: only the statistics*are used"])
+    result.stdout.fnmatch_lines([f"msprobe: *{dump}: there are no tensor files in *: only the statistics*are used"])
     if is_resumed:  # nothing is left to do
         again = pytester.runpytest(*arguments, "--msprobe-resume=rows.jsonl")
         again.stdout.fnmatch_lines(["*2 passed*"])
@@ -88,7 +88,7 @@ def test_a_comparison_without_tensor_files(pytester: pytest.Pytester) -> None:
         product(pytester.path / name, output=np.float32(factor) * X * Y).write()
     shutil.rmtree(pytester.path / "golden" / "dump_tensor_data")
     result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-suite=comparison")
-    result.assert_outcomes(failed=1, passed=1, warnings=1)
+    result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*golden/dump.json: there are no tensor files in *"])
     assert "unreadable" not in result.stdout.str()
 

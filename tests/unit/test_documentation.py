@@ -39,8 +39,8 @@ def test_every_variable_is_on_the_page_of_options() -> None:
     listed = re.findall(r'"((?:PYTEST_)?MSPROBE_\w+)"', (DOCS / "site_pages.py").read_text(encoding="utf-8"))
     folders = ("pytest_msprobe", "collector", "conftest_templates", "docs", "tools", "tests", ".ci")
     texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    texts += [page.read_text(encoding="utf-8") for page in (*PAGES, *OTHERS)]
-    found = {name for text in texts for name in re.findall(r"\b(?:PYTEST_)?MSPROBE_[A-Z]\w*", text)}
+    read = re.compile(r'(?:environ\.get\(|environ\[|[A-Z] = )"((?:PYTEST_)?MSPROBE_[A-Z_]+)"')
+    found = {name for text in texts for name in read.findall(text)}
     assert found == set(listed)
 
 

@@ -5,6 +5,7 @@ Beside the dump of each lies observed.json: what was seen of its training.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -41,12 +42,10 @@ def observed(architecture: Architecture, folder: Path) -> dict[str, Any]:
 
 
 def _debugger(architecture: Architecture, folder: Path, *, task: str, level: str) -> Any:
-    if architecture.framework == "pytorch":
-        from msprobe_collector.pytorch import PrecisionDebugger
-    else:
-        from msprobe_collector import PrecisionDebugger  # type: ignore[assignment]
-    PrecisionDebugger._the_one = None
-    return PrecisionDebugger(dump_path=str(folder), level=level, task=task)
+    package = "msprobe_collector.pytorch" if architecture.framework == "pytorch" else "msprobe_collector"
+    debugger: Any = importlib.import_module(package).PrecisionDebugger
+    debugger._the_one = None
+    return debugger(dump_path=str(folder), level=level, task=task)
 
 
 def _dumped(folder: Path) -> dict[str, Any]:
@@ -55,8 +54,6 @@ def _dumped(folder: Path) -> dict[str, Any]:
     records = json.loads(file.read_text(encoding="utf-8"))["data"]
     nulls: Counter[str] = Counter()
     for name, record in records.items():
-        if name.endswith(".forward") and None in (record.get("output") or []):
-            nulls[f"{re.sub(r'[.][0-9]+', '', name)}: an output"] += 1
         if lost := sum(_without_values(value) for value in record.values()):
             nulls[f"{re.sub(r'[.][0-9]+', '', name)}: a tensor"] += lost
     log = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("dump_error_info.log"))
@@ -101,7 +98,7 @@ def _logged(architecture: Architecture, folder: Path) -> tuple[Any, list[str]]:
     from tools.architectures.watching import CallLog, ModuleLog
 
     debugger = _debugger(architecture, folder, task="statistics", level="L1")
-    calls, modules = CallLog(folder), []
+    calls, modules = CallLog(folder), list[ModuleLog]()
 
     @contextmanager
     def logged(network: Any) -> Iterator[None]:

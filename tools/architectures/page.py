@@ -34,32 +34,44 @@ def measured(architectures: Sequence[Architecture], folder: Path) -> Iterator[tu
         group = list(members)
         command = [sys.executable, "-m", "tools.architectures.collecting", str(folder)]
         subprocess.run([*command, *(item.name for item in group)], cwd=ROOT, capture_output=True)
-        for item in group:
-            place = folder / str(ARCHITECTURES.index(item))
-            file = place / OBSERVED
-            found = json.loads(file.read_text("utf-8")) if file.is_file() else {"failure": "the process ended"}
-            if "failure" not in found:
-                found["verdicts"] = _prechecked(place)
+        for item, found in _judged_together(group, folder):
             sys.stderr.write(f"{item.name}: {json.dumps(found)}\n")
             yield item, found
-            shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prechecked(place: Path) -> list[list[str]]:
-    """(outcome, call and direction, reason) of each record, by the standard backward-error.
+def _judged_together(group: Sequence[Architecture], folder: Path) -> Iterator[tuple[Architecture, Found]]:
+    """What was observed of each network, with the verdicts of one pre-check of them all."""
+    places = {item: folder / str(ARCHITECTURES.index(item)) for item in group}
+    observed = {item: place / OBSERVED for item, place in places.items()}
+    found: dict[Architecture, dict[str, Any]] = {
+        item: json.loads(file.read_text("utf-8")) if file.is_file() else {"failure": "the process ended"}
+        for item, file in observed.items()
+    }
+    verdicts = _prechecked([places[item] for item, one in found.items() if "failure" not in one], folder)
+    for item, one in found.items():
+        one["verdicts"] = [verdict for place, verdict in verdicts if Path(place).is_relative_to(places[item])]
+    return iter(found.items())
 
-    An outcome is `passed`, `skipped`, `alarm` (values are judged wrong) or `error` (nothing could be judged).
-    """
-    rows = place / "rows.jsonl"
-    options = [f"--msprobe-dump={place / 'tensors'}", "--msprobe-standard=backward-error", f"--msprobe-jsonl={rows}"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    subprocess.run([*command, f"--msprobe-out={place}", f"--rootdir={place}"], cwd=place, capture_output=True)
-    if not rows.is_file():
-        return [["error", "", "the pre-check wrote nothing"]]
-    return [_verdict(json.loads(line)) for line in rows.read_text("utf-8").splitlines()]
+
+def _prechecked(places: Sequence[Path], folder: Path) -> list[tuple[str, list[str]]]:
+    """(dump, `_verdict`) of each record of the dumps in `places`, by the standard backward-error."""
+    if not places:
+        return []
+    rows = folder / "rows.jsonl"
+    dumps = [f"--msprobe-dump={place / 'tensors'}" for place in places]
+    options = ["--msprobe-standard=backward-error", f"--msprobe-jsonl={rows}", f"--msprobe-out={folder}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", *dumps, *options]
+    subprocess.run(command, cwd=folder, capture_output=True)
+    parsed = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
+    return [(row["dump"], _verdict(row)) for row in parsed]
 
 
 def _verdict(row: Mapping[str, Any]) -> list[str]:
+    """(outcome, call and direction, reason).
+
+    An outcome is `passed`, `skipped`, `alarm` (values are judged wrong) or `error` (nothing could be judged).
+    """
     call = f"{row['call']} {row['part']}"
     wrong = [output for output in row["outputs"] if output["status"] == "error"]
     if wrong:
@@ -72,7 +84,7 @@ def table(found: Iterable[tuple[Architecture, Found]]) -> str:
     rows = list(found)
     measured = [(item, one) for item, one in rows if "failure" not in one]
     failed = [item.name for item, one in rows if "failure" in one]
-    lines = [*_summary(measured), *([f"Not trained: {', '.join(failed)}.", ""] if failed else []), *HEAD]
+    lines = [*_summary(measured), *([f"Without a result: {', '.join(failed)}.", ""] if failed else []), *HEAD]
     lines += [row_of(item, one) for item, one in measured]
     return "\n".join([*lines, "", *_missing([one for _, one in measured])]) + "\n"
 
