@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from msprobe_collector.configuration import Configuration, DumpSwitch
 from msprobe_collector.framework import CallWatch, Framework, Session
 from msprobe_collector.recording.folders import FolderInUseError, dumps_before
 from msprobe_collector.recording.gradients import BackwardCall
-from msprobe_collector.recording.observing import Activity, ComputationFailed, FaultLog, Guard
+from msprobe_collector.recording.guard import ComputationFailed, Guard
 from msprobe_collector.recording.recorder import Recorder
 from msprobe_collector.recording.saved_values import SavedValues
-from msprobe_collector.run_folder import Written, closing_lines, step_folder
+from msprobe_collector.run_folder import ONLY_PROCESS, Written, closing_lines, own_folder
 
 logger = logging.getLogger("msprobe_collector")
 
@@ -32,12 +32,11 @@ class Collection:
         is_finished: the last step of the configuration is over; nothing will be collected any more.
     """
 
-    def __init__(self, configuration: Configuration, framework: Framework) -> None:
+    def __init__(self, configuration: Configuration, framework: Framework, guard: Guard) -> None:
         self._configuration = configuration
         self._framework = framework
         self._switch = DumpSwitch(configuration)
-        self._faults = FaultLog()
-        self._guard = Guard(Activity(), self._faults)
+        self._guard, self._faults = guard, guard.faults
         self._recorder = Recorder(configuration, framework.name, framework.values, self._faults)
         self._unfinished: list[BackwardCall] = []
         self._most_unfinished = _LEAST_UNFINISHED
@@ -53,12 +52,12 @@ class Collection:
         self._pid = os.getpid()
         self._began = time.time()
         self._written = Written()
-        #: Another process writes to the folder of this one's rank.
-        self._is_rank_taken = False
+        #: Another process writes to the folder of this one's rank, or to that of the only process.
+        self._is_rank_taken = self._is_shared = False
         self._is_closed = False
         self._has_warned_of_rank = False
         self.is_finished = False
-        os.register_at_fork(after_in_child=self._disown)
+        os.register_at_fork(after_in_child=lambda: guard.enter("a fork", self._disown))
 
     def start(
         self, step: int, models: Sequence[Any], *, token_range: tuple[int, int] | None = None, rank: int | None = None
@@ -82,45 +81,44 @@ class Collection:
         if not self._open(step) or self._configuration.level == "debug":
             return
         self._range = token_range
-        self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
-        self._calls.install()
+        try:
+            self._calls.watch(models, on_root_forward=None if token_range is None else self._count_root_forward)
+            self._calls.install()
+        except BaseException:
+            self._calls.uninstall()
+            raise
         self._recorder.is_collecting = token_range is None
 
     def stop(self) -> None:
-        """Put the originals back and bring what waits onto the disk. Gradients still arrive until `close_step`."""
-        try:
-            # What the script's graphs raise is raised here, to the script.
-            self._calls.settle()
-        finally:
-            self._learn_rank(None)
-            self._recorder.is_collecting = False
-            self._calls.uninstall()
-            self._recorder.flush()
+        """Put the originals back and bring what waits onto the disk. Gradients still arrive until `close_step`.
+
+        Raises:
+            ComputationFailed: the script's graphs raised; everything is done all the same.
+        """
+        actions = (self._calls.settle, self._learn_rank, self._see_no_more, self._recorder.flush)
+        self._in_turn("stopping", *actions)
+
+    def _see_no_more(self) -> None:
+        self._recorder.is_collecting = False
+        self._calls.uninstall()
 
     def close_step(self) -> None:
         """End the step: its files are complete, and call numbers begin anew.
 
         Raises:
-            Exception: an error of the script's own computation that came up only now; the step is closed all the same.
+            ComputationFailed: an error of the script's own computation came up only now; the step is closed all the
+                same.
         """
-        was_collecting = self._recorder.is_collecting
-        self._learn_rank(None)
-        try:
-            self._guard.enter("ending the step", self._complete_records)
-        finally:
-            self._unfinished.clear()
-            self._root_forwards = 0
-            self._recorder.close_step()
-            self._recorder.is_collecting = False
-            if was_collecting:
-                self._calls.uninstall()
+        backwards, self._unfinished, self._root_forwards = self._unfinished, [], 0
+        ends = (self._calls.end_step, self.saved.flush, self._recorder.close_step, self._see_no_more)
+        self._in_turn("ending the step", self._learn_rank, *(backward.complete for backward in backwards), *ends)
 
-    def _complete_records(self) -> None:
-        """End what has begun. An error of the script's own computation goes on when all of it has ended."""
+    def _in_turn(self, where: str, *actions: Callable[[], object]) -> None:
+        """Do all of `actions`, whatever goes wrong in one. An error of the script's own computation goes on then."""
         failure: ComputationFailed | None = None
-        for end in [*(backward.complete for backward in self._unfinished), self._calls.end_step, self.saved.flush]:
+        for action in actions:
             try:
-                self._faults.guarded("ending the step", end)
+                self._faults.guarded(where, action)
             except ComputationFailed as error:
                 failure = error
         if failure is not None:
@@ -131,9 +129,10 @@ class Collection:
         if os.getpid() != self._pid or self._is_closed:
             return
         self._is_closed = True
-        self.close_step()
-        self._calls.uninstall()
-        self._calls.remove()
+        self._in_turn("ending the collection", self.close_step, self._calls.remove, self._say_what_is_missing)
+        self._in_turn("ending the collection", self._recorder.release, self._say_what_was_written)
+
+    def _say_what_is_missing(self) -> None:
         for name in self._recorder.filter.never_met():
             near = self._recorder.filter.near(name)
             logger.warning(
@@ -147,8 +146,6 @@ class Collection:
             )
         for line in self._faults.summary():
             logger.warning("%s", line)
-        self._recorder.release()
-        self._say_what_was_written()
 
     def _say_what_was_written(self) -> None:
         if self._framework.is_helper():
@@ -175,35 +172,39 @@ class Collection:
 
     def _open(self, step: int) -> bool:
         """Begin the files of `step`; where the disk refuses them, training continues without."""
-        rank = None if self._is_rank_taken else self._rank
-        folder = step_folder(self._configuration.dump_path, step, rank)
-        if self._rank is None and folder not in self._nameless:
-            self._nameless.append(folder)
+        if self._rank is not None and not self._is_rank_taken:
+            owner = f"rank{self._rank}"
+        else:
+            owner = own_folder() if self._is_shared else ONLY_PROCESS
+        folder = self._configuration.dump_path / f"step{step}" / owner
         try:
-            self._recorder.open_step(folder)
+            self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS)
         except FolderInUseError:
             return self._open_beside(step, folder)
         except OSError as error:
             logger.warning("%s cannot be written: %s; nothing is collected in step %d", folder, error.strerror, step)
             return False
+        if self._rank is None and folder not in self._nameless:
+            self._nameless.append(folder)
         self._written.steps.add(step)
         self._written.owners.add(folder.name)
         return True
 
     def _open_beside(self, step: int, folder: Path) -> bool:
-        """Write to the folder of the process: another one has taken the rank's."""
-        if self._is_rank_taken or self._rank is None:
-            return False
+        """Write to the folder of the process: another one has taken the rank's, or that of an only process."""
+        was_shared, self._is_shared = self._is_shared, True
+        if self._rank is None or self._is_rank_taken:
+            return False if was_shared else self._open(step)
         self._is_rank_taken = True
         logger.warning(
-            "%s is being written by another process; this one writes to proc%d beside it: "
+            "%s is being written by another process; this one writes to %s beside it: "
             "give each process its own rank_id or dump_path",
             folder,
-            os.getpid(),
+            own_folder(),
         )
         return self._open(step)
 
-    def _learn_rank(self, given: int | None) -> None:
+    def _learn_rank(self, given: int | None = None) -> None:
         """Take the rank as soon as there is one; folders that were begun without get its name."""
         if given is not None or self._rank is None:
             self._rank = given if given is not None else self._framework.rank()
@@ -224,7 +225,7 @@ class Collection:
         if last is not None and step > last and not self.is_finished:
             self.is_finished = True
             self.close()
-            logger.info("every step that %s names has been collected", self._configuration.file)
+            logger.info("the steps to collect, %s, are over: nothing more is collected", self._configuration.steps)
         return self.is_finished
 
     def _is_wanted_rank(self) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
-from msprobe_collector.configuration import Configuration, Overrides, read_configuration
+from msprobe_collector.configuration import Configuration, Overrides, Refusal, read_configuration
 from msprobe_collector.framework import Framework
+from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 from msprobe_collector.run_folder import prepare_dump_path, show_messages
 
 if TYPE_CHECKING:
@@ -29,17 +31,33 @@ _R = TypeVar("_R")
 
 
 class singleton_method(Generic[_P, _R]):  # noqa: N801  # a decorator, as `classmethod` is
-    """A method that can be called on the class too: it is then that of the one debugger of this process."""
+    """A method that can be called on the class too: it is then that of the one debugger of this process.
+
+    What the script does wrong is raised (`DebuggerError`, and TypeError for arguments that the method does not have);
+    what goes wrong in the method is a fault of the collector, which `Guard.enter` keeps away from training. The method
+    returns None then, or its argument `inputs`.
+    """
 
     def __init__(self, method: Callable[Concatenate[Debugger, _P], _R]) -> None:
         self._method = method
+        self._signature = inspect.signature(method)
         self.__doc__ = method.__doc__
 
     def __get__(self, debugger: Debugger | None, owner: type[Debugger]) -> Callable[_P, _R]:
-        return functools.partial(self._method, debugger or owner.the_one())
+        return functools.partial(self._call, debugger or owner.the_one())
+
+    def _call(self, debugger: Debugger, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = self._signature.bind(debugger, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._method.__name__}(): {error}") from None
+        given.apply_defaults()
+        where, enter = f"{self._method.__name__}()", debugger._guard.enter
+        enter(where, debugger._learn_outside)
+        return enter(where, self._method, *given.args, otherwise=given.arguments.get("inputs"))
 
 
-class DebuggerError(Exception):
+class DebuggerError(Refusal):
     """A call of PrecisionDebugger that cannot be done; one line."""
 
 
@@ -166,6 +184,7 @@ class Debugger:
         self._configuration: Configuration = read_configuration(config_path, overrides=overrides)
         prepare_dump_path(self._configuration.dump_path)
         self._framework = self._make_framework()
+        self._guard = Guard(Activity(), FaultLog())
         if self._configuration.seed is not None or self._configuration.is_deterministic:
             self._framework.seed_all(
                 self._configuration.seed or 0, is_deterministic=self._configuration.is_deterministic
@@ -269,7 +288,7 @@ class Debugger:
         Raises:
             DebuggerError: start() was never called.
         """
-        if not self._was_started and self._configuration.level != "debug":
+        if not self._was_started and self._configuration.level != "debug" and not self._guard.faults.has_any:
             raise DebuggerError("step() was called before any start()")
         self._is_started = False
         if self._collects():
@@ -359,13 +378,9 @@ class Debugger:
 
     @singleton_method
     def restore_custom_api(self, module: Any, api: str) -> None:
-        """Collect calls of `module.api` no more.
-
-        Raises:
-            DebuggerError: they were not registered.
-        """
+        """Collect calls of `module.api` no more. Where they were not registered, it only warns."""
         if not self._collection().remove_api(module, api):
-            raise DebuggerError(f"restore_custom_api(): {api!r} of {module!r} was not registered")
+            logger.warning("restore_custom_api(): %r of %r is not registered: there is nothing to restore", api, module)
 
     @singleton_method
     def monitor(self, optimizer: Any) -> None:
@@ -383,17 +398,20 @@ class Debugger:
         # Gradients are the monitor's, and level L2 is the framework's own kernel dump.
         return self._configuration.task != "grad_probe" and self._configuration.level != "L2"
 
+    def _learn_outside(self) -> None:
+        self._guard.outside = self._framework.outside
+
     def _collection(self) -> Collection:
         """Made when it is first needed, since it loads the framework."""
         if self._collection_made is None:
             from msprobe_collector.collection import Collection
 
-            self._collection_made = Collection(self._configuration, self._framework)
+            self._collection_made = Collection(self._configuration, self._framework, self._guard)
         return self._collection_made
 
     def _at_exit(self) -> None:
         if self._collection_made is not None:
-            self._collection_made.close()
+            self._guard.enter("ending the collection", self._collection_made.close)
 
 
 _MAX_SEED = 2**32 - 1

@@ -17,12 +17,13 @@ constructor imports nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msprobe_collector.configuration import Configuration
-from msprobe_collector.recording.observing import Guard
+from msprobe_collector.configuration import Configuration, Refusal
+from msprobe_collector.recording.guard import Guard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,6 +115,10 @@ class CallWatch(Protocol):
         """Undo `add_api`. False when it was not added."""
 
 
+class NoOptimizer(Refusal, TypeError):
+    """What `monitor` was given is no optimizer of the framework."""
+
+
 class OptimizerAccess(Protocol):
     """How the gradient monitor sees an optimizer."""
 
@@ -121,17 +126,22 @@ class OptimizerAccess(Protocol):
         """Names of its parameters, in the order in which `watch` shows their gradients.
 
         Raises:
-            TypeError: it is not an optimizer of this framework; one line that begins with `monitor:`.
+            NoOptimizer: it is not an optimizer of this framework; one line that begins with `monitor:`.
         """
 
     def warning(self) -> str:
         """What cannot be seen in the present mode, or ""."""
 
-    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
-        """Call `show` with the list or tuple of gradients before each update; returns what ends that."""
+    def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
+        """Before each update call `show` with what gives the list or tuple of gradients; returns what ends that."""
 
     def values(self, gradient: Any) -> npt.NDArray[np.floating[Any]]:
-        """The gradient as an array of a float dtype that NumPy has (bfloat16 as float32). Raises TypeError."""
+        """The gradient as an array of a float dtype that NumPy has (bfloat16 as float32).
+
+        Raises:
+            TypeError: it has no such form.
+            ComputationFailed: the script's own computation raised.
+        """
 
 
 class KernelDump(Protocol):
@@ -161,6 +171,13 @@ class Framework(Protocol):
     @property
     def values(self) -> FrameworkValues:
         """Reader of the framework's values."""
+
+    @property
+    def outside(self) -> Callable[[], AbstractContextManager[object]]:
+        """Makes the context in which the collector works: modes and tracers of the script do not see what it does.
+
+        Asked for when the framework may be loaded; entered around all of `Guard.enter`, so it has to be cheap.
+        """
 
     def rank(self) -> int | None:
         """This process's rank in the framework's communication; None before that is initialised."""

@@ -14,10 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.configuration import Configuration, GradientMonitorSettings
+from msprobe_collector.configuration import Configuration, GradientMonitorSettings, Refusal
 from msprobe_collector.framework import Framework
 from msprobe_collector.gradient_files import RankFolder, md5_of_gradient, measure_gradient
 from msprobe_collector.recording.folders import FolderInUseError
+from msprobe_collector.recording.guard import Activity, FaultLog, Guard
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +51,10 @@ def row(name: str, values: npt.NDArray[np.floating[Any]], settings: GradientMoni
 
 
 logger = logging.getLogger("msprobe_collector")
+
+
+class AlreadyMonitored(Refusal, RuntimeError):
+    """`monitor` was called while an optimizer is watched."""
 
 
 class GradientMonitor:
@@ -87,39 +92,47 @@ class GradientMonitor:
         self._names: tuple[str, ...] = ()
         self._step = 0
         self._logged: set[str] = set()
+        self._guard = Guard(Activity(), FaultLog())
 
     def monitor(self, optimizer: Any) -> None:
         """Watch `optimizer` until `stop` or past the last step of the configuration.
 
         Raises:
-            TypeError: it is not an optimizer of the framework.
-            RuntimeError: one is being watched already.
+            NoOptimizer: it is not an optimizer of the framework; a TypeError.
+            AlreadyMonitored: one is being watched already; a RuntimeError.
             OSError: the folder of the files cannot be made, or is in use.
         """
+        self._guard.outside = self._framework.outside
         names = self._optimizers.names(optimizer)
         if self._stop_watching is not None:
-            raise RuntimeError("monitor: an optimizer is being watched; call stop() before watching another")
+            raise AlreadyMonitored("monitor: an optimizer is being watched; call stop() before watching another")
         if warning := self._optimizers.warning():
             logger.warning("%s", warning)
         if not self._open():
             return
         self._names = names
         self._warn_of_absent()
-        self._stop_watching = self._optimizers.watch(optimizer, self._before_update)
+        self._stop_watching = self._optimizers.watch(optimizer, self._seen)
         atexit.register(self.stop)
 
     def observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Write one step's gradients, Tensors by parameter name, where no optimizer is there to be watched."""
-        if self._configuration.steps.admits(self._step):
+        self._guard.enter("grad_probe", self._observe, gradients)
+
+    def _observe(self, gradients: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        step, self._step = self._step, self._step + 1
+        if self._configuration.steps.admits(step):
             try:
                 if self._open():
-                    self._write(gradients.items() if isinstance(gradients, Mapping) else gradients)
+                    self._write(step, gradients.items() if isinstance(gradients, Mapping) else gradients)
             except Exception as error:  # training continues whatever happens here
-                self._log(error)
-        self._step += 1
+                self._log(step, error)
 
     def stop(self) -> None:
         """Watch no more. All files are complete already, and others may write to the folder."""
+        self._guard.enter("grad_probe", self._stop)
+
+    def _stop(self) -> None:
         if self._folder is not None:
             self._folder.release()
         if self._stop_watching is None:
@@ -158,18 +171,23 @@ class GradientMonitor:
             )
             return RankFolder(beside)
 
-    def _before_update(self, gradients: Any) -> None:
+    def _seen(self, gradients: Callable[[], Any]) -> None:
+        self._guard.enter("grad_probe", self._before_update, gradients)
+
+    def _before_update(self, given: Callable[[], Any]) -> None:
+        gradients = given()
         if isinstance(gradients, tuple | list) and len(gradients) == len(self._names):
-            self.observe(zip(self._names, gradients))
+            self._observe(zip(self._names, gradients))
         else:
             found = f"{len(gradients)}" if isinstance(gradients, tuple | list) else type(gradients).__name__
-            self._log(ValueError(f"the optimizer has {len(self._names)} parameters and was given {found} gradients"))
+            error = ValueError(f"the optimizer has {len(self._names)} parameters and was given {found} gradients")
+            self._log(self._step, error)
             self._step += 1
         last = self._configuration.steps.last
         if last is not None and self._step > last:
-            self.stop()
+            self._stop()
 
-    def _write(self, gradients: Iterable[tuple[str, Any]]) -> None:
+    def _write(self, step: int, gradients: Iterable[tuple[str, Any]]) -> None:
         assert self._folder is not None
         rows = [columns(self._settings)]
         for name, gradient in gradients:
@@ -179,10 +197,10 @@ class GradientMonitor:
                 values = self._optimizers.values(gradient)
                 rows.append(row(name, values, self._settings))
                 if self._settings.level != "L0":
-                    self._folder.write_signs(self._step, name, values > 0)
+                    self._folder.write_signs(step, name, values > 0)
             except (TypeError, ValueError) as error:
-                self._log(type(error)(f"the gradient of {name!r} is left out: {error}"))
-        self._folder.write_summary(self._step, rows)
+                self._log(step, type(error)(f"the gradient of {name!r} is left out: {error}"))
+        self._folder.write_summary(step, rows)
 
     def _warn_of_absent(self) -> None:
         absent = [name for name in self._settings.parameters if name not in self._names]
@@ -193,12 +211,12 @@ class GradientMonitor:
                 ", ".join(self._names),
             )
 
-    def _log(self, error: Exception) -> None:
+    def _log(self, step: int, error: Exception) -> None:
         # the text of an OSError names the file, another one at each step
         kind = f"{type(error).__name__}: {error.strerror if isinstance(error, OSError) else error}"
         if kind not in self._logged:
             self._logged.add(kind)
-            logger.error("step %d: %s", self._step, error, exc_info=error if error.__traceback__ else None)
+            logger.error("step %d: %s", step, error, exc_info=error if error.__traceback__ else None)
 
 
 __all__ = ["GradientMonitor"]

@@ -1,6 +1,6 @@
 """Messages to the training script, most of them when collecting ends.
 
-Where a process writes: `{dump_path}/step{n}/rank{r}`, or `proc{pid}` while no rank is known.
+Where a process writes: `{dump_path}/step{n}/rank{r}`; while no rank is known `proc0`, or `proc{pid}` beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Written:
     Attributes:
         records: in all steps.
         steps: numbers of those that have a dump.
-        owners: names of its folders, `rank0` or `proc{pid}`.
+        owners: names of its folders, `rank0`, `proc0` or `proc{pid}`.
         replaced: folders in which an earlier dump stood.
         kept: folders below the same root with dumps of earlier runs.
     """
@@ -57,7 +57,8 @@ def closing_lines(configuration: Configuration, written: Written) -> list[str]:
     if written.replaced:
         lines.append(f"the earlier dump in {_named(written.replaced, root)} was replaced")
     if written.kept:
-        lines.append(f"dumps of an earlier run are kept in {_named(written.kept, root)}")
+        kept = _named(written.kept, root)
+        lines.append(f"dumps of an earlier run are kept in {kept}; to check {root} is to check these too")
     return lines
 
 
@@ -76,9 +77,14 @@ def _named(folders: Sequence[Path], root: Path) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def step_folder(dump_path: Path, step: int, rank: int | None) -> Path:
-    """The folder of one step of this process."""
-    return dump_path / f"step{step}" / (f"proc{os.getpid()}" if rank is None else f"rank{rank}")
+#: The folder of a process without a rank, the same in every run, so that a run replaces the dump of the one before.
+#: No process of a script has this number.
+ONLY_PROCESS = "proc0"
+
+
+def own_folder() -> str:
+    """The name of the folder of this process, where several write at a time."""
+    return f"proc{os.getpid()}"
 
 
 def prepare_dump_path(dump_path: Path) -> None:

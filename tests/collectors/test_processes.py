@@ -47,7 +47,7 @@ def test_a_killed_training_leaves_what_it_had_recorded(framework, tmp_path):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, output
     (folder,) = (tmp_path / "step0").iterdir()
-    assert folder.name == f"proc{process.pid}"
+    assert folder.name == "proc0"
     dump = Dump(folder / "dump.json")
     assert dump.problem == ""
     assert len(dump.record_names) >= framework.records["mix"] - 1
@@ -101,6 +101,24 @@ def test_a_second_process_of_one_rank_writes_beside_the_first(framework, tmp_pat
     dumps = [Dump(tmp_path / "step0" / name / "dump.json") for name in ("rank0", beside)]
     assert [dump.problem for dump in dumps] == ["", ""]
     assert dumps[0].record_names == dumps[1].record_names
+
+
+def test_runs_without_ranks_write_to_one_folder_and_at_a_time_beside_each_other(framework, tmp_path):
+    end = "debugger.stop(); debugger.step()"
+    output, _ = train(framework, tmp_path, end=end, level="mix").communicate(timeout=120)
+    assert [path.name for path in (tmp_path / "step0").iterdir()] == ["proc0"], output
+    wait = "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
+    first = train(framework, tmp_path, end=f"{wait}; {end}", level="L1", stdin=subprocess.PIPE)
+    for line in first.stdout:
+        if line == "ready\n":
+            break
+    second = train(framework, tmp_path, end=end, level="L1")
+    second_output, _ = second.communicate(timeout=120)
+    first_output, _ = first.communicate("\n", timeout=120)
+    assert "the earlier dump in step0/proc0 was replaced" in first_output, second_output
+    assert sorted(path.name for path in (tmp_path / "step0").iterdir()) == sorted(["proc0", f"proc{second.pid}"])
+    dumps = [Dump(path / "dump.json") for path in (tmp_path / "step0").iterdir()]
+    assert [len(dump.record_names) for dump in dumps] == [framework.records["L1"]] * 2
 
 
 def test_a_second_run_replaces_what_stands_in_its_folders_and_says_what_it_keeps(framework, tmp_path):

@@ -84,19 +84,50 @@ def test_dropout_is_removed_and_restored() -> None:
     assert not torch.equal(nn.Dropout(0.5)(x), x)
 
 
-@pytest.mark.parametrize("is_named", [True, False])
-def test_gradients_that_the_optimizer_gets(is_named, make_debugger, tmp_path: Path) -> None:
-    net = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(net.named_parameters() if is_named else net.parameters(), 0.1)
+class Wrapped(nn.Module):
+    """As DistributedDataParallel does."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.module = net
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [
+        (lambda net: net[0].named_parameters(), ["weight", "bias"]),
+        (lambda net: net.parameters(), ["0.weight", "0.bias"]),
+        (lambda net: [{"params": [net[0].bias]}, {"params": [net[0].weight]}], ["0.bias", "0.weight"]),
+        (lambda net: Wrapped(net).parameters(), ["0.weight", "0.bias"]),
+        (
+            lambda net: [*net.parameters(), nn.Parameter(torch.ones(1))],
+            ["0.weight", "0.bias", "param_groups.0.params.2"],
+        ),
+    ],
+    ids=["named", "of a model", "groups", "wrapped", "of no model"],
+)
+def test_gradients_that_the_optimizer_gets(parameters, names, make_debugger, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 2))
+    wrapped = Wrapped(net)
+    optimizer = torch.optim.SGD(parameters(net), 0.1)
     debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
     debugger.monitor(optimizer)
-    net(torch.ones(1, 3)).sum().backward()
+    wrapped.module(torch.ones(1, 3)).sum().backward()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad
     optimizer.step()
     debugger._at_exit()
     (file,) = (tmp_path / "dump").glob("rank0/grad_summary_0.csv")
     rows = list(csv.DictReader(file.read_text().splitlines()))
-    names = ["weight", "bias"] if is_named else ["param_groups.0.params.0", "param_groups.0.params.1"]
     assert [next(iter(row.values())) for row in rows] == names
+
+
+def test_equal_names_in_two_models_are_told_apart(make_debugger, tmp_path: Path) -> None:
+    first, second = nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+    names = make_debugger(level=None, task="grad_probe")._framework.optimizers().names(optimizer)
+    assert names == tuple(f"param_groups.0.params.{number}" for number in range(4))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from msprobe_collector.configuration.configuration import (
     NumberRanges,
     Part,
     RecordSelection,
+    Refusal,
     Task,
 )
 from msprobe_collector.configuration.reader import Overrides, read_configuration
@@ -36,6 +37,7 @@ __all__ = [
     "Overrides",
     "Part",
     "RecordSelection",
+    "Refusal",
     "Task",
     "read_configuration",
 ]

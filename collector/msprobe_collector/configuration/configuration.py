@@ -360,7 +360,11 @@ class DumpSwitch:
         self._is_on = value
 
 
-class ConfigurationError(Exception):
+class Refusal(Exception):
+    """The script asks for what cannot be done; one line, raised to the script. Nothing else of the collector is."""
+
+
+class ConfigurationError(Refusal):
     """One line on a mistake in a configuration: where, the value found, and what is allowed.
 
     Attributes:

@@ -43,9 +43,10 @@ class MindSporeCallWatch:
         )
         self._parameters = ParameterGradients(session.recorder, guard)
         self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
-        self._primitives = PrimitiveCalls(api_calls.wrapped, guard.activity)
+        self._primitives = PrimitiveCalls(api_calls.wrapped, guard)
         self._jits = JitCalls(
             api_calls.wrapped,
+            guard,
             originals_in_place=self._originals_in_place,
             records=session.configuration.collects_apis,
         )
@@ -131,15 +132,19 @@ class MindSporeCallWatch:
     @contextmanager
     def _originals_in_place(self) -> Iterator[None]:
         """Nothing is hooked inside, where a compiler reads the functions that the names hold."""
+        enter = self._guard.enter
+        enter("entering a jit function", self._look_away)
+        try:
+            yield
+            # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
+            enter("leaving a jit function", self._graphs.settle)
+        finally:
+            # Not after a stop() inside.
+            if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
+                enter("leaving a jit function", self.install)
+
+    def _look_away(self) -> None:
         self._apis.uninstall()
         self._primitives.uninstall()
         self._cells.uninstall()
         self._graphs.run_inside(self._guard.activity.cell)
-        try:
-            yield
-            # The calls inside are numbered before those that follow; what the graph raises is raised by its own call.
-            self._graphs.settle()
-        finally:
-            # Not after a stop() inside.
-            if self._session.recorder.is_collecting or self._cells.on_root_forward is not None:
-                self.install()

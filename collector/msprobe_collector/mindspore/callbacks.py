@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Protocol
 
+from msprobe_collector.recording.guard import FaultLog
+
 
 class Debugger(Protocol):
     """What the callbacks ask of a `PrecisionDebugger`."""
@@ -81,12 +83,15 @@ def _classes() -> dict[str, type]:
             super().__init__()
             self._debugger = debugger
             self._is_set = False
+            self._faults = FaultLog()
 
         def on_train_epoch_begin(self, run_context: Any) -> None:
             """Set the number of the first step, before the first epoch."""
-            if self._is_set:
-                return
-            self._is_set = True
+            if not self._is_set:
+                self._is_set = True
+                self._faults.guarded("numbering the steps", self._number, run_context)
+
+        def _number(self, run_context: Any) -> None:
             training = run_context.original_args()
             steps_done = int(training.cur_step_num) or (training.cur_epoch_num - 1) * training.batch_num
             from msprobe_collector.mindspore.framework import PrecisionDebugger

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.mindspore.calls import named_cells
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
-from msprobe_collector.recording.observing import Activity
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, MethodSwaps
 
 logger = logging.getLogger("msprobe_collector")
@@ -144,15 +144,16 @@ class PrimitiveCalls:
     calls of a copy leave no records.
     """
 
-    def __init__(self, wrap: Wrap, activity: Activity) -> None:
+    def __init__(self, wrap: Wrap, guard: Guard) -> None:
         """Prepare.
 
         Args:
             wrap: makes a recorded callable.
-            activity: says whether a recorded call runs, so that calls inside are not recorded.
+            guard: its activity says whether a recorded call runs, so that calls inside are not recorded.
         """
         self._wrap = wrap
-        self._activity = activity
+        self._guard = guard
+        self._activity = guard.activity
         #: By id of the primitive, which stays its own while the primitive is kept here too.
         self._recorded: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._calls: dict[type, Callable[..., Any]] = {}
@@ -162,16 +163,16 @@ class PrimitiveCalls:
         """Add the primitives of `models`, also those in lists; one under several names keeps its first."""
         for _, cell in named_cells(models):
             for name, primitive in _primitives_of(cell):
-                if id(primitive) in self._recorded:
-                    continue
-                kind = type(primitive)
-                if kind not in self._calls and not self._swaps.are_in:
-                    self._calls[kind] = kind.__call__
-                call = functools.partial(self._calls.get(kind, kind.__call__), primitive)
-                recorded = self._wrap(
-                    call, f"Primitive.{name}.{kind.__name__}", attributes=constructor_attributes(primitive)
-                )
-                self._recorded[id(primitive)] = (primitive, recorded)
+                if id(primitive) not in self._recorded:
+                    self._guard.faults.guarded(f"Primitive.{name}", self._watch, name, primitive)
+
+    def _watch(self, name: str, primitive: Any) -> None:
+        kind = type(primitive)
+        if kind not in self._calls and not self._swaps.are_in:
+            self._calls[kind] = kind.__call__
+        call = functools.partial(self._calls.get(kind, kind.__call__), primitive)
+        recorded = self._wrap(call, f"Primitive.{name}.{kind.__name__}", attributes=constructor_attributes(primitive))
+        self._recorded[id(primitive)] = (primitive, recorded)
 
     def install(self) -> None:
         """See the calls from now on."""
@@ -231,6 +232,7 @@ class JitCalls:
     def __init__(
         self,
         wrap: Callable[[Callable[..., Any], str], Callable[..., Any]],
+        guard: Guard,
         *,
         originals_in_place: Callable[[], AbstractContextManager[None]],
         records: bool,
@@ -239,10 +241,12 @@ class JitCalls:
 
         Args:
             wrap: makes a recorded callable.
+            guard: keeps faults away from training.
             originals_in_place: a context in which nothing is hooked.
             records: whether calls become records (level L1, mix).
         """
         self._wrap = wrap
+        self._guard = guard
         self._originals_in_place = originals_in_place
         self._records = records
         #: Regions of captured bytecode that are open, one in another.
@@ -269,16 +273,24 @@ class JitCalls:
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             # A method gets its object first, which is not an argument of the record.
             bound, arguments = (args[:1], args[1:]) if executor.obj is not None else ((), args)
-            name = type(executor.obj).__name__ if executor.fn.__name__ == "construct" else executor.fn.__name__
 
             def run(*arguments: Any, **kwargs: Any) -> Any:
                 with self._originals_in_place():
                     return original(executor, *bound, *arguments, **kwargs)
 
-            run_recorded = self._wrap(run, f"Jit.{name}") if self._records else run
-            return run_recorded(*arguments, **kwargs)
+            recorded = self._guard.enter(
+                "a jit function", self._recorded, run, executor.fn, executor.obj, otherwise=run
+            )
+            return recorded(*arguments, **kwargs)
 
         return call
+
+    def _recorded(self, run: Callable[..., Any], function: Any, instance: Any) -> Callable[..., Any]:
+        """`run`, recorded as a call of `function` where calls become records; `instance` may have it as a method."""
+        if not self._records:
+            return run
+        name = getattr(function, "__name__", type(function).__name__)
+        return self._wrap(run, f"Jit.{type(instance).__name__ if name == 'construct' else name}")
 
     @contextmanager
     def _region(self) -> Iterator[None]:
@@ -323,8 +335,7 @@ class JitCalls:
     def _run_captured(self, enter: Callable[..., Any], context: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Run the function of `context` as its jit does, recorded; a method's object is no argument of the record."""
         function, leave = context.fn, self._leave
-        is_method = function.__name__ == "construct"
-        name = type(args[0]).__name__ if is_method else function.__name__
+        is_method = getattr(function, "__name__", "") == "construct"
 
         def run(*arguments: Any, **kwargs: Any) -> Any:
             with self._region():
@@ -334,4 +345,7 @@ class JitCalls:
                 finally:
                     leave(context, None, None, None)
 
-        return (self._wrap(run, f"Jit.{name}") if self._records else run)(*args[is_method:], **kwargs)
+        recorded = self._guard.enter(
+            "a jit function", self._recorded, run, function, args[0] if is_method else None, otherwise=run
+        )
+        return recorded(*args[is_method:], **kwargs)

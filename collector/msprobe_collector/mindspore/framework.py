@@ -14,12 +14,13 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import gradient_monitor
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
-from msprobe_collector.framework import Framework
+from msprobe_collector.framework import Framework, NoOptimizer
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class MindSpore:
         from msprobe_collector.mindspore.tensor_values import mindspore_values
 
         return mindspore_values()
+
+    @property
+    def outside(self) -> Callable[[], AbstractContextManager[object]]:
+        """Nothing has to be left: the collector reads values, and runs no operators."""
+        return nullcontext
 
     def rank(self) -> int | None:
         """See `communication_rank`."""
@@ -153,12 +159,13 @@ class MindSporeOptimizers:
         """Names of the parameters of an optimizer.
 
         Raises:
-            TypeError: it is not a Cell that has `parameters`.
+            NoOptimizer: it is not a Cell that has `parameters`.
         """
         import mindspore
 
         if not (isinstance(optimizer, mindspore.nn.Cell) and hasattr(optimizer, "parameters")):
-            raise TypeError(f"monitor: {type(optimizer).__name__} is not a MindSpore optimizer: a Cell with parameters")
+            name = type(optimizer).__name__
+            raise NoOptimizer(f"monitor: {name} is not a MindSpore optimizer: a Cell with parameters")
         return tuple(parameter.name for parameter in optimizer.parameters)
 
     def warning(self) -> str:
@@ -169,7 +176,7 @@ class MindSporeOptimizers:
             return "GRAPH_MODE: gradients are seen only where Python calls the optimizer, not inside a graph"
         return ""
 
-    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
+    def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
         """Show the gradients of each call of `optimizer` before the update.
 
         The optimizer's class is replaced by a subclass with a `__call__` of its own. A forward pre-hook, the obvious
@@ -191,8 +198,11 @@ class MindSporeOptimizers:
 
         Raises:
             TypeError: it is not a dense Tensor of real floats.
+            ComputationFailed: the script's own computation raised.
         """
         import mindspore
+
+        from msprobe_collector.mindspore.tensor_values import errors_of_the_script
 
         if not isinstance(gradient, mindspore.Tensor):
             raise TypeError(f"it is a {type(gradient).__name__}, not a dense Tensor")
@@ -200,15 +210,16 @@ class MindSporeOptimizers:
             raise TypeError(f"its dtype is {gradient.dtype}, not a real float")
         # NumPy has no bfloat16 or float8
         is_native = gradient.dtype in (mindspore.float16, mindspore.float32, mindspore.float64)
-        values: npt.NDArray[np.floating[Any]] = (
-            gradient if is_native else gradient.astype(mindspore.float32)
-        ).asnumpy()
+        with errors_of_the_script([gradient]):
+            values: npt.NDArray[np.floating[Any]] = (
+                gradient if is_native else gradient.astype(mindspore.float32)
+            ).asnumpy()
         return values
 
 
-def _watched_class(original: type, show: Callable[[Any], None]) -> type:
+def _watched_class(original: type, show: Callable[[Callable[[], Any]], None]) -> type:
     def call(self: Any, gradients: Any, *others: Any, **keywords: Any) -> Any:
-        show(gradients)
+        show(lambda: gradients)
         return original.__call__(self, gradients, *others, **keywords)
 
     names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from msprobe_collector.mindspore.tensor_values import errors_of_the_script, mindspore_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
-from msprobe_collector.recording.observing import Guard, inner_tensors
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import inner_tensors
 
 logger = logging.getLogger("msprobe_collector")
 

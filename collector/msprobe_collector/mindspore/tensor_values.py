@@ -15,7 +15,7 @@ from msprobe_collector.dump_format import array_dtype, find_dtype
 from msprobe_collector.dump_format.writing.encoding import EncodeInner, TensorValues
 from msprobe_collector.dump_format.writing.parts import ValueParts
 from msprobe_collector.mindspore.mindspore_internals import wait_for_graphs
-from msprobe_collector.recording.observing import ComputationFailed
+from msprobe_collector.recording.guard import ComputationFailed
 
 TENSOR = "mindspore.Tensor"
 #: Up to this size copying the bytes (0.6 us) is cheaper than `asnumpy`, whose description NumPy must parse (5 us).
@@ -50,7 +50,7 @@ class MindSporeValues:
         try:
             return self._read(tensor)
         except Exception as error:
-            if _is_error_of_the_script(tensor):
+            if _may_be_of_the_script(error) and _is_error_of_the_script(tensor):
                 raise _failure(error) from error
             raise
 
@@ -103,7 +103,7 @@ def errors_of_the_script(tensors: Iterable[Any]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if any(map(_is_error_of_the_script, tensors)):
+        if _may_be_of_the_script(error) and any(map(_is_error_of_the_script, tensors)):
             raise _failure(error) from error
         raise
 
@@ -113,6 +113,11 @@ def _failure(error: Exception) -> ComputationFailed:
     with suppress(Exception):
         wait_for_graphs()
     return ComputationFailed(error)
+
+
+def _may_be_of_the_script(error: Exception) -> bool:
+    """Whether MindSpore raises such errors for a kernel; want of memory or stack in Python is the collector's own."""
+    return type(error).__module__ == "builtins" and not isinstance(error, (MemoryError, RecursionError))
 
 
 def _is_error_of_the_script(tensor: Any) -> bool:

@@ -25,10 +25,10 @@ class TorchCallWatch:
 
         self._session = session
         self._guard = guard = session.guard
-        self._threads = ThreadSwaps(guard.activity, self._seen_in_thread)
+        self._threads = ThreadSwaps(guard, self._seen_in_thread)
         tap = GradientTap(guard, torch_values(), self._threads)
         self._recomputation = recomputation = Recomputation([])
-        self._checkpoints = CheckpointSwaps(recomputation)
+        self._checkpoints = CheckpointSwaps(recomputation, guard)
         self._waits = CommunicationWaits(guard)
         calls = ApiCalls(session, tap, self._waits, number=recomputation.number)
         self._apis = ApiInstallation(calls, session.configuration.api_list)
@@ -43,7 +43,7 @@ class TorchCallWatch:
             number=recomputation.number,
         )
         self._parameters = ParameterGradients(session.recorder, guard)
-        self._compiled = CompiledRegions(self._suspend)
+        self._compiled = CompiledRegions(guard, self._suspend)
         self._sharded: list[Any] = []
 
     def prepare(self, models: Sequence[Any]) -> None:

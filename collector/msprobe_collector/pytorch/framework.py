@@ -9,16 +9,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from msprobe_collector import gradient_monitor
 from msprobe_collector.configuration import Configuration, ConfigurationError
 from msprobe_collector.debugger import Debugger, check_seed_arguments, warn_without_effect
-from msprobe_collector.framework import Framework
+from msprobe_collector.framework import Framework, NoOptimizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +43,13 @@ class PyTorch:
         from msprobe_collector.pytorch.tensor_values import torch_values
 
         return torch_values()
+
+    @property
+    def outside(self) -> Callable[[], AbstractContextManager[object]]:
+        """Outside of modes and tracers."""
+        from msprobe_collector.pytorch.script_state import outside
+
+        return outside
 
     def rank(self) -> int | None:
         """This process's rank in torch.distributed, or None before that is initialised."""
@@ -141,31 +151,38 @@ class TorchOptimizers:
     """See `msprobe_collector.framework.OptimizerAccess`."""
 
     def names(self, optimizer: Any) -> tuple[str, ...]:
-        """Parameter names: those that the optimizer was made with (`named_parameters`), or `param_groups.0.params.3`.
+        """Parameter names: those that the optimizer was made with (`named_parameters`), or those in the script's model.
+
+        A parameter that stands in no Module, or whose name is also another one's, is `param_groups.0.params.3`.
 
         Raises:
-            TypeError: it is not a torch.optim.Optimizer.
+            NoOptimizer: it is not a torch.optim.Optimizer.
         """
         import torch
 
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+            raise NoOptimizer(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        groups = optimizer.param_groups
+        known = _names_in_models({id(parameter) for group in groups for parameter in group["params"]})
+        taken = Counter(known.values())
         names: list[str] = []
-        for number, group in enumerate(optimizer.param_groups):
-            given = group.get("param_names")
-            places = (f"param_groups.{number}.params.{index}" for index in range(len(group["params"])))
-            names += given or places
+        for number, group in enumerate(groups):
+            for index, parameter in enumerate(group["params"]):
+                name = known.get(id(parameter), "")
+                names.append(name if taken[name] == 1 else f"param_groups.{number}.params.{index}")
+            if given := group.get("param_names"):
+                names[-len(given) :] = given
         return tuple(names)
 
     def warning(self) -> str:
         """Nothing hides."""
         return ""
 
-    def watch(self, optimizer: Any, show: Callable[[Any], None]) -> Callable[[], None]:
+    def watch(self, optimizer: Any, show: Callable[[Callable[[], Any]], None]) -> Callable[[], None]:
         """Show the gradients before each `optimizer.step`."""
 
         def before(_: Any, __: Any, ___: Any) -> None:
-            show([parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
+            show(lambda: [parameter.grad for group in optimizer.param_groups for parameter in group["params"]])
 
         remove: Callable[[], None] = optimizer.register_step_pre_hook(before).remove
         return remove
@@ -186,6 +203,29 @@ class TorchOptimizers:
         is_native = dense.dtype in (torch.float16, torch.float32, torch.float64)
         values: npt.NDArray[np.floating[Any]] = (dense if is_native else dense.float()).cpu().numpy()
         return values
+
+
+#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel, torch.compile).
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+def _names_in_models(wanted: set[int]) -> dict[int, str]:
+    """Name by id of each of the `wanted` parameters in the model that has most of them."""
+    from torch import nn
+
+    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
+    inner = {id(module) for outer in modules for module in outer._modules.values()}
+    found = []
+    for model in modules:
+        if id(model) in inner:
+            continue
+        names = {id(parameter): name for name, parameter in model.named_parameters() if id(parameter) in wanted}
+        while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
+            names = {key: name.partition(".")[2] for key, name in names.items()}
+        found.append(names)
+    # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
+    found.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
+    return {key: name for names in found for key, name in names.items()}
 
 
 #: What stood in each name of torch.nn.functional before. Filled while dropout is removed.

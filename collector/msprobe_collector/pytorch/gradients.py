@@ -23,7 +23,8 @@ from torch import autograd
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
-from msprobe_collector.recording.observing import Guard, inner_tensors
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.observing import inner_tensors
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
@@ -116,9 +117,9 @@ def of_view(gradient: Any, part: Part | None) -> Any:
         return gradient
     base_shape, base_strides, shape, (strides, offset) = part
     if gradient.stride() == base_strides:
-        return gradient.as_strided(shape, strides, gradient.storage_offset() + offset)
+        return gradient.detach().as_strided(shape, strides, gradient.storage_offset() + offset)
     whole = torch.empty_strided(base_shape, base_strides, dtype=gradient.dtype, device=gradient.device)
-    return whole.copy_(gradient).as_strided(shape, strides, offset)
+    return whole.copy_(gradient.detach()).as_strided(shape, strides, offset)
 
 
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -223,9 +224,10 @@ class GradientTap:
         self._values = values
         self._threads = threads
         # Type of the nodes that hold leaves.
-        leaf = torch.zeros((), requires_grad=True)
-        self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
-        self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
+            self._leaf_node = type(leaf.view(()).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+            self._cast_node: Any = type(leaf.to(torch.float64).grad_fn)
 
     def before(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_in_place: bool = False) -> Before | None:
         """See `GradientTap`."""
@@ -419,9 +421,8 @@ def _guarded(guard: Guard, first_pass: _FirstPass, hook: Callable[..., None], *g
 
 
 def _taken(first_pass: _FirstPass, hook: Callable[..., None], gradients: Sequence[Any]) -> None:
-    with torch.no_grad():
-        if first_pass.runs():
-            hook(*gradients)
+    if first_pass.runs():
+        hook(*gradients)
 
 
 def _arrived_before(call: BackwardCall, at: Sequence[_Received], gradients: Sequence[Any]) -> None:
@@ -526,8 +527,9 @@ class Recomputation(threading.local):
 class CheckpointSwaps:
     """Watches the checkpoints of torch.utils.checkpoint."""
 
-    def __init__(self, state: Recomputation) -> None:
+    def __init__(self, state: Recomputation, guard: Guard) -> None:
         self._state = state
+        self._guard = guard
         self._swaps = MethodSwaps()
         self._passes = state._passes
 
@@ -542,8 +544,9 @@ class CheckpointSwaps:
         if hasattr(autograd, RUN_BACKWARD):
             self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
         if (owner := getattr(checkpoint, "_recomputation_hook", None)) is not None:
-            self._swaps.put(owner, "__enter__", partial(_with, self._state.begin))
-            self._swaps.put(owner, "__exit__", partial(_with, self._state.end))
+            guarded = partial(partial, self._guard.enter, "a checkpoint")
+            self._swaps.put(owner, "__enter__", partial(_with, guarded(self._state.begin)))
+            self._swaps.put(owner, "__exit__", partial(_with, guarded(self._state.end)))
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -581,11 +584,12 @@ class CheckpointSwaps:
         @wraps(original.__func__)
         def backward(context: Any, *args: Any) -> Any:
             # Once: a graph that is kept runs again for another backward pass, whose gradients have no record.
-            self._state.begin(vars(context).pop("_msprobe_calls", ()))
+            enter, calls = self._guard.enter, vars(context).pop("_msprobe_calls", ())
+            enter("a checkpoint", self._state.begin, calls)
             try:
                 return original.__func__(context, *args)
             finally:
-                self._state.end()
+                enter("a checkpoint", self._state.end)
 
         return staticmethod(backward)
 

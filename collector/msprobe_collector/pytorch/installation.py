@@ -29,15 +29,14 @@ _overrides: Any = torch.overrides
 def push(mode: Any) -> None:
     """Put `mode` below all others, unless it is there: a `with` of the script takes the topmost off when it ends."""
     if not is_on(mode):
-        above = _popped_until(None)
-        _push_all([mode, *above])
+        _rearrange(None, [mode])
 
 
 def remove(mode: Any) -> bool:
     """Take `mode` off; modes of the script stay. False when it was not there."""
     if not is_on(mode):
         return False
-    _push_all(_popped_until(mode))
+    _rearrange(mode, [])
     return True
 
 
@@ -46,17 +45,15 @@ def is_on(mode: Any) -> bool:
     return any(other is mode for other in _overrides._get_current_function_mode_stack())
 
 
-def _popped_until(mode: Any) -> list[Any]:
-    """The modes above `mode`, or all, lowest first; they and `mode` are off the stack."""
+def _rearrange(mode: Any, instead: list[Any]) -> None:
+    """Put `instead` in the place of `mode`, or below all when it is None. The modes above stay, whatever goes wrong."""
     above: list[Any] = []
-    while _overrides._len_torch_function_stack() and (top := _overrides._pop_mode()) is not mode:
-        above.insert(0, top)
-    return above
-
-
-def _push_all(modes: list[Any]) -> None:
-    for mode in modes:
-        _overrides._push_mode(mode)
+    try:
+        while _overrides._len_torch_function_stack() and (top := _overrides._pop_mode()) is not mode:
+            above.append(top)
+    finally:
+        for other in (*instead, *reversed(above)):
+            _overrides._push_mode(other)
 
 
 logger = logging.getLogger("msprobe_collector")
@@ -67,6 +64,7 @@ class ApiInstallation:
 
     def __init__(self, calls: CallObserver, listed: ApiList) -> None:
         left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
+        self._guard = calls.guard
         self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
         self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
@@ -97,13 +95,14 @@ class ApiInstallation:
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """See the calls of a thread other than the one that called `install`."""
-        was_on = is_on(self._mode)
-        push(self._mode)
+        enter = self._guard.enter
+        was_on = enter("a thread begins", is_on, self._mode, otherwise=True)
+        enter("a thread begins", push, self._mode)
         try:
             yield
         finally:
             if not was_on:
-                remove(self._mode)
+                enter("a thread ends", remove, self._mode)
 
     def suspend(self) -> bool:
         """Take the mode of this thread out; whether it was in."""
@@ -118,12 +117,12 @@ class ApiInstallation:
 
         @functools.wraps(original)
         def has_torch_function(relevant_args: Any) -> bool:
-            was_on = remove(self._mode)
+            was_on = self._guard.enter("a fast path", remove, self._mode)
             try:
                 return original(relevant_args)
             finally:
                 if was_on:
-                    push(self._mode)
+                    self._guard.enter("a fast path", push, self._mode)
 
         return has_torch_function
 

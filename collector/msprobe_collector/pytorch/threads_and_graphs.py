@@ -16,10 +16,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from msprobe_collector.recording.observing import Activity
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
 
@@ -30,9 +30,10 @@ class ThreadSwaps:
         count: how many pieces of work were watched so far.
     """
 
-    def __init__(self, activity: Activity, seen: Callable[[], AbstractContextManager[None]]) -> None:
-        """`seen()` is what sees the calls of the thread that enters it."""
-        self._activity = activity
+    def __init__(self, guard: Guard, seen: Callable[[], AbstractContextManager[None]]) -> None:
+        """`seen()` is what sees the calls of the thread that enters it; entering it raises nothing."""
+        self._guard = guard
+        self._activity = guard.activity
         self._seen = seen
         self._swaps = MethodSwaps()
         self.count = 0
@@ -50,16 +51,8 @@ class ThreadSwaps:
     def _started(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def start(thread: threading.Thread) -> None:
-            # The function that it was given, or the class that says itself what it runs.
-            is_given = type(thread).run is threading.Thread.run
-            if self._is_of_script(getattr(thread, "_target", None) if is_given else type(thread)):
-                run = self._watched(thread.run)
-
-                def run_once() -> None:
-                    vars(thread).pop("run", None)
-                    run()
-
-                thread.run = run_once  # type: ignore[method-assign]
+            if not self._activity.is_inside:
+                self._guard.enter("starting a thread", self._watch_thread, thread)
             try:
                 original(thread)
             except BaseException:  # no thread could be made
@@ -71,9 +64,27 @@ class ThreadSwaps:
     def _submitted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def submit(executor: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-            return original(executor, self._watched(fn) if self._is_of_script(fn) else fn, *args, **kwargs)
+            if not self._activity.is_inside:
+                fn = self._guard.enter("work for a thread", self._watched_of_script, fn, otherwise=fn)
+            return original(executor, fn, *args, **kwargs)
 
         return submit
+
+    def _watch_thread(self, thread: threading.Thread) -> None:
+        # The function that it was given, or the class that says itself what it runs.
+        is_given = type(thread).run is threading.Thread.run
+        if not self._is_of_script(getattr(thread, "_target", None) if is_given else type(thread)):
+            return
+        run = self._watched(thread.run)
+
+        def run_once() -> None:
+            vars(thread).pop("run", None)
+            run()
+
+        thread.run = run_once  # type: ignore[method-assign]
+
+    def _watched_of_script(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        return self._watched(work) if self._is_of_script(work) else work
 
     def _watched(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """`work`, seen, as a part of the layer that runs now."""
@@ -82,8 +93,9 @@ class ThreadSwaps:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             own, self._activity.cells = self._activity.cells, layers
+            seen = self._guard.enter("a thread begins", self._seen, otherwise=nullcontext())
             try:
-                with self._seen():
+                with seen:
                     return work(*args, **kwargs)
             finally:
                 self._activity.cells = own
@@ -94,10 +106,10 @@ class ThreadSwaps:
         """Whether what a thread runs is the script's, and no service of PyTorch or of Python (loaders, queues)."""
         module: str = getattr(getattr(work, "func", work), "__module__", None) or ""
         if module.startswith("torch.nn.parallel"):
-            return not self._activity.is_inside
+            return True
         root = module.partition(".")[0]
         is_service = root in ("torch", "msprobe_collector") or (root in sys.stdlib_module_names and root != "__main__")
-        return not is_service and not self._activity.is_inside
+        return not is_service
 
 
 logger = logging.getLogger("msprobe_collector")
@@ -115,7 +127,8 @@ _Enter = Callable[[], Callable[[], None]]
 class CompiledRegions:
     """Has `suspend` called before compiled code runs, forward or backward, and what it returns afterwards."""
 
-    def __init__(self, suspend: _Enter) -> None:
+    def __init__(self, guard: Guard, suspend: _Enter) -> None:
+        self._guard = guard
         self._suspend = suspend
         self._swaps = MethodSwaps()
         self._has_warned = False
@@ -158,22 +171,25 @@ class CompiledRegions:
         def compile(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if self._swaps.are_in:
-                self._install_hooks()
+                self._guard.enter("loading the compiler", self._install_hooks)
             return result
 
         return compile
 
     def _entered(self) -> Callable[[], None]:
+        resume = self._guard.enter("entering compiled code", self._looked_away)
+
+        def leave() -> None:
+            if resume is not None and self._swaps.are_in:  # no stop() inside
+                self._guard.enter("leaving compiled code", resume)
+
+        return leave
+
+    def _looked_away(self) -> Callable[[], None]:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("torch.compile: calls inside compiled code are not collected, only those around it")
-        resume = self._suspend()
-
-        def leave() -> None:
-            if self._swaps.are_in:  # no stop() inside
-                resume()
-
-        return leave
+        return self._suspend()
 
 
 def _hooks_with(enter: _Enter) -> property:

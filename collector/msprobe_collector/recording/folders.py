@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from msprobe_collector.dump_format import TENSOR_FOLDER
-from msprobe_collector.recording.observing import ERROR_LOG
+from msprobe_collector.recording.guard import ERROR_LOG
 
 
 class FolderInUseError(OSError):
@@ -32,15 +32,21 @@ class FolderLocks:
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], int] = {}
 
-    def take(self, folder: Path) -> None:
+    def take(self, folder: Path, *, is_shared: bool = False) -> None:
         """Lock `folder`, which exists.
 
         Where the file system has no locks for folders (NFS), nothing is locked.
 
         Raises:
-            FolderInUseError: another process has.
+            FolderInUseError: another process has. Of a folder that `is_shared`, also where there are no locks, and
+                where another process has just renamed it.
         """
-        status = folder.stat()
+        try:
+            status = folder.stat()
+        except FileNotFoundError:
+            if is_shared:
+                raise FolderInUseError(folder) from None
+            raise
         key = (status.st_dev, status.st_ino)
         if key in self._held:
             return
@@ -52,6 +58,8 @@ class FolderLocks:
             raise FolderInUseError(folder) from None
         except OSError:
             os.close(descriptor)
+            if is_shared:
+                raise FolderInUseError(folder) from None
             return
         self._held[key] = descriptor
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues, TensorValues
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.recording.observing import Guard
-from msprobe_collector.recording.recorder import Recorder
+from msprobe_collector.recording.guard import Guard
+from msprobe_collector.recording.recorder import OpenRecord, Recorder
 
 
 class Completed(Protocol):
@@ -242,11 +242,15 @@ def _combined(combine: np.ufunc, left: TensorValues, right: np.ndarray[Any, Any]
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Gradients of one layer that wait for those of its other parameters."""
+    """Gradients of one layer, whose record waits for those of its other parameters.
+
+    They are read as they come and not kept: autograd copies a gradient that somebody else holds.
+    """
 
     label: str
     names: frozenset[str]
-    gradients: dict[str, Any] = field(default_factory=dict)
+    record: OpenRecord | None = None
+    arrived: set[str] = field(default_factory=set)
 
 
 class ParameterGradients:
@@ -295,8 +299,7 @@ class ParameterGradients:
     def _hook(self, arrivals: _Arrivals, name: str) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
             """Take the gradient and pass it on as it is."""
-            if self._recorder.folder is not None:
-                self._guard.enter(f"{arrivals.label}.parameters_grad", self._take, arrivals, name, gradient)
+            self._guard.enter(f"{arrivals.label}.parameters_grad", self._take, arrivals, name, gradient)
             return gradient
 
         return arrived
@@ -306,18 +309,20 @@ class ParameterGradients:
         self._take(*self._known[id(parameter)], gradient)
 
     def _take(self, arrivals: _Arrivals, name: str, gradient: Any) -> None:
-        if name in arrivals.gradients:
+        if self._recorder.folder is None:
+            return
+        if name in arrivals.arrived:
             self._write(arrivals)
-        arrivals.gradients[name] = gradient
-        if arrivals.gradients.keys() == arrivals.names:
+        if arrivals.record is None:
+            number = self._recorder.number(f"{arrivals.label}.parameters_grad")
+            arrivals.record = self._recorder.begin(f"{arrivals.label}.parameters_grad.{number}", "backward", None)
+        arrivals.arrived.add(name)
+        self._recorder.parameter_gradient(arrivals.record, name, gradient)
+        if arrivals.arrived == arrivals.names:
             self._write(arrivals)
 
     def _write(self, arrivals: _Arrivals) -> None:
-        if not arrivals.gradients:
-            return
-        gradients, arrivals.gradients = arrivals.gradients, {}
-        number = self._recorder.number(f"{arrivals.label}.parameters_grad")
-        record = self._recorder.begin(f"{arrivals.label}.parameters_grad.{number}", "backward", None)
-        for name, gradient in gradients.items():
-            self._recorder.parameter_gradient(record, name, gradient)
-        self._recorder.end(record)
+        if arrivals.record is not None:
+            record, arrivals.record = arrivals.record, None
+            arrivals.arrived.clear()
+            self._recorder.end(record)

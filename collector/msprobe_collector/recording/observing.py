@@ -1,7 +1,5 @@
-"""What runs around a call of the training: its record, its gradients, and where faults of the collector end.
+"""What runs around a call of the training: its record and its gradients.
 
-- What runs now in each thread: whether the collector looks away, and which layers are open.
-- What went wrong while collecting: written once per kind to dump_error_info.log, never raised into training.
 - The layers of watched models by their paths.
 - Tensors of a call that are not top-level arguments, under the paths by which dumps name their gradients.
 - Observers of API calls and of layers, the same for every framework.
@@ -11,16 +9,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msprobe_collector.dump_format import is_communication
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
@@ -30,40 +23,13 @@ if TYPE_CHECKING:
     from msprobe_collector.recording.recorder import OpenRecord
 
 
-class Activity(threading.local):
-    """State of one thread.
-
-    Attributes:
-        is_inside: an API call that is being recorded runs, or the collector works; calls inside are not recorded.
-        cells: forward records of the Cells that run, outermost first.
-    """
-
-    def __init__(self) -> None:
-        self.is_inside = False
-        self.cells: list[str] = []
-
-    @property
-    def cell(self) -> str | None:
-        """The innermost Cell record that runs, or None."""
-        return self.cells[-1] if self.cells else None
-
-
 def backward_of_layer(forward: str) -> str:
     """The backward record of the layer whose forward record is `forward`."""
     front, _, number = forward.rpartition(".")
     return f"{front.removesuffix('.forward')}.backward.{number}"
 
 
-class ComputationFailed(BaseException):
-    """Reading a tensor brought up the error of the script's own computation, which must go on to the script.
-
-    No Exception, so that it passes what keeps faults of the collector away from training. `Guard.enter` raises `error`
-    in its place.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
+logger = logging.getLogger("msprobe_collector")
 
 
 class ObservedCall:
@@ -87,104 +53,6 @@ class ObservedCall:
         self.is_awaited = False
 
 
-logger = logging.getLogger("msprobe_collector")
-
-ERROR_LOG = "dump_error_info.log"
-
-
-class FaultLog:
-    """The dump_error_info.log of a run. Each kind of fault is written once with its stack and counted afterwards."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._lock = Lock()
-        self._folder: Path | None = None
-
-    def write_to(self, folder: Path) -> None:
-        """Write to `folder`, that of the current step, from now on."""
-        self._folder = folder
-
-    def guarded(self, where: str, action: Callable[..., Any], *args: Any, call: ObservedCall | None = None) -> Any:
-        """What `action(*args)` returns; None after its exception went to the log, and into the record of `call`.
-
-        This is the border between the collector and the training, which must not see faults of ours. The errors of the
-        script's own computation pass it (`ComputationFailed`).
-        """
-        try:
-            return action(*args)
-        except Exception as error:
-            self.note(where, error)
-            if call is not None and call.record is not None:
-                call.record.fault = f"{type(error).__name__}: {error}"
-            return None
-
-    def note(self, where: str, error: BaseException) -> None:
-        """Write `error`, which happened at `where` (a record or an activity), unless its kind is known already."""
-        frame = traceback.extract_tb(error.__traceback__)[-1:]
-        kind = f"{type(error).__name__} at {frame[0].filename}:{frame[0].lineno}" if frame else type(error).__name__
-        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        message = f"{where}: {type(error).__name__}: {error}"
-        self._write(kind, message, f"Call stack (most recent call last):\n{stack}")
-
-    def note_value(self, where: str, value: object) -> None:
-        """Write that `value` has no form in a dump, so that null is written instead; once per type."""
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
-        self._write(
-            f"value {name}", f"{where}: a value of type {name} has no form in a dump; null is written instead", ""
-        )
-
-    def _write(self, kind: str, message: str, stack: str) -> None:
-        with self._lock:
-            self._counts[kind] = self._counts.get(kind, 0) + 1
-            if self._counts[kind] > 1:
-                return
-            logger.warning("%s; training continues, see %s", message, ERROR_LOG)
-            if self._folder is not None:
-                _append(self._folder / ERROR_LOG, message, stack)
-
-    def summary(self) -> list[str]:
-        """One line per kind that occurred more than once."""
-        return [f"{kind}: {count} times" for kind, count in self._counts.items() if count > 1]
-
-
-def _append(path: Path, message: str, stack: str) -> None:
-    text = f"[{time.strftime('%Y-%m-%d %H:%M:%S %z')}] {message}\n{stack}"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        with open(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError as error:
-        logger.warning("%s cannot be written: %s", path, error)
-
-
-class Guard:
-    """Where the training comes into the collector: at a call, a hook, a wait.
-
-    Attributes:
-        activity: what runs in this thread.
-        faults: where the collector's own faults go.
-    """
-
-    def __init__(self, activity: Activity, faults: FaultLog) -> None:
-        self.activity = activity
-        self.faults = faults
-
-    def enter(self, where: str, action: Callable[..., Any], *args: Any, call: ObservedCall | None = None) -> Any:
-        """As `FaultLog.guarded`, for work of the collector: calls inside leave no records.
-
-        Raises:
-            Exception: the error of the script's own computation, where reading a value brought it up.
-        """
-        activity = self.activity
-        was_inside, activity.is_inside = activity.is_inside, True
-        try:
-            return self.faults.guarded(where, action, *args, call=call)
-        except ComputationFailed as failure:
-            raise failure.error from None
-        finally:
-            activity.is_inside = was_inside
-
-
 def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
     """(path, layer) of every layer below the `models`, each once under its first path; the models have the path "".
 
@@ -197,6 +65,15 @@ def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str
             if id(layer) not in seen:
                 seen.add(id(layer))
                 yield (f"{front}{path}" if path else ""), layer
+
+
+def warn_of_no_layers(models: Sequence[Any]) -> None:
+    """Say that no layers will be recorded of `models`, since there are none inside them."""
+    logger.warning(
+        "start(): no layers are inside the %s that was given, and levels L0 and mix record those inside a model; "
+        "give start() the network that holds it",
+        ", ".join(type(model).__name__ for model in models),
+    )
 
 
 def inner_tensors(
@@ -338,14 +215,14 @@ def new_call(call: str, parent: str | None, make_name: Callable[[str], str]) -> 
 class Observer:
     """What the observers of API calls and of layers share: the record of a call, and the watch on its gradients.
 
-    Whatever the collector does at a call it does through `FaultLog.guarded`; the call itself is made outside of it.
+    Whatever the collector does at a call it does through `Guard.enter`; the call itself is made outside of it.
     """
 
     def __init__(self, session: Session, tap: GradientTap, *, number: Number = new_call) -> None:
         self.recorder = session.recorder
+        self.guard = session.guard
         self.activity = session.guard.activity
         self.faults = session.guard.faults
-        self._guard = session.guard
         self._remember = session.remember
         self._tap = tap
         self._number = number
@@ -434,26 +311,31 @@ class CallObserver(Observer):
         Raises:
             Exception: what the call raises, or the error of an earlier one that reading a value brought up.
         """
-        activity, guarded, call = self.activity, self.faults.guarded, ObservedCall()
+        activity, enter, call = self.activity, self.guard.enter, ObservedCall()
         activity.is_inside = True
         try:
-            guarded(what, self._before, call, what, args, kwargs, attributes, call=call)
+            enter(what, self._before, call, what, args, kwargs, attributes, call=call)
             result = original(*args, **kwargs)
-            if call.record is not None:
-                if is_communication(what):
-                    guarded(call.name, self._take_communicated, call, call.record, result, args, kwargs, call=call)
-                else:
-                    guarded(call.name, self.recorder.outputs, call.record, result, call=call)
-            if call.sources is not None:
-                guarded(call.name, self._attach, call, args, kwargs, result)
+            if call.record is not None or call.sources is not None:
+                enter(call.name, self._after, call, what, result, args, kwargs, call=call)
             return result
-        except ComputationFailed as failure:
-            raise failure.error from None
         finally:
             activity.is_inside = False
             # Also of a call that raised: its arguments are what is wanted then.
-            if call.record is not None and not call.is_awaited:
-                self.recorder.end_quietly(call.record)
+            if call.record is not None and not (call.record.is_ended or call.is_awaited):
+                enter(call.name, self.recorder.end, call.record)
+
+    def _after(self, call: ObservedCall, what: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        guarded, record = self.faults.guarded, call.record
+        if record is not None:
+            if is_communication(what):
+                guarded(call.name, self._take_communicated, call, record, result, args, kwargs, call=call)
+            else:
+                guarded(call.name, self.recorder.outputs, record, result, call=call)
+        if call.sources is not None:
+            guarded(call.name, self._attach, call, args, kwargs, result, call=call)
+        if record is not None and not call.is_awaited:
+            self.recorder.end(record)
 
     def _new_name(self, what: str) -> str:
         return f"{what}.{self.recorder.number(what)}.forward"
@@ -547,6 +429,8 @@ class LayerObserver(Observer):
                 if path
             ]
             self._labels = {id(layer): label for label, layer in self.layers}
+            if not self.layers:
+                warn_of_no_layers(models)
 
     @property
     def is_installed(self) -> bool:
@@ -568,7 +452,7 @@ class LayerObserver(Observer):
         @functools.wraps(original)
         def recorded(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer is self._root and self.on_root_forward is not None:
-                self.on_root_forward()
+                self.guard.enter("counting forwards of the model", self.on_root_forward)
             label = self._labels.get(id(layer))
             if label is None or not recorder.is_collecting or (activity.is_inside and not sees_inside_calls):
                 return original(layer, *args, **kwargs)
@@ -579,7 +463,7 @@ class LayerObserver(Observer):
     def _observe(
         self, original: Callable[..., Any], label: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        layers, enter, call = self.activity.cells, self._guard.enter, ObservedCall()
+        layers, enter, call = self.activity.cells, self.guard.enter, ObservedCall()
         try:
             enter(label, self._before, call, label, args, kwargs, call=call)
             layers.append(call.name or label)
@@ -587,19 +471,28 @@ class LayerObserver(Observer):
                 result = original(layer, *args, **kwargs)
             finally:
                 layers.pop()
-            if call.record is not None:
-                enter(call.name, self._after, call.record, layer, result, call=call)
-            if call.sources is not None:
-                enter(call.name, self._attach, call, args, kwargs, result)
+            if call.record is not None or call.sources is not None:
+                enter(call.name, self._after, call, layer, result, args, kwargs, call=call)
             return result
         finally:
-            if call.record is not None:
-                self.recorder.end_quietly(call.record)
+            if call.record is not None and not call.record.is_ended:
+                enter(call.name, self.recorder.end, call.record)
 
     def _new_name(self, what: str) -> str:
         return f"{what}.forward.{self.recorder.number(what)}"
 
-    def _after(self, record: OpenRecord, layer: Any, result: Any) -> None:
+    def _after(
+        self, call: ObservedCall, layer: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        guarded, record = self.faults.guarded, call.record
+        if record is not None:
+            guarded(call.name, self._take_outputs, record, layer, result, call=call)
+        if call.sources is not None:
+            guarded(call.name, self._attach, call, args, kwargs, result, call=call)
+        if record is not None:
+            self.recorder.end(record)
+
+    def _take_outputs(self, record: OpenRecord, layer: Any, result: Any) -> None:
         self.recorder.outputs(record, result)
         self.recorder.part(record, "parameters", "parameters", self._parameters_of(layer))
 

@@ -28,7 +28,7 @@ from msprobe_collector.dump_format.writing.encoding import (
 )
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.recording.folders import FolderLocks, remove_earlier_dump
-from msprobe_collector.recording.observing import FaultLog
+from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.step_files import StackRecorder, StepFiles, WritingQueue
 
 
@@ -175,17 +175,18 @@ class Recorder:
         """Folder of the step that is open, or None."""
         return None if self._files is None else self._files.folder
 
-    def open_step(self, folder: Path) -> None:
+    def open_step(self, folder: Path, *, is_shared: bool = False) -> None:
         """Begin the files of a step, if they are not open already.
 
         Raises:
-            FolderInUseError: another process writes there.
+            FolderInUseError: another process writes there; of a folder that `is_shared`, that several processes would
+                take, also where locks cannot tell.
             OSError: it cannot be written.
         """
         if self._files is None or self._files.folder != folder:
             self.close_step()
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._locks.take(folder)
+            self._locks.take(folder, is_shared=is_shared)
             self._files = StepFiles(folder, self._configuration, self._framework)
             self._faults.write_to(folder)
             if self._files.has_replaced:
@@ -218,15 +219,17 @@ class Recorder:
 
     def close_step(self) -> None:
         """End the files of the step: what comes later for it is dropped, and call numbers begin anew."""
-        self.flush()
-        with self._lock:
-            if self._files is not None:
-                self._faults.guarded(str(self._files.folder), self._files.close)
-            self._files = None
-            self._locks.release(but_first=True)
-            self.step_mark += 1
-            self._counters.clear()
-            self._stacks.restart()
+        try:
+            self.flush()
+        finally:
+            with self._lock:
+                files, self._files = self._files, None
+                self.step_mark += 1
+                self._counters.clear()
+                self._stacks.restart()
+                if files is not None:
+                    self._faults.guarded(str(files.folder), files.close)
+                self._locks.release(but_first=True)
 
     def wants(self, direction: Direction) -> bool:
         """Whether records of `direction` are collected at all."""
@@ -321,8 +324,14 @@ class Recorder:
         self._locks.release()
 
     def disown(self) -> None:
-        """Forget the files without touching them: they belong to the process that this one was forked from."""
+        """Forget the files without touching them: they belong to the process that this one was forked from.
+
+        Locks that other threads of the parent held, and work that its writing thread would do, are not waited for.
+        """
         self._files = None
+        self._lock = RLock()
+        self._queue = None if self._queue is None else WritingQueue(self._faults.note)
+        self._faults.renew_lock()
         self._locks.release()
 
     def end_quietly(self, record: OpenRecord) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msprobe_collector.framework import Framework
-from msprobe_collector.recording.observing import Guard
+from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.recorder import Recorder
 
 logger = logging.getLogger("msprobe_collector")

@@ -30,7 +30,7 @@ class StepFiles:
     """dump.json, stack.json, construct.json, debug.json and the tensors in one folder, and nothing of an earlier dump.
 
     Attributes:
-        folder: `{dump_path}/step{n}/rank{r}` or `proc{pid}`.
+        folder: `{dump_path}/step{n}/rank{r}`, `proc0` or `proc{pid}`.
         has_replaced: whether an earlier dump stood there.
         dump: the records; for level debug the values that `save` was given.
         stacks, construct: None where the configuration has no extra_info.
@@ -54,7 +54,7 @@ class StepFiles:
         try:
             for file in self._files():
                 file.create()
-        except OSError:
+        except BaseException:
             self._abandon()
             raise
 
@@ -132,20 +132,29 @@ class WritingQueue:
     def put(self, job: Callable[[], None], *, held_bytes: int) -> None:
         """Add `job`, which keeps `held_bytes` of memory until it has run; waits while the queue is full."""
         with self._changed:
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="msprobe-writer", daemon=True)
-                self._thread.start()
             while self._held_bytes and self._held_bytes + held_bytes > self._most_bytes:
-                self._changed.wait()
+                self._wait_for_thread()
             self._jobs.append((held_bytes, job))
             self._held_bytes += held_bytes
+            if self._thread is None:
+                self._start_thread()
             self._changed.notify_all()
 
     def drain(self) -> None:
         """Wait until every job has run."""
         with self._changed:
             while self._jobs:
-                self._changed.wait()
+                self._wait_for_thread()
+
+    def _wait_for_thread(self) -> None:
+        """Wait for a change; training would wait forever for a thread that has died, or was never started."""
+        if self._thread is None or not self._thread.is_alive():
+            self._start_thread()
+        self._changed.wait(1.0)
+
+    def _start_thread(self) -> None:
+        self._thread = thread = Thread(target=self._run, name="msprobe-writer", daemon=True)
+        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -155,7 +164,7 @@ class WritingQueue:
                 held_bytes, job = self._jobs[0]
             try:
                 job()
-            except Exception as error:  # the writer's fault must not end the writer
+            except BaseException as error:  # nothing may end the writer: training waits for it
                 self._on_fault("writing a record", error)
             del job
             with self._changed:

@@ -403,12 +403,15 @@ class ValueEncoder:
         return self.encode(self._parts.tree(value), record, path)
 
     def _array(self, tensor: TensorValues, record: RecordText, path: str) -> str:
+        shape = _shape_text(tensor.shape)
+        if not shape:
+            return self._unknown(next(length for length in tensor.shape if type(length) is not int), record)
         # Elements are asked for only where they are written: statistics may be computed on a device.
         array = tensor.array if record.saves or self._summary != "statistics" else None
         if array is not None and array.dtype.kind not in "biufcV":
             array = None
         fingerprint = Fingerprint(array) if array is not None and self._summary == "fingerprint" else None
-        text, has_nonfinite = _described(tensor, fingerprint)
+        text, has_nonfinite = _described(tensor, shape, fingerprint)
         if has_nonfinite:
             record.has_nonfinite = True
         if fingerprint is not None:
@@ -442,7 +445,15 @@ def _naming(file_name: str) -> str:
     return f', "{DATA_NAME}": {quoted(file_name)}'
 
 
-def _described(tensor: TensorValues, fingerprint: Fingerprint | None) -> tuple[str, bool]:
+def _shape_text(shape: Iterable[int]) -> str:
+    """`[2, 3]`; "" where a length is no number, as long as a graph is traced with symbolic ones."""
+    try:
+        return f"[{', '.join(map(int.__repr__, shape))}]"
+    except TypeError:
+        return ""
+
+
+def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None) -> tuple[str, bool]:
     """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf).
 
     `fingerprint` takes the elements meanwhile.
@@ -450,7 +461,7 @@ def _described(tensor: TensorValues, fingerprint: Fingerprint | None) -> tuple[s
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
         found = tensor.statistics() if fingerprint is None else statistics_of(tensor.array, fingerprint.add)
     maximum, minimum, mean, norm, nan_count, inf_count = found
-    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {list(tensor.shape)}, '
+    text = f'{{"type": "{tensor.type_name}", "dtype": "{tensor.dtype_name}", "shape": {shape}, '
     if type(norm) is float and norm - norm == 0.0:  # finite, and all others with it
         text += _STATISTICS % (maximum, minimum, mean, norm)
     else:

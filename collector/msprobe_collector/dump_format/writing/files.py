@@ -137,10 +137,10 @@ class GrowingFile:
         separator = b"\n" if self._end == len(self._head) else b",\n"
         try:
             self._write(separator + text + self._tail, at=self._end)
-        except OSError:
+            self._end += len(separator) + len(text)
+        except BaseException:  # a full disk, or Ctrl-C inside the write
             self._mend()
             raise
-        self._end += len(separator) + len(text)
 
     def close(self) -> None:
         """Write what waits and close the file; it stays whole. Raises OSError."""

@@ -32,7 +32,8 @@ from msprobe_collector.mindspore.static_graph.layouts import (
     whole_tensors,
 )
 from msprobe_collector.mindspore.tensor_values import TENSOR
-from msprobe_collector.recording.observing import FaultLog, backward_of_layer
+from msprobe_collector.recording.guard import ComputationFailed, FaultLog
+from msprobe_collector.recording.observing import backward_of_layer, warn_of_no_layers
 from msprobe_collector.recording.recorder import OpenRecord, Recorder
 from msprobe_collector.recording.swaps import MethodSwaps
 
@@ -127,6 +128,10 @@ class GraphCells:
             self._tapped.pop().uninstall()
         self._compilers.uninstall()
 
+    def _give_up(self) -> None:
+        self.uninstall()
+        logger.warning("the graph is compiled without taps; nothing inside graphs is collected from now on")
+
     def _add(self, tap: _Tap, *, stays: bool) -> None:
         if stays:
             tap.install()
@@ -164,9 +169,8 @@ class GraphCells:
             except Exception as error:
                 if not self._tapped and not self._callable:
                     raise
-                self.uninstall()
                 self._faults.note("compiling a graph whose Cells are collected", error)
-                logger.warning("the graph is compiled without taps; nothing inside graphs is collected from now on")
+                self._faults.guarded("compiling a graph without taps", self._give_up)
                 return original(executor, *args, **kwargs)
 
         return compile_with_taps
@@ -393,15 +397,24 @@ class GraphTaps:
         parents = self._cells.install(models, is_graph_mode=is_graph_mode())
         if parents:
             self._records.watch(parents, self._cells.always_inside)
+        elif is_graph_mode():
+            warn_of_no_layers(models)
 
     def run_inside(self, cell: str | None) -> None:
         """The graph that runs next belongs to the dynamic Cell record `cell`."""
         self._records.outer = cell
 
     def settle(self) -> None:
-        """Wait for graphs that were started and still run."""
+        """Wait for graphs that were started and still run.
+
+        Raises:
+            ComputationFailed: one of them raised.
+        """
         if self._cells.may_have_run:
-            wait_for_graphs()
+            try:
+                wait_for_graphs()
+            except Exception as error:
+                raise ComputationFailed(error) from error
 
     def close_step(self) -> None:
         """Write what the graphs of the step have left."""

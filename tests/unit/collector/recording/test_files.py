@@ -6,7 +6,7 @@ import json
 import os
 
 from msprobe_collector.dump_format.writing.files import GrowingFile
-from msprobe_collector.recording.observing import ERROR_LOG, FaultLog
+from msprobe_collector.recording.guard import ERROR_LOG, FaultLog
 from msprobe_collector.recording.step_files import StackRecorder
 
 

@@ -12,7 +12,7 @@ from msprobe_collector.configuration import Overrides, read_configuration
 from msprobe_collector.mindspore.static_graph import files as staged_records
 from msprobe_collector.mindspore.static_graph.files import StagedRecords, group_calls, parse_staged_name, staged_name
 from msprobe_collector.mindspore.tensor_values import mindspore_values
-from msprobe_collector.recording.observing import FaultLog
+from msprobe_collector.recording.guard import FaultLog
 from msprobe_collector.recording.recorder import Recorder
 
 
