@@ -52,6 +52,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{mark.args[0]} is not installed")
 
 
+#: What MindSpore says of a graph that it has compiled to nothing, about once in 10,000 tests.
+EMPTY_GRAPH = "func_graph->get_return()] is null"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Run a test of MindSpore's graph compiler once more where the compiler lost its graph, and nothing else failed."""
+    try:
+        return (yield)
+    except Exception as error:
+        if EMPTY_GRAPH not in str(error) or pyfuncitem.get_closest_marker("graph_compiler") is None:
+            raise
+    names = pyfuncitem._fixtureinfo.argnames
+    return pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if LEFT_OUT.keys() & {collection_path, *collection_path.parents} else None
 

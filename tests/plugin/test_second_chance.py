@@ -59,3 +59,38 @@ def test_a_run_that_ends_without_a_failed_test_is_no_success(tmp_path: Path) -> 
 
 def test_without_failures_nothing_runs_again(tmp_path: Path) -> None:
     assert ends_well(tmp_path)
+
+
+LOST_GRAPH = """
+import pytest
+from conftest import EMPTY_GRAPH
+
+def fails_once(tmp_path, text):
+    seen = tmp_path / "seen"
+    was_there = seen.exists()
+    seen.touch()
+    if not was_there:
+        raise RuntimeError(text)
+
+@pytest.mark.graph_compiler
+def test_lost_graph(tmp_path):
+    fails_once(tmp_path, f"The pointer[{EMPTY_GRAPH}.")
+
+@pytest.mark.graph_compiler
+def test_another_error(tmp_path):
+    fails_once(tmp_path, "another error")
+
+def test_without_the_mark(tmp_path):
+    fails_once(tmp_path, EMPTY_GRAPH)
+"""
+
+
+def test_a_lost_graph_alone_is_compiled_again(pytester: pytest.Pytester) -> None:
+    text = (Path(__file__).parents[1] / "conftest.py").read_text(encoding="utf-8")
+    (hook,) = re.findall(r"^EMPTY_GRAPH = .*?(?=^def )", text, re.MULTILINE | re.DOTALL)
+    body = re.search(r"^def pytest_pyfunc_call.*?(?=^def )", text, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    pytester.makeini("[pytest]\nmarkers = graph_compiler")
+    pytester.makeconftest(f"from __future__ import annotations\nimport pytest\n{hook}{body[0]}")
+    pytester.makepyfile(LOST_GRAPH)
+    pytester.runpytest("-p", "no:msprobe").assert_outcomes(passed=1, failed=2)

@@ -108,6 +108,8 @@ def sampled_calls() -> Iterator[tuple[str, Callable[[], object]]]:
     """(name of its record, call) of the operators in PyTorch's own tests: as functions and as methods."""
     from torch.testing._internal.common_methods_invocations import op_db
 
+    # That import forbids every later test of this process to set flags of PyTorch's backends.
+    torch.backends.__dict__["__allow_nonbracketed_mutation_flag"] = True
     names = ApiNames()
     for op in op_db:
         if torch.float32 not in op.dtypes:

@@ -111,9 +111,10 @@ class Audit:
     def _may_write(self, path: object) -> bool:
         if not isinstance(path, (str, bytes, os.PathLike)):
             return True  # a descriptor that is open already
-        # The folder for temporary files itself: a file without a name, as pytest's capture makes.
+        # A folder itself: a file without a name, as pytest's capture makes, and as shows whether it can be written.
         text = os.path.abspath(os.fsdecode(path))
-        return text in (os.devnull, self._temporary) or text.startswith((str(self._inside), sys.prefix))
+        folders = self._temporary, str(self._inside and self._inside.parent)
+        return text in (os.devnull, *folders) or text.startswith((str(self._inside), sys.prefix))
 
 
 def _is_importing() -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_msprobe.apis import fact_table
+
 #: Any of these is a deed, whoever does it.
 _DEEDS = """
     os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn os.startfile os.kill os.killpg os.remove os.rename
@@ -79,10 +81,10 @@ def _opens_for_writing(mode: str | None, flags: int | None) -> bool:
 
 
 def _is_importing() -> bool:
-    """Whether a module is being loaded: its code is executed, and what it defines may be compiled."""
+    """Whether a module is being loaded, whose code is executed and may compile more, or a table of facts is parsed."""
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith(("<frozen importlib", fact_table.__file__)):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

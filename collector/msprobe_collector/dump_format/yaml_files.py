@@ -44,6 +44,8 @@ _MOST_BYTES = 1 << 21
 _MOST_VALUES = 1_000_000
 #: As they stand in the file: the parser takes 40 us for one.
 _MOST_WRITTEN = 100_000
+#: Values inside values; Python's own limit for recursion is another in each process.
+_DEEPEST = 100
 
 
 class YamlFileError(ValueError):
@@ -60,9 +62,9 @@ def read_yaml(path: Path) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Stops at too many values, before they are all read."""
+        """Stops at too many values, one after another or inside each other, before they are all read."""
 
-        count = 0
+        count = depth = 0
 
         def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
             """The next value.
@@ -71,9 +73,14 @@ def read_yaml(path: Path) -> Any:
                 YamlFileError: it is one too many.
             """
             self.count += 1
+            self.depth += 1
             if self.count > _MOST_WRITTEN:
                 raise YamlFileError(f"has more than {_MOST_WRITTEN} values")
-            return super().compose_node(parent, index)
+            if self.depth > _DEEPEST:
+                raise YamlFileError("is nested too deeply")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     try:
         loader = Loader(read_plain(path, most_bytes=_MOST_BYTES).decode("utf-8-sig"))
@@ -84,8 +91,6 @@ def read_yaml(path: Path) -> Any:
         return loader.construct_document(node)
     except OSError as error:
         raise YamlFileError(f"cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise YamlFileError("is nested too deeply") from None
     except YamlFileError:
         raise
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # ValueError: dates such as 2024-99-99
