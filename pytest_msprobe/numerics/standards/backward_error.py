@@ -374,16 +374,21 @@ class _Search:
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
-        found = [self._bounds(start, reference)[2] for start, _, reference in self._chunks()]
-        return np.concatenate(found).reshape(self._pair.tested.shape)
+        found = np.concatenate([self._bounds(start, reference)[2] for start, _, reference in self._chunks()])
+        for at, own in self._own.items():
+            found[at] = own
+        return found.reshape(self._pair.tested.shape)
 
     def _bounds(self, start: int, reference: Array) -> tuple[Floats, Floats, Floats]:
-        """Rounding, response and tolerance of each element of a chunk; one judged by itself is no measure of others."""
+        """Rounding, response and tolerance of each element of a chunk.
+
+        One judged by itself is settled, and no measure of others.
+        """
         changes = [response.of_chunk(start, reference) for response in self._responses]
         response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
-        for at, own in self._own.items():
+        for at in self._own:
             if start <= at < start + reference.size:
-                response[at - start], tolerance[at - start] = 0.0, max(own, tolerance.item(at - start))
+                response[at - start], tolerance[at - start] = 0.0, math.inf
         return self._rounding(magnitude_of(reference)), response, tolerance
 
     def _slope_limit(self, errors: ErrorStatistics) -> float:

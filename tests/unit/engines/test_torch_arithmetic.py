@@ -201,3 +201,51 @@ print(*heavy() - before)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == []
+
+
+def attended(**how: Any) -> Callable[..., Any]:
+    return lambda *inputs: torch.nn.functional.scaled_dot_product_attention(*inputs, **how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril()}],
+    ids=lambda how: next(iter(how), "plain"),
+)
+def test_attention_and_its_gradients_are_decomposed(how: dict[str, Any]) -> None:
+    inputs = [torch.randn(2, 3, 6, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    incoming = torch.randn(2, 3, 6, 8, dtype=torch.float64)
+
+    def results(mode: Any) -> list[Any]:
+        with mode:
+            output = attended(**how)(*inputs)
+        with mode:
+            return [output.detach(), *torch.autograd.grad(output, inputs, incoming)]
+
+    exact, unmoved = results(nullcontext()), results(RoundedArithmetic(1e-300, 1))
+    for mine, theirs, moved in zip(exact, unmoved, results(RoundedArithmetic(UNIT, 1)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-13)
+        assert 1e-9 < (moved - mine).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("is_aligned", [True, False])
+def test_positions_of_an_interpolation_are_rounded(is_aligned: bool) -> None:
+    """The error grows with the distance from the first element."""
+    x = torch.randn(1, 1, 4000, 1, dtype=torch.float64)
+
+    def larger(x: Any, size: tuple[int, int] = (9000, 1)) -> Any:
+        return torch.nn.functional.interpolate(x, size=size, mode="bilinear", align_corners=is_aligned)
+
+    few = torch.randn(2, 3, 7, 5, dtype=torch.float64)
+    torch.testing.assert_close(run(larger, few, (14, 3), roundoff=1e-300), larger(few, (14, 3)), rtol=0, atol=1e-13)
+    change = (run(larger, x) - larger(x)).abs().reshape(3, -1).square().mean(dim=1).sqrt()
+    assert change[2] > 3 * change[0] > 30 * UNIT
+
+
+def test_a_sum_is_off_by_the_rounding_of_its_partial_sums() -> None:
+    """Terms that leave and return are off by more than the same terms in turn."""
+    away = torch.cat([torch.ones(2048), -torch.ones(2048)]).double()
+    in_turn = torch.ones(4096).double()
+    in_turn[1::2] = -1
+    off = [[abs(float(run(torch.sum, x, seed=seed))) for seed in range(20)] for x in (away, in_turn)]
+    assert max(off[0]) > 100 * max(off[1]) > 0
