@@ -161,6 +161,8 @@ _ROUNDED = 0.41
 _LOOKED_AT = 128
 #: ... and chance leaves the largest of all elements beyond them in one output of so many.
 _UNLIKELY = 1e-4
+#: An error of so many of its own standard deviations is no outlier.
+_ORDINARY = 2.0
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -357,13 +359,12 @@ class _Search:
         """How far more than its own rounding the element at a flat position may be off; its terms only if `needed`.
 
         Beyond the tolerance of all, an element may be off by what moving inputs and arithmetic makes of this one. One
-        that stands out needs a reason why others do not: a function that kernels compute piece by piece.
+        that stands out may be off by what is ordinary for it; by more where kernels compute a function piece by piece.
         """
         chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
         factor = max(self._standard.sensitivity, chance)
-        own = 0.0
-        if self._errors.beyond or self._kernel:
-            own = factor * math.hypot(*(response.deviation(at) for response in self._responses))
+        deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
+        own = deviations * math.hypot(*(response.deviation(at) for response in self._responses))
         orders = self._pair.terms(at) if own < needed else ()
         operands = 0.0 if self._standard.has_exact_inputs else math.sqrt(2) * self._input_roundoff
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
