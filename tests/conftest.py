@@ -52,8 +52,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{mark.args[0]} is not installed")
 
 
-#: What MindSpore says of a graph that it has compiled to nothing, about once in 10,000 tests.
-EMPTY_GRAPH = "func_graph->get_return()] is null"
+#: What MindSpore 2.10 says of a graph that it has compiled to nothing, or whose gradient it has mixed up, each about
+#: once in 10,000 tests.
+LOST_GRAPHS = ("func_graph->get_return()] is null", "For LayerNormGrad, the index 7 is out of range of input num 7")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,7 +63,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
     try:
         return (yield)
     except Exception as error:
-        if EMPTY_GRAPH not in str(error) or pyfuncitem.get_closest_marker("graph_compiler") is None:
+        is_lost = any(words in str(error) for words in LOST_GRAPHS)
+        if not is_lost or pyfuncitem.get_closest_marker("graph_compiler") is None:
             raise
     names = pyfuncitem._fixtureinfo.argnames
     return pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})

@@ -63,7 +63,7 @@ def test_without_failures_nothing_runs_again(tmp_path: Path) -> None:
 
 LOST_GRAPH = """
 import pytest
-from conftest import EMPTY_GRAPH
+from conftest import LOST_GRAPHS
 
 def fails_once(tmp_path, text):
     seen = tmp_path / "seen"
@@ -74,20 +74,20 @@ def fails_once(tmp_path, text):
 
 @pytest.mark.graph_compiler
 def test_lost_graph(tmp_path):
-    fails_once(tmp_path, f"The pointer[{EMPTY_GRAPH}.")
+    fails_once(tmp_path, f"The pointer[{LOST_GRAPHS[0]}.")
 
 @pytest.mark.graph_compiler
 def test_another_error(tmp_path):
     fails_once(tmp_path, "another error")
 
 def test_without_the_mark(tmp_path):
-    fails_once(tmp_path, EMPTY_GRAPH)
+    fails_once(tmp_path, LOST_GRAPHS[0])
 """
 
 
 def test_a_lost_graph_alone_is_compiled_again(pytester: pytest.Pytester) -> None:
     text = (Path(__file__).parents[1] / "conftest.py").read_text(encoding="utf-8")
-    (hook,) = re.findall(r"^EMPTY_GRAPH = .*?(?=^def )", text, re.MULTILINE | re.DOTALL)
+    (hook,) = re.findall(r"^LOST_GRAPHS = .*?(?=^def )", text, re.MULTILINE | re.DOTALL)
     body = re.search(r"^def pytest_pyfunc_call.*?(?=^def )", text, re.MULTILINE | re.DOTALL)
     assert body is not None
     pytester.makeini("[pytest]\nmarkers = graph_compiler")

@@ -109,7 +109,7 @@ def sampled_calls() -> Iterator[tuple[str, Callable[[], object]]]:
     from torch.testing._internal.common_methods_invocations import op_db
 
     # That import forbids every later test of this process to set flags of PyTorch's backends.
-    torch.backends.__dict__["__allow_nonbracketed_mutation_flag"] = True
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     names = ApiNames()
     for op in op_db:
         if torch.float32 not in op.dtypes:

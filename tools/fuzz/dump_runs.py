@@ -114,7 +114,9 @@ class Audit:
         # A folder itself: a file without a name, as pytest's capture makes, and as shows whether it can be written.
         text = os.path.abspath(os.fsdecode(path))
         folders = self._temporary, str(self._inside and self._inside.parent)
-        return text in (os.devnull, *folders) or text.startswith((str(self._inside), sys.prefix))
+        # Modules that are imported for the first time are compiled, by pytest too.
+        is_compiled = f"{os.sep}__pycache__{os.sep}" in text
+        return is_compiled or text in (os.devnull, *folders) or text.startswith((str(self._inside), sys.prefix))
 
 
 def _is_importing() -> bool:
