@@ -140,7 +140,8 @@ def main(rounds: int, steps: int) -> None:
             for python, package in tools:
                 key = (package, level, "statistics")
                 times.setdefault(key, []).extend(run(python, package, level, "statistics", steps))
-        times.setdefault((_OURS, "L1", "tensor"), []).extend(run(sys.executable, _OURS, "L1", "tensor", steps))
+        for python, package in tools:
+            times.setdefault((package, "L1", "tensor"), []).extend(run(python, package, "L1", "tensor", steps))
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, PyTorch {torch.__version__}")
     for (package, level, task), pairs in times.items():
         walls = median(collected[0] / bare[0] for bare, collected, *_ in pairs)
