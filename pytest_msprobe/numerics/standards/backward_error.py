@@ -358,19 +358,18 @@ class _Search:
     def _of_element(self, at: int, needed: float) -> float:
         """How far more than its own rounding the element at a flat position may be off; its terms only if `needed`.
 
-        Beyond the tolerance of all, an element may be off by what moving inputs and arithmetic makes of this one. One
+        Beyond the tolerance of all, an element may be off by what moving arithmetic makes of this one: how far inputs
+        may be off does not hang on the element, and narrow dtypes would forgive faults of a few roundings. One
         that stands out may be off by what is ordinary for it; by more where kernels compute a function piece by piece.
         """
         chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
         factor = max(self._standard.sensitivity, chance)
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
-        own = deviations * math.hypot(*(response.deviation(at) for response in self._responses))
+        own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         orders = self._pair.terms(at) if own < needed else ()
-        operands = 0.0 if self._standard.has_exact_inputs else math.sqrt(2) * self._input_roundoff
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
-            deviation = math.hypot(rounded * largest_partial_sums(terms), operands * float(np.linalg.norm(terms)))
-            own = max(own, factor * deviation, 2 * largest_error_of_sums(terms))
+            own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
 
     def tolerances(self) -> Floats:

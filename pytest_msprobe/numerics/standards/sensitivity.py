@@ -285,7 +285,7 @@ class MeasuredResponse(Response):
     """A response with nothing forgiven beyond what the runs themselves have shown."""
 
     def __init__(self, wide: Response) -> None:
-        self.wide = wide
+        self.wide, self.is_for_all = wide, wide.is_for_all
         self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
         self.sensitivity = wide.sensitivity
 
