@@ -191,6 +191,20 @@ def test_an_output_of_which_another_is_made_has_the_gradient_that_came_from_outs
     assert backward["output"][0]["Max"] == outgoing
 
 
+def test_networks_that_are_gone_lend_their_memory_to_no_other(framework, make_debugger, step_folder) -> None:
+    """A parameter at the address of one that was released has its gradients recorded like any other."""
+    debugger = make_debugger(level="L0", task="tensor")
+    for _ in range(30):
+        net = framework.linear()
+        debugger.start(net, rank_id=0)
+        framework.gradients_of(net, lambda x, net=net: net(x).sum())
+        debugger.stop()
+        del net
+    debugger.step()
+    records = [record for name, record in unique(step_folder()).items() if ".parameters_grad." in name]
+    assert [len(record) for record in records] == [2] * 30
+
+
 def test_networks_of_equal_names_in_one_step_keep_their_gradients(framework, make_debugger, step_folder) -> None:
     debugger = make_debugger(level="L0", task="tensor")
     for factor in (1.0, 2.0, 3.0):

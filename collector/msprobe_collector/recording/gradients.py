@@ -265,8 +265,8 @@ class ParameterGradients:
         self._guard = guard
         self._arrivals: list[_Arrivals] = []
         self._handles: list[Any] = []
-        #: Layer and name of each parameter, by its id.
-        self._known: dict[int, tuple[_Arrivals, str]] = {}
+        #: Layer and name of each parameter, by its id, which must not become that of another one before the step ends.
+        self._known: dict[int, tuple[_Arrivals, str, Any]] = {}
 
     def watch(self, label: str, own: Mapping[str, Any]) -> None:
         """Watch those of a layer's `own` parameters that take gradients; one of several layers counts for the first."""
@@ -280,7 +280,7 @@ class ParameterGradients:
         arrivals = _Arrivals(label, frozenset(parameters))
         self._arrivals.append(arrivals)
         for name, parameter in parameters.items():
-            self._known[id(parameter)] = arrivals, name
+            self._known[id(parameter)] = arrivals, name, parameter
             self._handles.append(parameter.register_hook(self._hook(arrivals, name)))
 
     def flush(self) -> None:
@@ -306,7 +306,8 @@ class ParameterGradients:
 
     def take(self, parameter: Any, gradient: Any) -> None:
         """Take the gradient of a watched parameter that no hook shows."""
-        self._take(*self._known[id(parameter)], gradient)
+        arrivals, name, _ = self._known[id(parameter)]
+        self._take(arrivals, name, gradient)
 
     def _take(self, arrivals: _Arrivals, name: str, gradient: Any) -> None:
         if self._recorder.folder is None:
