@@ -20,18 +20,25 @@ from msprobe_collector.dump_format.values import (
     ARGUMENTS,
     ATTRIBUTES,
     AUTOCAST,
+    CHANGED,
     CHECKSUM,
     DATA_NAME,
     DTYPE_TYPES,
     FINGERPRINT,
+    GRADIENT_OF,
     INCOMING,
     INF_COUNT,
     KEYWORDS,
+    LEAF,
+    MADE_BY,
     NAN_COUNT,
     OTHER_GRADIENTS,
     OUTPUT,
     STATISTICS,
+    UNINITIALIZED,
+    UNKNOWN,
     VALUE_FIELDS,
+    VIEW,
     Dtype,
     DtypeValue,
     DumpError,
@@ -39,6 +46,7 @@ from msprobe_collector.dump_format.values import (
     MalformedValue,
     OpaqueValue,
     PlainValue,
+    Provenance,
     SizeValue,
     Statistic,
     TensorValue,
@@ -335,7 +343,7 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
     return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy, *_secondary(encoded))
 
 
-def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str, str]:
+def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str, str, Provenance]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
     requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
@@ -345,6 +353,23 @@ def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | Non
         _count(encoded.get(INF_COUNT)),
         fingerprint if isinstance(fingerprint, str) else "",
         str(encoded.get("dtype")),
+        _provenance(encoded),
+    )
+
+
+def _provenance(encoded: dict[str, Any]) -> Provenance:
+    texts = {key: text if isinstance(text := encoded.get(key), str) else "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
+    leaf = encoded.get(LEAF)
+    is_leaf = isinstance(leaf, str)
+    if not (is_leaf or any(texts.values()) or UNINITIALIZED in encoded):
+        return UNKNOWN
+    return Provenance(
+        texts[MADE_BY],
+        encoded.get(CHANGED) is True,
+        texts[VIEW],
+        leaf if is_leaf else None,
+        texts[GRADIENT_OF],
+        encoded.get(UNINITIALIZED) is True,
     )
 
 

@@ -128,6 +128,13 @@ INF_COUNT = "Inf_count"
 DATA_NAME = "data_name"
 CHECKSUM = "md5"
 FINGERPRINT = "fingerprint"
+#: Where a tensor comes from, see `Provenance`.
+MADE_BY = "made_by"
+CHANGED = "changed_since"
+VIEW = "view"
+LEAF = "leaf"
+GRADIENT_OF = "grad_of"
+UNINITIALIZED = "uninitialized"
 
 
 _LONGEST = 80
@@ -185,6 +192,36 @@ Statistic = Union[float, int, bool, None]
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a tensor comes from, as far as the collector knew when it was recorded.
+
+    Dumps of the existing tool do not say.
+
+    Attributes:
+        made_by: record and place of the value that was written last to its memory: `Torch.chunk.0.forward.output.1`; of
+            an argument that a call changed and did not return `Functional.batch_norm.3.forward.input.1`. Of several
+            names of one value, as a call that returns its argument has, the last.
+        is_changed: whether something that is no record wrote to this memory since.
+        view: offset and strides in the memory of `made_by`, where it is another part or order of that value; "" where
+            it is that value whole.
+        leaf: name of the parameter or buffer; "" for a leaf of autograd of which no name is known; None for no leaf.
+        grad_of: name of the parameter whose `.grad` it is; "" for none.
+        is_uninitialized: whether its memory was never written to (`torch.empty`).
+    """
+
+    made_by: str = ""
+    is_changed: bool = False
+    view: str = ""
+    leaf: str | None = None
+    grad_of: str = ""
+    is_uninitialized: bool = False
+
+
+#: Of a tensor of which the dump does not say where it comes from.
+UNKNOWN = Provenance()
+
+
+@dataclass(frozen=True, slots=True)
 class TensorValue:
     """A recorded tensor: its dtype, shape, statistics, and perhaps the file that holds its values.
 
@@ -196,6 +233,7 @@ class TensorValue:
         requires_grad, md5, fingerprint: as recorded; "" where the dump has none.
         nan_count, inf_count: elements that the collector counted; None where it wrote no such number.
         dtype_text: the dtype as the dump spells it: `Float32`, `torch.float32`.
+        provenance: where it comes from, as far as the dump says.
     """
 
     dtype: Dtype | None
@@ -212,6 +250,7 @@ class TensorValue:
     inf_count: int | None = None
     fingerprint: str = ""
     dtype_text: str = field(default="", compare=False)
+    provenance: Provenance = field(default=UNKNOWN, compare=False)
 
     @property
     def size(self) -> int:
