@@ -119,7 +119,8 @@ class RunDiagnosis:
     Attributes:
         steps: all records that were judged, in order.
         faults: that with the largest effect first; without tensors, where differences begin, which need be no faults.
-        unlinked: inputs that differ and whose maker is not known.
+        unknown: inputs of unknown origin that differ by more than they may, first ones first; none of them is at fault.
+        unexplained: records beyond their limits of which it is not shown that rounding made them so, in order.
         passed_on: (record, place) of the outputs that differ and that another record uses.
         origins: where differences begin.
         missing: how many records of the target were not judged in this run.
@@ -128,9 +129,10 @@ class RunDiagnosis:
 
     steps: tuple[Step, ...]
     faults: tuple[Fault, ...]
-    unlinked: int
+    unknown: tuple[Fault, ...]
     passed_on: frozenset[tuple[str, str]]
     origins: tuple[Origin, ...] = ()
+    unexplained: tuple[Step, ...] = ()
     missing: int = 0
     sides: tuple[ComparedDump, ComparedDump] | None = None
 
@@ -155,7 +157,16 @@ class RunDiagnosis:
 
         finder = FaultFinder(DataFlow(steps), is_wrong, is_whole=missing == 0)
         faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
-        return cls(tuple(steps), faults, finder.unlinked, passed_on, tuple(finder.origins()), missing, sides)
+        return cls(
+            tuple(steps),
+            faults,
+            tuple(finder.unknown),
+            passed_on,
+            tuple(finder.origins()),
+            tuple(filter(is_suspect, steps)),
+            missing,
+            sides,
+        )
 
     @property
     def basis(self) -> Basis:
@@ -171,7 +182,7 @@ class RunDiagnosis:
             return "rounding" if not self.faults and explains(self.steps) else "unaccounted"
         if self.faults:
             return "fault"
-        if any(is_suspect(step) for step in self.steps) or self.unlinked:
+        if self.unexplained or self.unknown:
             return "unaccounted"
         differs = any(key.differs for step in self.steps for key in step.account.keys)
         return "rounding" if differs else "equal"
@@ -243,8 +254,8 @@ class RunDiagnosis:
             suspects = [step.record for step in uncomputed if is_suspect(step)]
             named = f"; equal inputs and another output: {', '.join(suspects[:_MOST_SHOWN])}" if suspects else ""
             yield f"{len(uncomputed)} operations could not be computed again{named}."
-        if self.unlinked:
-            yield f"For {self.unlinked} inputs that differ it is not known what made them."
+        if self.unknown:
+            yield f"For {len(self.unknown)} inputs that differ it is not known what made them."
         if self.missing:
             yield f"{self.missing} records of the target were not part of this run."
 

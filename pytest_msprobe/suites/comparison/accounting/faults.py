@@ -99,7 +99,7 @@ class FaultFinder:
     """Finds the faults, and what each of them reaches.
 
     Attributes:
-        unlinked: how many inputs differ that no record made, and are no cause of their own.
+        unknown: inputs that differ, that no record made, and that are no cause of their own.
         passed_on: (record, place) of the outputs that differ and that another record uses.
     """
 
@@ -117,7 +117,7 @@ class FaultFinder:
         self._tells_dtypes = False
         self._of_one_run = CallsOfOneRun(flow)
         self._blames_agreeing = True
-        self.unlinked = 0
+        self.unknown: list[Fault] = []
         self.passed_on: set[tuple[str, str]] = set()
 
     def find(self) -> list[Fault]:
@@ -133,9 +133,9 @@ class FaultFinder:
         self._blames_agreeing = not any(has_other_type(step) for step in steps)
         for step in steps:
             self._visit(step)
-        self.unlinked = len(self._candidates)
+        self.unknown = self._candidates
         if self._candidates and not self._by_node and self._is_whole:
-            first, self.unlinked = self._candidates[0], self.unlinked - 1
+            first, *self.unknown = self._candidates
             node = f"{first.step.record} {first.value}"
             self._by_node[node] = first
             self._link(first.step, node)
