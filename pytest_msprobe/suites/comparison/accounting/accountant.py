@@ -336,7 +336,10 @@ class Accountant:
                 ratio = judgement.ratio if ratio is None else ratio
         defined = terms.parts[DEFINED]
         if defined.weight >= SHARE and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
-            blamed[DEFINED] = f"defined differently: {pair.definition}"
+            calls = (pair.target.case.call, pair.golden.case.call)
+            is_one_api = len({(call.framework, call.api.type, call.api.api) for call in calls}) == 1
+            words = "called otherwise" if is_one_api and pair.definition else "defined differently"
+            blamed[DEFINED] = f"{words}: {pair.definition}"
         first = next(iter(blamed), None)
         return OutputAccount(
             mine.path,
