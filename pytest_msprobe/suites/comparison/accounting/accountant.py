@@ -36,7 +36,6 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
-    is_beyond,
     kind_of_outputs,
     of_equal_inputs,
     of_other_shapes,
@@ -237,11 +236,10 @@ class Accountant:
         dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
         is_integer = dtype is not None and dtype.kind in ("int", "bool")
         if contents[0] == contents[1]:
-            return value_key(value, contents, 0.0, is_beyond=False, is_integer=is_integer)
+            return value_key(value, contents, 0.0, self._comparison.limits, is_integer=is_integer)
         figures = value.figures or self._figures(value)
-        is_far = figures is None or is_beyond(value, self._comparison.limits, figures)
         distance = figures.distance if figures is not None else None
-        return value_key(value, contents, distance, is_beyond=is_far, is_integer=is_integer)
+        return value_key(value, contents, distance, self._comparison.limits, figures, is_integer=is_integer)
 
     def _arrays(self, value: ValueComparison) -> tuple[Array | None, Array | None]:
         return load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)

@@ -163,7 +163,7 @@ class RunDiagnosis:
             tuple(finder.unknown),
             passed_on,
             tuple(finder.origins()),
-            tuple(filter(is_suspect, steps)),
+            tuple(finder.unexplained),
             missing,
             sides,
         )
