@@ -344,7 +344,8 @@ class FaultFinder:
         self._take(step, key, anchors)
         is_exact = self._tells_dtypes and self._is_one_framework and not any(maker.key.differs for maker in anchors)
         is_inherited = any(self._is_beyond(maker.step, maker.key) for maker in anchors)
-        if is_inherited or not (self._is_beyond(step, key) or (is_exact and anchors)):
+        is_exact &= bool(anchors) or step.account.place <= self._first_place
+        if is_inherited or not (self._is_beyond(step, key) or is_exact):
             return self._are_shown(anchors)
         if not self._tells_dtypes and _is_cast(first):
             return self._are_shown(anchors)
