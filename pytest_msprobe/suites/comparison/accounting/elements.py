@@ -204,6 +204,10 @@ class _Wanted:
         is_wide = self.dtype.itemsize <= output.dtype.itemsize
         return self.dtype if is_wide else output.dtype
 
+    def views(self) -> ViewSearch:
+        """A search for what this value is a view of."""
+        return ViewSearch(self.array, self.dtype, self.own.distinct, is_signed=self.is_signed)
+
     def may_contain(self, output: _Output) -> bool:
         """Whether the extremes allow that an output is a part of this value."""
         return self._is_within(output.extremes, self.extremes)
@@ -336,7 +340,7 @@ class ElementSearch:
         return None
 
     def _given(self, record: str, wanted: _Wanted) -> Literal["value", "holds", ""]:
-        """Whether a record gets a value itself, or one that holds all its numbers."""
+        """Whether a record gets a value itself, or one that it is a view of."""
         found: Literal["value", "holds", ""] = ""
         for leaf in self._all_leaves(record).values():
             given = self._output(Candidate(record, leaf.path, -1)) if leaf.path.startswith("input") else None
@@ -345,11 +349,16 @@ class ElementSearch:
             other = self._fingerprint(given, wanted.dtype_of(given))
             if other is None or wanted.own.nonzero > other.nonzero or not wanted.own.found_in(other):
                 continue
-            found = "holds"
-            if wanted.own.copies_of(other) == 1:
-                array = load(leaf, self._side.tensors)
-                if array is not None and np.array_equal(array.reshape(-1), wanted.array.reshape(-1), equal_nan=True):
-                    return "value"
+            array = load(leaf, self._side.tensors)
+            if array is None:
+                continue
+            if wanted.own.copies_of(other, is_signed=wanted.is_signed) != 1:
+                is_view = wanted.views().in_whole(array, wanted.dtype_of(given)) is not None
+                found = "holds" if is_view else found
+            elif np.array_equal(array.reshape(-1), wanted.array.reshape(-1), equal_nan=True):
+                return "value"
+            else:
+                found = "holds"
         return found
 
     def adds_up(self, whole: Place, parts: Sequence[Place]) -> bool | None:
@@ -435,7 +444,7 @@ class ElementSearch:
                 sampled = wanted.own.found_in(other) if other is not None and not other.is_weak else None
                 if sampled is not None:
                     likely[bool(sampled)].append(output)
-        search = ViewSearch(wanted.array, wanted.dtype, wanted.own.distinct, is_signed=wanted.is_signed)
+        search = wanted.views()
         for output in (*likely[True], *likely[False])[:_MOST_LOOKED_UP]:
             array = load(output.leaf, self._side.tensors)
             how = search.in_whole(array, wanted.dtype_of(output)) if array is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any, Literal
 
 import numpy as np
@@ -82,6 +82,7 @@ _WEIGHTS = tuple(map(np.uint64, (1, 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x16
 _PROBES = 32
 _BASES = 6
 _LONGEST_LINE = 4096
+_MOST_GUESSES = 64
 #: A view may have one irregular step for so many distinct numbers: any few numbers are found somewhere.
 _NUMBERS_FOR_A_STEP = 8
 _TABLE_BITS = 20
@@ -155,11 +156,12 @@ class ViewSearch:
         found = self._probe(whole)
         if found is None:
             return None
-        tables = self._tables(whole, *found)
-        if tables is None or not self._holds(whole, tables):
-            return None
-        is_repeated = any(np.unique(table).size < table.size for table in tables)
-        return "copies" if is_repeated else "part"
+        for tables in islice(product(*self._tables(whole, *found)), _MOST_GUESSES):
+            steps = sum(int(np.count_nonzero(np.diff(table, 2))) for table in tables)
+            if steps * _NUMBERS_FOR_A_STEP <= self._distinct and self._holds(whole, tables):
+                is_repeated = any(np.unique(table).size < table.size for table in tables)
+                return "copies" if is_repeated else "part"
+        return None
 
     def _probe(self, whole: Array) -> tuple[Places, int | None, int] | None:
         """Some indices whose place in the whole is known, the axis of the runs by which it is, and their stride there.
@@ -170,7 +172,7 @@ class ViewSearch:
         points = {axis: self._points(axis) for axis in (None, *axes)}
         hashes = {axis: self._at(points[axis], axis) for axis in points}
         runs = np.concatenate([hashes[axis] for axis in axes] or [np.empty(0, np.uint64)])
-        strides = {int(stride) for stride in np.cumprod(whole.shape[:0:-1]) if stride * _RUN <= CHUNK}
+        strides = {stride for stride in _strides(whole) if stride * _RUN <= CHUNK}
         for tried in ((0, 1), sorted({2, *strides} - {1})):
             lookups = [_Lookup(runs if stride else hashes[None], stride) for stride in tried]
             _looked_up(whole, self._of_whole, *lookups)
@@ -201,26 +203,26 @@ class ViewSearch:
             found += self._hash.of(self._value[tuple(at.T)]) * weight
         return found
 
-    def _tables(self, whole: Array, bases: Places, axis: int | None, stride: int) -> list[Places] | None:
-        """For each dimension the position by index, beside that of the first base; None where they are irregular."""
+    def _tables(self, whole: Array, bases: Places, axis: int | None, stride: int) -> list[list[Places]]:
+        """For each dimension what may be the position by index, beside that of the first base.
+
+        Where other elements than the base stand in several places, steps as long as a row or a plane of the whole.
+        """
         lines = [self._lines(bases, dimension, axis) for dimension in range(self._value.ndim)]
         hashes = [self._at(points.reshape(-1, self._value.ndim), axis) for _, points in lines]
         known = self._at(bases, axis)
         lookup = _Lookup(np.concatenate([known, *hashes]), stride)
         _looked_up(whole, self._of_whole, lookup)
         starts = lookup.places(known)
-        tables, steps = [], 0
+        tables = []
         for dimension, (indices, points) in enumerate(lines):
             places = lookup.places(hashes[dimension]).reshape(points.shape[:2])
-            length = self._value.shape[dimension]
-            table = _table(indices, places, starts, bases[:, dimension], length, stride if dimension == axis else 0)
-            if table is None:
-                return None
-            steps += int(np.count_nonzero(np.diff(table, 2)))
-            tables.append(table)
-        if steps * _NUMBERS_FOR_A_STEP > self._distinct:
-            return None
-        tables[0] = tables[0] + starts[0]
+            length, at = self._value.shape[dimension], int(bases[0, dimension])
+            table = _table(indices, places, starts, length, stride if dimension == axis else 0)
+            steps = [1, *_strides(whole)[::-1]] if table is None else []
+            guesses = [step * np.arange(length) for step in steps]
+            tables.append([found - found[at] for found in ([table] if table is not None else guesses)])
+        tables[0] = [table + starts[0] for table in tables[0]]
         return tables
 
     def _lines(self, bases: Places, dimension: int, axis: int | None) -> tuple[Places, Places]:
@@ -248,8 +250,13 @@ class ViewSearch:
         return True
 
 
-def _table(indices: Places, places: Places, starts: Places, at: Places, length: int, stride: int) -> Places | None:
-    """Positions by index, 0 at the first base: from the lines through the bases, and in between on a straight line.
+def _strides(whole: Array) -> list[int]:
+    """How far rows, planes and so on of an array are apart, the longest last."""
+    return [int(stride) for stride in np.cumprod(whole.shape[:0:-1], dtype=np.int64)]
+
+
+def _table(indices: Places, places: Places, starts: Places, length: int, stride: int) -> Places | None:
+    """Positions by index: from the lines through the bases, and in between on a straight line; None from one place.
 
     Along the axis of runs, those have a `stride`.
     """
@@ -258,8 +265,6 @@ def _table(indices: Places, places: Places, starts: Places, at: Places, length: 
     for line, start in zip(places, starts):
         steps = line - start
         is_known = (line >= 0) & (start >= 0)
-        if not is_known.any():
-            continue
         shared = indices[is_known & is_found[indices]]
         if is_found.any() and not shared.size:
             continue
@@ -273,16 +278,16 @@ def _table(indices: Places, places: Places, starts: Places, at: Places, length: 
         fresh = (known + step)[~is_found[known + step]]
         found[fresh] = found[fresh - step] + step * stride
         is_found[fresh] = True
-    known = np.flatnonzero(is_found)
-    if not known.size or not is_found[at[0]]:
-        return None
-    if known.size == 1:
-        return found if length == 1 else None
-    every = np.arange(length)
-    found = np.rint(np.interp(every, known, found[known])).astype(np.int64)
+    return _filled(found, np.flatnonzero(is_found))
+
+
+def _filled(found: Places, known: Places) -> Places | None:
+    every = np.arange(found.size)
+    if known.size < 2:
+        return found if found.size == 1 else None
+    filled = np.rint(np.interp(every, known, found[known])).astype(np.int64)
     ends = (known[0], known[1], every < known[0]), (known[-1], known[-2], every > known[-1])
     for end, beside, is_beyond in ends:
         slope = (found[beside] - found[end]) // (beside - end)
-        found[is_beyond] = found[end] + slope * (every[is_beyond] - end)
-    table: Places = found - found[at[0]]
-    return table
+        filled[is_beyond] = found[end] + slope * (every[is_beyond] - end)
+    return filled

@@ -307,6 +307,19 @@ def test_an_activation_used_after_a_call_that_transposed_it_comes_from_its_own_m
     assert run.source(value) == ("part", ["linear.0"])
 
 
+def test_a_part_of_what_relu_made_comes_from_relu(run: Run) -> None:
+    given = numbers(4, 16, 8)
+    run.call("linear", [], given).call("relu", [given], np.maximum(given, 0))
+    assert run.source(np.maximum(given, 0)[:, :8]) == ("part", ["relu.0"])
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_part_of_a_whole_with_equal_rows_has_its_maker(run: Run, at: int) -> None:
+    made = numbers(7, 24)[np.array([[0, 1, 2, 0], [3, 4, 0, 1], [0, 5, 6, 3]])]
+    run.call("made", [], made)
+    assert run.source(made[:, at]) == ("part", ["made.0"])
+
+
 def test_a_view_of_what_a_call_transposed_comes_from_that_call(run: Run) -> None:
     made = numbers(6, 4, 8)
     run.call("linear", [], made).call("t", [made], made.transpose(0, 2, 1).copy())
