@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, Literal
 
 import ml_dtypes
@@ -39,7 +40,7 @@ from pytest_msprobe.suites.comparison.accounting.views import (
 )
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
-How = Literal["permuted", "padded", "part", "joined", "copies", "cast", "negated"]
+How = Literal["permuted", "padded", "part", "joined", "copies", "cast", "negated", "extended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Source:
         how: what became of them. `permuted`: all of them, in this or another order. `padded`: all, and zeros. `part`:
             a slice. `joined`: of several. `copies`: some or all more than once. `cast`: all of them, of another dtype.
             `negated`: all, of some the negative; parts and joined values may have other signs, too, where nothing else
-            has their elements.
+            has their elements. `extended`: all of the makers, and fewer numbers beside them that no record made, such
+            as a class token.
     """
 
     makers: tuple[Candidate, ...]
@@ -320,10 +322,10 @@ class ElementSearch:
     def _likely(
         self, leaf: Leaf, array: Array, dtype: np.dtype[Any], own: Fingerprint, outputs: Sequence[_Output]
     ) -> Iterator[tuple[_Wanted, Source]]:
-        for is_signed in (True, False):
-            wanted = _Wanted(leaf, array, dtype, own, _extremes(leaf), is_signed)
-            for look in (self._whole, self._joined, self._repeated, self._viewed):
-                yield from ((wanted, source) for source in look(wanted, outputs))
+        signed, unsigned = (_Wanted(leaf, array, dtype, own, _extremes(leaf), is_signed) for is_signed in (True, False))
+        ways = (self._whole, self._joined, self._repeated, self._viewed)
+        for wanted, look in (*product((signed, unsigned), ways), (signed, self._extended)):
+            yield from ((wanted, source) for source in look(wanted, outputs))
 
     def _original(self, found: Iterator[tuple[_Wanted, Source]]) -> Source | None:
         """The first source, where it or a later one was made of something else than the value.
@@ -450,6 +452,39 @@ class ElementSearch:
             how = search.in_whole(array, wanted.dtype_of(output)) if array is not None else None
             if how is not None:
                 yield Source((output.candidate,), how)
+
+    def _extended(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
+        """All of some outputs, which are most of the value, beside numbers that no record made."""
+        makers: list[Candidate] = []
+        left, looked_up = wanted.own.nonzero, 0
+        for output in outputs:
+            if output.size >= wanted.own.size or not wanted.may_contain(output):
+                continue
+            other = self._fingerprint(output, wanted.dtype_of(output))
+            if other is None or other.is_weak or other.nonzero > left or not other.found_in(wanted.own):
+                continue
+            array = load(output.leaf, self._side.tensors) if self._is_computed(output) else None
+            looked_up += 1
+            search = ViewSearch(array, wanted.dtype_of(output), other.distinct) if array is not None else None
+            if search is not None and search.in_whole(wanted.array, wanted.dtype) == "part":
+                makers.append(output.candidate)
+                left -= other.nonzero
+            if looked_up == _MOST_LOOKED_UP:
+                break
+        if makers and 2 * left < wanted.own.nonzero:
+            yield Source(tuple(makers[::-1]), "extended")
+
+    def _is_computed(self, output: _Output) -> bool:
+        """Whether no input of its record holds all numbers of an output, as a parameter that is cut does."""
+        own = self._fingerprint(output, output.dtype)
+        for leaf in self._all_leaves(output.candidate.record).values():
+            given = self._output(Candidate(output.candidate.record, leaf.path, -1))
+            if own is None or given is None or not leaf.path.startswith("input"):
+                continue
+            other = self._fingerprint(given, given.dtype)
+            if other is None or own.found_in(other):
+                return False
+        return own is not None
 
     def _fingerprint(self, output: _Output, dtype: np.dtype[Any]) -> Fingerprint | None:
         """That of an output cast to `dtype`; None where its values cannot be read."""
