@@ -61,7 +61,7 @@ class Source:
         how: what became of them. `permuted`: all of them, in this or another order. `padded`: all, and zeros. `part`:
             a slice. `joined`: of several. `copies`: some or all more than once. `cast`: all of them, of another dtype.
             `negated`: all, of some the negative; parts and joined values may have other signs, too, where nothing else
-            has their elements. `extended`: all of the makers, and fewer numbers beside them that no record made, such
+            has their elements. `extended`: all of the makers, and no more numbers beside them of unknown origin, such
             as a class token.
     """
 
@@ -239,6 +239,11 @@ def _float_dtype(leaf: Leaf | None) -> np.dtype[Any] | None:
     return part_dtype(dtype) if dtype is not None and kind_of(dtype) in ("float", "complex") else None
 
 
+def _described(leaf: Leaf) -> tuple[object, ...]:
+    """What the dump says of a tensor, equal for equal values; its shape is left out."""
+    return leaf.dtype, math.prod(leaf.shape), *map(str, leaf.statistics)
+
+
 def _extremes(leaf: Leaf) -> tuple[float, float] | None:
     """The recorded extremes of real numbers; None where they are missing or not finite."""
     value = leaf.tensor
@@ -328,40 +333,56 @@ class ElementSearch:
             yield from ((wanted, source) for source in look(wanted, outputs))
 
     def _original(self, found: Iterator[tuple[_Wanted, Source]]) -> Source | None:
-        """The first source, where it or a later one was made of something else than the value.
-
-        A parameter that a recorded call casts or transposes is no view of what the call makes of it.
-        """
-        first = None
+        """The first source that does not come from the value: a parameter is no view of what a call made of it."""
         for wanted, source in found:
-            given = {self._given(maker.record, wanted) for maker in source.makers}
-            if given == {""}:
-                return first or source
-            if "value" not in given and len(source.makers) == 1:
-                first = first or source
+            first = min(maker.place for maker in source.makers)
+            if not any(self._gets(maker.record, wanted) for maker in source.makers) or first < self._first_use(wanted):
+                return source
         return None
 
-    def _given(self, record: str, wanted: _Wanted) -> Literal["value", "holds", ""]:
-        """Whether a record gets a value itself, or one that it is a view of."""
-        found: Literal["value", "holds", ""] = ""
-        for leaf in self._all_leaves(record).values():
-            given = self._output(Candidate(record, leaf.path, -1)) if leaf.path.startswith("input") else None
-            if given is None or not wanted.may_be_in(given):
+    def _gets(self, record: str, wanted: _Wanted) -> bool:
+        """Whether a record gets a value, or one that it is a view of."""
+        for given in self._inputs(record):
+            if not wanted.may_be_in(given):
                 continue
             other = self._fingerprint(given, wanted.dtype_of(given))
             if other is None or wanted.own.nonzero > other.nonzero or not wanted.own.found_in(other):
                 continue
-            array = load(leaf, self._side.tensors)
-            if array is None:
-                continue
-            if wanted.own.copies_of(other, is_signed=wanted.is_signed) != 1:
-                is_view = wanted.views().in_whole(array, wanted.dtype_of(given)) is not None
-                found = "holds" if is_view else found
-            elif np.array_equal(array.reshape(-1), wanted.array.reshape(-1), equal_nan=True):
-                return "value"
-            else:
-                found = "holds"
+            if wanted.own.copies_of(other, is_signed=wanted.is_signed) == 1:
+                return True
+            array = load(given.leaf, self._side.tensors)
+            if array is not None and wanted.views().in_whole(array, wanted.dtype_of(given)) is not None:
+                return True
+        return False
+
+    def _first_use(self, wanted: _Wanted) -> float:
+        """The place of the first record with outputs that gets a value, the same numbers in the same order; else inf.
+
+        -1 where the dump does not describe values, so that all would have to be loaded.
+        """
+        if None in wanted.leaf.statistics:
+            return -1
+        for given, place in self._uses.get(_described(wanted.leaf), ()):
+            array = load(given, self._side.tensors)
+            if array is None or np.array_equal(array.reshape(-1), wanted.array.reshape(-1), equal_nan=True):
+                return place
+        return math.inf
+
+    @cached_property
+    def _uses(self) -> dict[tuple[object, ...], list[tuple[Leaf, int]]]:
+        """Inputs of the records that have outputs, in their order, by what the dump says of them."""
+        found: dict[tuple[object, ...], list[tuple[Leaf, int]]] = {}
+        places = {candidate.record: candidate.place for candidate in reversed(self._candidates)}
+        for record, place in places.items():
+            for given in self._inputs(record):
+                found.setdefault(_described(given.leaf), []).append((given.leaf, place))
         return found
+
+    def _inputs(self, record: str) -> list[_Output]:
+        """The inputs of a record that are floats and large enough."""
+        paths = [path for path in self._all_leaves(record) if path.startswith("input")]
+        found = (self._output(Candidate(record, path, -1)) for path in paths)
+        return [given for given in found if given is not None]
 
     def adds_up(self, whole: Place, parts: Sequence[Place]) -> bool | None:
         """Whether `parts` add up to `whole`, but for the rounding of the coarsest dtype among them.
@@ -471,18 +492,15 @@ class ElementSearch:
                 left -= other.nonzero
             if looked_up == _MOST_LOOKED_UP:
                 break
-        if makers and 2 * left < wanted.own.nonzero:
+        if makers and 2 * left <= wanted.own.nonzero:
             yield Source(tuple(makers[::-1]), "extended")
 
     def _is_computed(self, output: _Output) -> bool:
         """Whether no input of its record holds all numbers of an output, as a parameter that is cut does."""
         own = self._fingerprint(output, output.dtype)
-        for leaf in self._all_leaves(output.candidate.record).values():
-            given = self._output(Candidate(output.candidate.record, leaf.path, -1))
-            if own is None or given is None or not leaf.path.startswith("input"):
-                continue
+        for given in self._inputs(output.candidate.record) if own is not None else ():
             other = self._fingerprint(given, given.dtype)
-            if other is None or own.found_in(other):
+            if other is None or own is None or own.found_in(other):
                 return False
         return own is not None
 

@@ -323,6 +323,12 @@ def test_an_activation_used_after_a_call_that_transposed_it_comes_from_its_own_m
     assert run.source(value) == ("part", ["linear.0"])
 
 
+def test_a_view_of_what_a_call_took_from_a_value_of_unknown_origin_comes_from_that_call(run: Run) -> None:
+    table = numbers(60, 16)
+    run.call("gather", [table], table[2:50])
+    assert run.source(np.repeat(table[2:50, :8], 2, axis=-1)) == ("copies", ["gather.0"])
+
+
 def test_a_part_of_what_relu_made_comes_from_relu(run: Run) -> None:
     given = numbers(4, 16, 8)
     run.call("linear", [], given).call("relu", [given], np.maximum(given, 0))
