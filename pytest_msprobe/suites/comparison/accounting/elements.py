@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
@@ -136,8 +137,13 @@ class Fingerprint:
 
     def found_in(self, whole: Fingerprint) -> int | None:
         """How many of the numbers sampled are in `whole`; None when one is not."""
-        sample = self.lowest[self.lowest <= np.uint64(whole.bound)]
-        return sample.size if bool(np.isin(sample, whole.lowest, assume_unique=True).all()) else None
+        if not whole.lowest.size:
+            return None
+        sample = self.lowest[: int(np.searchsorted(self.lowest, np.uint64(whole.bound), side="right"))]
+        if not sample.size:
+            return 0
+        at = np.minimum(np.searchsorted(whole.lowest, sample), whole.lowest.size - 1)
+        return sample.size if np.array_equal(whole.lowest[at], sample) else None
 
     def copies_of(self, other: Fingerprint, *, is_signed: bool = True) -> int:
         """How many copies of all of `other` this is; 0 when it is not made of copies."""
@@ -288,7 +294,7 @@ class ElementSearch:
         self._candidates = sorted(outputs, key=lambda output: -output.place)
         self._places = {(output.record, output.path): output.place for output in outputs}
         self._leaves: dict[str, dict[str, Leaf]] = {}
-        self._fingerprints: dict[tuple[str, str, str], Fingerprint | None] = {}
+        self._fingerprints: dict[tuple[str, str, np.dtype[Any]], Fingerprint | None] = {}
 
     @cached_property
     def _outputs(self) -> list[_Output]:
@@ -475,11 +481,12 @@ class ElementSearch:
                 yield Source((output.candidate,), how)
 
     def _extended(self, wanted: _Wanted, outputs: Sequence[_Output]) -> Iterator[Source]:
-        """All of some outputs, which are most of the value, beside numbers that no record made."""
+        """All of some outputs, beside a slice of another one, or beside no more numbers that no record made."""
         makers: list[Candidate] = []
-        left, looked_up = wanted.own.nonzero, 0
+        numbers = real_numbers(wanted.array)
+        left, is_left, looked_up = wanted.own.nonzero, np.ones(0, np.bool_), 0
         for output in outputs:
-            if output.size >= wanted.own.size or not wanted.may_contain(output):
+            if output.size >= wanted.own.size or not wanted.may_contain(output) or looked_up == _MOST_LOOKED_UP:
                 continue
             other = self._fingerprint(output, wanted.dtype_of(output))
             if other is None or other.is_weak or other.nonzero > left or not other.found_in(wanted.own):
@@ -488,12 +495,36 @@ class ElementSearch:
             looked_up += 1
             search = ViewSearch(array, wanted.dtype_of(output), other.distinct) if array is not None else None
             if search is not None and search.in_whole(wanted.array, wanted.dtype) == "part":
+                is_left = is_left if makers else np.ones(numbers.size, np.bool_)
+                for _, positions in search.positions():
+                    is_left[positions] = False
                 makers.append(output.candidate)
                 left -= other.nonzero
-            if looked_up == _MOST_LOOKED_UP:
-                break
-        if makers and 2 * left <= wanted.own.nonzero:
+        rest = self._box(wanted, numbers, is_left.reshape(numbers.shape), outputs) if makers else None
+        if rest is not None:
+            joined = {*makers, *rest.makers}
+            yield Source(tuple(sorted(joined, key=lambda candidate: candidate.place)), "joined")
+        elif makers and 2 * left <= wanted.own.nonzero:
             yield Source(tuple(makers[::-1]), "extended")
+
+    def _box(
+        self, wanted: _Wanted, numbers: Array, is_left: npt.NDArray[np.bool_], outputs: Sequence[_Output]
+    ) -> Source | None:
+        """What the numbers that are left of a value were made from, where they are a block of it."""
+        block = []
+        for axis in range(is_left.ndim):
+            others = tuple(other for other in range(is_left.ndim) if other != axis)
+            indices = np.flatnonzero(is_left.any(axis=others))
+            block.append(slice(int(indices[0]), int(indices[-1]) + 1) if indices.size else slice(0))
+        rest = numbers[tuple(block)]
+        if rest.size != np.count_nonzero(is_left):
+            return None
+        own = Fingerprint.of(rest, wanted.dtype)
+        if own.is_weak:
+            return None
+        part = _Wanted(wanted.leaf, rest, wanted.dtype, own, None, is_signed=True)
+        found = ((part, source) for look in (self._whole, self._viewed) for source in look(part, outputs))
+        return self._original(found)
 
     def _is_computed(self, output: _Output) -> bool:
         """Whether no input of its record holds all numbers of an output, as a parameter that is cut does."""
@@ -506,7 +537,7 @@ class ElementSearch:
 
     def _fingerprint(self, output: _Output, dtype: np.dtype[Any]) -> Fingerprint | None:
         """That of an output cast to `dtype`; None where its values cannot be read."""
-        key = output.candidate.record, output.candidate.path, dtype.name
+        key = output.candidate.record, output.candidate.path, dtype
         if key not in self._fingerprints:
             array = load(output.leaf, self._side.tensors)
             self._fingerprints[key] = Fingerprint.of(array, dtype) if array is not None else None

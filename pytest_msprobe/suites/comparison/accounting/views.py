@@ -148,6 +148,7 @@ class ViewSearch:
         self._value = real_numbers(value)
         self._hash = self._of_whole = _Hash(dtype, is_signed)
         self._distinct = distinct
+        self._found: Sequence[Places] = ()
         self._random = np.random.default_rng(self._value.size)
 
     def in_whole(self, whole: Array, dtype: np.dtype[Any]) -> Literal["part", "copies"] | None:
@@ -159,6 +160,7 @@ class ViewSearch:
         for tables in islice(product(*self._tables(whole, *found)), _MOST_GUESSES):
             steps = sum(int(np.count_nonzero(np.diff(table, 2))) for table in tables)
             if steps * _NUMBERS_FOR_A_STEP <= self._distinct and self._holds(whole, tables):
+                self._found = tables
                 is_repeated = any(np.unique(table).size < table.size for table in tables)
                 return "copies" if is_repeated else "part"
         return None
@@ -237,15 +239,22 @@ class ViewSearch:
         points[:, :, dimension] = indices
         return indices, points
 
+    def positions(self) -> Iterator[tuple[int, Places]]:
+        """(flat index, positions in the whole that was found last) of the elements, chunk by chunk."""
+        return self._positions(self._found)
+
+    def _positions(self, tables: Sequence[Places]) -> Iterator[tuple[int, Places]]:
+        for start in range(0, self._value.size, CHUNK):
+            indices = np.unravel_index(np.arange(start, min(start + CHUNK, self._value.size)), self._value.shape)
+            found: Places = np.sum([table[index] for table, index in zip(tables, indices)], axis=0)
+            yield start, found
+
     def _holds(self, whole: Array, tables: Sequence[Places]) -> bool:
         flat, elements = real_numbers(whole).reshape(-1), self._value.reshape(-1)
-        for start in range(0, elements.size, CHUNK):
-            stop = min(start + CHUNK, elements.size)
-            indices = np.unravel_index(np.arange(start, stop), self._value.shape)
-            at = np.sum([table[index] for table, index in zip(tables, indices)], axis=0)
+        for start, at in self._positions(tables):
             if at.min() < 0 or at.max() >= flat.size:
                 return False
-            if not np.array_equal(self._of_whole.of(flat[at]), self._hash.of(elements[start:stop])):
+            if not np.array_equal(self._of_whole.of(flat[at]), self._hash.of(elements[start : start + at.size])):
                 return False
         return True
 

@@ -218,6 +218,24 @@ def test_an_output_joined_with_a_parameter_is_most_of_a_value(run: Run, dtype: n
     assert run.source(np.concatenate([token, made], axis=1)) == ("extended", ["made.0"])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_output_joined_with_a_part_of_another_one_has_both_makers(run: Run, dtype: np.dtype[Any]) -> None:
+    made = numbers(2, 12, 4, 16, dtype=dtype)
+    turned = numbers(2, 4, 12, 6, seed=4, dtype=dtype)
+    others(run, made.shape, dtype)
+    run.call("linear", [], made).call("add", [], turned)
+    assert run.source(np.concatenate([made[..., 6:].transpose(0, 2, 1, 3), turned], axis=-1)) == (
+        "joined",
+        ["linear.0", "add.0"],
+    )
+
+
+def test_a_call_that_gets_zeros_is_no_reason_to_stop(run: Run) -> None:
+    made = numbers(4, 24)
+    run.call("made", [np.zeros((4, 24), np.float32)], made)
+    assert run.source(made.T) == ("permuted", ["made.0"])
+
+
 def test_a_table_is_not_made_of_what_was_read_from_it(tmp_path: Path) -> None:
     table = numbers(12, 16)
     rows = table[[1, 5, 3, 2, 7, 8, 9, 10]]
