@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import dtype_of_array
+from pytest_msprobe.suites.comparison.accounting.account import Account, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch, Fingerprint
-from pytest_msprobe.suites.comparison.accounting.terms import is_sum, load
+from pytest_msprobe.suites.comparison.accounting.terms import is_sum, is_wrong_sum, load
 from pytest_msprobe.suites.comparison.accounting.views import ViewSearch
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -63,11 +65,14 @@ class Run:
             "data_name": name,
         }
 
-    def search(self) -> ElementSearch:
+    def dump(self) -> ComparedDump:
         dump = {"task": "tensor", "level": "L1", "framework": "mindspore", "data": self._records}
         path = self._folder / "dump.json"
         path.write_text(json.dumps({**dump, "dump_data_dir": None}))
-        return ElementSearch(ComparedDump(path), self.outputs)
+        return ComparedDump(path)
+
+    def search(self) -> ElementSearch:
+        return ElementSearch(self.dump(), self.outputs)
 
     def source(self, value: Array) -> tuple[str, list[str]] | None:
         """How `value`, which the last call gets, was made, and the calls that made it."""
@@ -468,6 +473,28 @@ def test_the_first_list_of_gradients_that_adds_up_to_a_value(run: Run) -> None:
     assert search.adds_up(value, among[2]) is True
     assert search.adds_up(value, among[1]) is False
     assert search.adds_up(value, []) is None
+
+
+@pytest.mark.parametrize(("golden", "is_wrong"), [("right", False), ("off", True), ("lost", False), ("nearly", False)])
+def test_a_sum_is_wrong_where_one_side_is_shown_to_add_up_and_the_other_is_not(
+    tmp_path: Path, golden: str, is_wrong: bool
+) -> None:
+    sides = []
+    for side in ("target", golden):
+        (folder := tmp_path / side).mkdir()
+        parts = [numbers(6, 8, seed=seed) for seed in range(2)]
+        whole = parts[0] + parts[1] * np.float32({"off": 0.5, "nearly": 1 + 2.0**-21}.get(side, 1))
+        run = Run(folder).call("one", [], parts[0]).call("two", [], parts[1]).call("user", [whole])
+        if side == "lost":
+            (folder / "dump_tensor_data" / "Torch.two.0.forward.output.0.npy").unlink()
+        sides.append(run.dump())
+    steps = [
+        Step(Operation.of(f"Torch.{name}.0.forward", 0), Account("inherited", partner=f"Torch.{name}.0.forward"))
+        for name in ("user", "one", "two")
+    ]
+    keys = [ValueKey(f"{side}.0", side == "output", "t", "g", 0.1, (6, 8)) for side in ("input", "output")]
+    sources = [(steps[1], keys[1]), (steps[2], keys[1])]
+    assert is_wrong_sum((sides[0], sides[1]), steps[0], keys[0], sources) is is_wrong
 
 
 def test_zeros_are_the_sum_of_a_list_only_when_of_no_other(run: Run) -> None:
