@@ -176,8 +176,11 @@ def _is_held(numbers: Array, dtype: np.dtype[Any]) -> bool:
     return bool(((back == numbers) | np.isnan(numbers)).all())
 
 
-#: A value that many outputs may contain is looked up in so many of them.
+#: A value of a narrow dtype may be in many outputs, as far as samples tell. It is looked up in so many of them, fewer
+#: where they have more numbers than this together.
 _MOST_LOOKED_UP = 12
+_FEWEST_LOOKED_UP = 3
+_MOST_NUMBERS = 1 << 24
 _MOST_PIECES = 64
 _MOST_TRIES = 20_000
 #: Recorded extremes are compared with this tolerance, a share of the larger one: a cast rounds them.
@@ -243,6 +246,16 @@ def _float_dtype(leaf: Leaf | None) -> np.dtype[Any] | None:
     value = leaf.tensor if leaf is not None else None
     dtype = array_dtype(value.dtype) if value is not None and value.dtype is not None else None
     return part_dtype(dtype) if dtype is not None and kind_of(dtype) in ("float", "complex") else None
+
+
+def _affordable(outputs: Sequence[_Output]) -> Iterator[_Output]:
+    """The first outputs that a value is looked up in."""
+    numbers = 0
+    for count, output in enumerate(outputs[:_MOST_LOOKED_UP]):
+        numbers += output.size
+        if count >= _FEWEST_LOOKED_UP and numbers > _MOST_NUMBERS:
+            break
+        yield output
 
 
 def _described(leaf: Leaf) -> tuple[object, ...]:
@@ -474,7 +487,7 @@ class ElementSearch:
                 if sampled is not None:
                     likely[bool(sampled)].append(output)
         search = wanted.views()
-        for output in (*likely[True], *likely[False])[:_MOST_LOOKED_UP]:
+        for output in _affordable((*likely[True], *likely[False])):
             array = load(output.leaf, self._side.tensors)
             how = search.in_whole(array, wanted.dtype_of(output)) if array is not None else None
             if how is not None:
@@ -485,13 +498,16 @@ class ElementSearch:
         makers: list[Candidate] = []
         numbers = real_numbers(wanted.array)
         left, is_left, looked_up = wanted.own.nonzero, np.ones(0, np.bool_), 0
+        most = min(max(_MOST_NUMBERS // wanted.own.size, _FEWEST_LOOKED_UP), _MOST_LOOKED_UP)
         for output in outputs:
-            if output.size >= wanted.own.size or not wanted.may_contain(output) or looked_up == _MOST_LOOKED_UP:
+            if output.size >= wanted.own.size or not wanted.may_contain(output) or looked_up == most:
                 continue
             other = self._fingerprint(output, wanted.dtype_of(output))
             if other is None or other.is_weak or other.nonzero > left or not other.found_in(wanted.own):
                 continue
-            array = load(output.leaf, self._side.tensors) if self._is_computed(output) else None
+            if not self._is_computed(output):
+                continue
+            array = load(output.leaf, self._side.tensors)
             looked_up += 1
             search = ViewSearch(array, wanted.dtype_of(output), other.distinct) if array is not None else None
             if search is not None and search.in_whole(wanted.array, wanted.dtype) == "part":
