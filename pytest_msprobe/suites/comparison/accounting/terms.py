@@ -15,7 +15,7 @@ Whether an incoming gradient is the sum of the gradients of its uses: nothing re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, is_same, unravelled
+from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
 from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -178,35 +179,66 @@ def _dot(left: Array, right: Array) -> float:
     return float(np.vdot(left, right).real)
 
 
-#: A sum of a few gradients in bfloat16 is off by less.
-_ROUNDING = 0.02
+#: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
+_ANOTHER = 8.0
+
+
+def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
+    """Whether `parts` add up to `whole` within the rounding of the coarsest dtype among them, element by element.
+
+    They may be added in any order, with a rounding after each addition and each cast. A part of other shape has its
+    elements in the same order, or is a transposed matrix. None where sizes differ, there are integers, or the sum is
+    off by up to 8 times what rounding explains.
+    """
+    arrays = (whole, *parts)
+    if any(part.size != whole.size or kind_of(array.dtype) != "float" for part in parts for array in (part, whole)):
+        return None
+    formats = [float_format(array.dtype) for array in arrays]
+    unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
+    tiny = max(known.smallest_normal for known in formats)
+    largest = min(known.largest for known in formats)
+    worst = 0.0
+    for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
+        worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
+        if worst > _ANOTHER:
+            return False
+    return True if worst <= 1 else None
+
+
+def _excess(whole: Array, terms: Sequence[Array], unit: float, tiny: float, largest: float) -> float:
+    """How many times the rounding of a sum its largest error is; inf where a NaN or infinity has no reason."""
+    with np.errstate(all="ignore"):
+        exact = np.sum(terms, axis=0)
+        scale = np.sum(np.abs(terms), axis=0)
+        same = is_same(whole.astype(np.float64), exact) | ((scale > largest) & ~np.isfinite(whole))
+        error = np.where(same, 0, np.abs(whole.astype(np.float64) - exact) / (unit * scale + tiny))
+    return float(np.where(np.isnan(error), np.inf, error).max())
+
+
+def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
+    """The part, transposed where it is a matrix whose lengths are those of `shape` the other way round."""
+    mine, other = ([length for length in lengths if length > 1] for lengths in (part.shape, shape))
+    return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
 
 
 def is_wrong_sum(
     sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
 ) -> bool:
-    """Whether `sources` add up to the incoming gradient on exactly one of the two sides."""
-    return _adds_up(sides[0], step, key, sources, is_golden=False) != _adds_up(
-        sides[1], step, key, sources, is_golden=True
-    )
+    """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other."""
+    found = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
+    return None not in found and found[0] != found[1]
 
 
 def _adds_up(
     side: ComparedDump, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool
-) -> bool:
-    whole = _values(side, step, key, is_golden=is_golden)
-    if whole is None:
-        return False
-    left = whole.astype(np.float64)
-    for source, value in sources:
-        part = _values(side, source, value, is_golden=is_golden)
-        if part is None or part.shape != left.shape:
-            return False
-        left -= part
-    return bool(np.linalg.norm(left) <= _ROUNDING * np.linalg.norm(whole.astype(np.float64)))
+) -> bool | None:
+    values = ((step, key), *sources)
+    arrays = [_values(side, source, value, is_golden=is_golden) for source, value in values]
+    known = [array for array in arrays if array is not None]
+    return is_sum(known[0], known[1:]) if sources and len(known) == len(arrays) else None
 
 
-def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> npt.NDArray[Any] | None:
+def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Array | None:
     record = step.account.partner if is_golden else step.record
     if record not in side:
         return None
