@@ -123,6 +123,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
         is_cast: whether those of its inputs do not.
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
+        is_given: whether a value that it was given is beyond its limit; of a backward also one of its forward.
     """
 
     kind: Kind
@@ -137,6 +138,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
     partner_place: int = -1
     basis: Basis = "tensors"
     is_noise: bool = False
+    is_given: bool = False
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
@@ -335,6 +337,13 @@ def of_other_shapes(
             shapes = f"shape {list(value.target.shape)} against {list(value.golden.shape)}"
             words = f"defined differently: {definition}, and so {shapes}"
             yield OutputAccount(value.path, math.inf, {}, {}, None, {DEFINED: words})
+
+
+def of_given_back(key: ValueKey) -> OutputAccount:
+    """An output that has the bytes of an input on both sides: all of its difference is that of the input."""
+    size = math.inf if key.distance is None else key.distance
+    parts = {name: float(name == INHERITED) for name in PARTS}
+    return OutputAccount(key.path, size, {name: size * part for name, part in parts.items()}, parts)
 
 
 def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:

@@ -17,9 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -27,7 +29,7 @@ from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
-from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -82,6 +84,10 @@ class Part:
     weight: float = 0.0
 
 
+#: From this relative size on a difference from the benchmark is no rounding.
+_FAR = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The whole difference and its parts.
@@ -90,11 +96,13 @@ class Terms:
         size: 2-norm of target - golden over that of golden.
         parts: by the names of `PARTS`.
         born: size of both born parts together: an error that both sides make alike is no part of the difference.
+        is_of_another_value: whether both runs hold something else than the benchmark computes, and by far the same.
     """
 
     size: float
     parts: Mapping[str, Part]
     born: float
+    is_of_another_value: bool = False
 
     def is_own(self, name: str) -> bool:
         """Whether a born part is not mostly what the other side makes as well."""
@@ -110,20 +118,30 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
         from_target: f_t of the inputs of the target.
         from_golden: f_t of the inputs of the golden run.
         golden_reference: f_g of the inputs of the golden run.
-        golden: recorded values of the golden run.
+        golden: recorded values of the golden run; the largest numbers of their dtype, which mask others, count for
+            nothing in its norm.
     """
     chain = [np.asarray(array).reshape(-1) for array in (target, from_target, from_golden, golden_reference, golden)]
     wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
-    sums = _Sums()
+    sums = _Sums(sentinel=_largest(golden.dtype) / 2)
     for start in range(0, chain[0].size, CHUNK_ELEMENTS):
         sums.add(start, [array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain])
     return sums.terms(np.asarray(golden).shape)
 
 
+@cache
+def _largest(dtype: np.dtype[Any]) -> float:
+    """The largest finite number of a float dtype; infinity for others."""
+    if dtype.kind in "iubc":
+        return math.inf
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # ml_dtypes is half typed
+
+
 class _Sums:
     """Running sums over chunks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sentinel: float) -> None:
+        self._sentinel = sentinel
         self.golden = self.whole = self.born = 0.0
         self.squares = [0.0] * len(PARTS)
         self.projections = [0.0] * len(PARTS)
@@ -141,7 +159,9 @@ class _Sums:
                 chain = [np.where(is_whole, array, 0) for array in chain]
             whole = chain[0] - chain[-1]
             self.whole += _dot(whole, whole)
-            self.golden += _dot(chain[-1], chain[-1])
+            # The smallest number of a dtype masks elements; beside it all others have no size.
+            ordinary = np.where(np.abs(chain[-1]) < self._sentinel, chain[-1], 0)
+            self.golden += _dot(ordinary, ordinary)
             born = (chain[0] - chain[1]) + (chain[3] - chain[4])
             self.born += _dot(born, born)
             for place, (left, right) in enumerate(pairwise(chain)):
@@ -157,7 +177,9 @@ class _Sums:
         norm = math.sqrt(self.golden)
         whole = _over(math.sqrt(self.whole), norm)
         parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
-        return Terms(whole, parts, _over(math.sqrt(self.born), norm))
+        born, ends = _over(math.sqrt(self.born), norm), (parts[BORN_TARGET], parts[BORN_GOLDEN])
+        least = 0.0 if ends[0].nonfinite or ends[1].nonfinite else min(ends[0].size, ends[1].size)
+        return Terms(whole, parts, born, least >= _FAR and born < least / 2)
 
     def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
         size, nonfinite = _over(math.sqrt(self.squares[place]), math.sqrt(self.golden)), self.nonfinite[place]
