@@ -21,7 +21,12 @@ def _pair(
     mindspore: _Changes = _NOTHING,
     pytorch: _Changes = _NOTHING,
 ) -> ToolPair:
-    target, golden = Run(network, tool="ours", **mindspore), Run(network, tool="ours", **pytorch)
+    # MindSpore's elu is exp(x) - 1: near 0 it is off by much more than a rounding, which would be no clean pair.
+    common = {"silu": True} if network == "mixer" else {}
+    target, golden = (
+        Run(network, tool="ours", **{**changes, "plan": {**common, **changes.get("plan", {})}})
+        for changes in (mindspore, pytorch)
+    )
     return ToolPair(f"{name}, {network}", kind, "frameworks", expected, also, target, golden)
 
 
@@ -173,7 +178,14 @@ CAUSES = (
         mindspore={"plan": {"minus": 2}},
         pytorch=_B,
     ),
-    _pair("alpha 0.7 for 1 in PyTorch", "formula", "mixer", "Functional.elu.1", pytorch={"plan": {"alpha": 1}}),
+    _pair(
+        "elu for silu in PyTorch",
+        "formula",
+        "mixer",
+        "MintFunctional.silu.1",
+        "Functional.elu.0",
+        pytorch={"plan": {"elu_in": 1}},
+    ),
     _pair(
         "tail of a convolution in PyTorch",
         "kernel",

@@ -41,7 +41,7 @@ class GptBlock(nn.Cell):
         scale = (width // self.heads) ** -0.5 * (1.25 if self.plan.get("scale") == self.number else 1.0)
         scores = mint.mul(mint.matmul(q, mint.transpose(k, -2, -1)), scale)
         late = Tensor(np.triu(np.ones((time, time), bool), 1))
-        scores = scores.masked_fill(late, -3.4e38)
+        scores = scores.masked_fill(late, float(np.finfo(np.float32).min))
         y = mint.matmul(F.softmax(scores, -1), v)
         return self.out(mint.reshape(mint.transpose(y, 1, 2), (batch, time, width)))
 
@@ -86,7 +86,8 @@ class Mixer(nn.Cell):
             y = mint.transpose(ops.hardswish(self.tokens[number](y)), 1, 2)
             x = mint.sub(x, y) if self.plan.get("minus") == number else mint.add(x, y)
             y = self.norms[2 * number + 1](x)
-            y = ops.elu(self.channels[number](y))
+            y = self.channels[number](y)
+            y = F.silu(y) if self.plan.get("silu") else ops.elu(y)
             if self.plan.get("gain") == number:
                 y = mint.mul(y, 1.1)
             if self.plan.get("half") == number:
@@ -96,7 +97,9 @@ class Mixer(nn.Cell):
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         hot = Tensor(np.eye(6, dtype=np.float32)[targets.asnumpy() % 6])
-        return ops.kl_div(ops.log_softmax(self(x), -1), hot, "batchmean")
+        logits = self(x)
+        logits = logits if logits.dtype == ms.float32 else logits.astype(ms.float32)
+        return ops.kl_div(ops.log_softmax(logits, -1), hot, "batchmean")
 
 
 class ResNet(nn.Cell):

@@ -237,7 +237,14 @@ _RECURRENT = (
         plan={"mean": True},
         other=True,
     ),
-    _pair("a weight of the LSTM", "data", "recurrent", "parameter *lstm.weight_hh_l0", data="weight lstm.weight_hh_l0"),
+    _pair(
+        "a weight of the LSTM",
+        "data",
+        "recurrent",
+        "parameter *lstm.weight_hh_l0",
+        "value Torch.tanh.0",
+        data="weight lstm.weight_hh_l0",
+    ),
     _pair(
         "norm of a gradient",
         "kernel",
@@ -257,7 +264,7 @@ _SCAN = (
         plan={"first_again": 3},
         other=True,
     ),
-    _pair("one time not written", "hidden", "scan", "Tensor.__setitem__.2", plan={"not_written": 2}, level="L1"),
+    _pair("one time not written", "rewired", "scan", "Tensor.__setitem__.2", plan={"not_written": 2}, level="L1"),
     _pair("another factor in place", "formula", "scan", "Tensor.__imul__.0", plan={"last": True}, other=True),
     _pair("sigmoid 2 % off", "kernel", "scan", "Torch.sigmoid.0", kernel=("sigmoid", 0, 0, "1.02"), level="L1"),
 )

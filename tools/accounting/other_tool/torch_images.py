@@ -96,7 +96,11 @@ class Mixer(nn.Module):
             y = F.hardswish(self.tokens[number](y)).transpose(1, 2)
             x = x - y if self.plan.get("minus") == number else x + y
             y = self.norms[2 * number + 1](x)
-            y = F.elu(self.channels[number](y), 0.7 if self.plan.get("alpha") == number else 1.0)
+            y = self.channels[number](y)
+            if self.plan.get("silu") and self.plan.get("elu_in") != number:
+                y = F.silu(y)
+            else:
+                y = F.elu(y, 0.7 if self.plan.get("alpha") == number else 1.0)
             if self.plan.get("half") == number:
                 y = y.half().float()
             x = x + y

@@ -42,8 +42,6 @@ class GptBlock(nn.Module):
         scale = (width // self.heads) ** -0.5 * (1.25 if self.plan.get("scale") == self.number else 1.0)
         scores = torch.matmul(q, k.transpose(-2, -1)) * scale
         late = torch.ones(time, time, dtype=torch.bool).triu(0 if self.plan.get("mask") == self.number else 1)
-        if self.plan.get("mask") == self.number:
-            late[0, 0] = False
         scores = scores.masked_fill(late, torch.finfo(scores.dtype).min)
         if self.plan.get("half_softmax") == self.number:
             scores = scores.bfloat16()
@@ -65,8 +63,8 @@ class Gpt(nn.Module):
         self.plan = plan
 
     def forward(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1])
-        x = self.words(ids) + self.places(places + 1 if self.plan.get("later_places") else places)
+        first = 1 if self.plan.get("later_places") else 0
+        x = self.words(ids) + self.places(torch.arange(first, first + ids.shape[1]))
         before = x
         for number, block in enumerate(self.blocks):
             x, before = block(before if self.plan.get("from_before") == number else x), x

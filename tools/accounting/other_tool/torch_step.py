@@ -99,8 +99,9 @@ class Training:
         for tensors in batches:
             with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in self.run.ways):
                 losses = list(self.losses(tensors))
-            for loss in losses:
-                self.scaler.scale(loss / len(batches) if len(batches) > 1 else loss).backward()
+            for number, loss in enumerate(losses, 1):
+                scaled = self.scaler.scale(loss / len(batches) if len(batches) > 1 else loss)
+                scaled.backward(retain_graph=number < len(losses))
 
     def losses(self, tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
         """One, or that of each network of two."""

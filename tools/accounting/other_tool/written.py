@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -32,7 +33,12 @@ def place(folder: Path, framework: str, run: Run) -> Path:
 
 def dump_of(folder: Path, framework: str, run: Run) -> Path | None:
     """Its dump.json, None where it is not written."""
-    return next(iter(sorted(place(folder, framework, run).glob("step0/*/dump.json"))), None)
+    return _written(place(folder, framework, run))
+
+
+def _written(where: Path) -> Path | None:
+    found = sorted(where.glob("step0/*/dump.json"))
+    return found[0] if found and not (where / "failed.txt").exists() else None
 
 
 def dumps_of(folder: Path, pair: ToolPair) -> tuple[Path, Path] | None:
@@ -67,13 +73,15 @@ def _run(folder: Path, framework: str, tool: str, runs: dict[str, Run]) -> list[
     if not python:
         return [f"{len(runs)} runs of {framework}: {VARIABLE} names no Python with the existing tool"]
     folder.mkdir(parents=True, exist_ok=True)
+    for where in runs:
+        shutil.rmtree(where, ignore_errors=True)
     jobs = folder / "jobs.json"
     jobs.write_text(json.dumps([[where, asdict(run)] for where, run in runs.items()]), encoding="utf-8")
     paths = os.pathsep.join([str(_ROOT), *([str(_ROOT / "collector")] if tool == "ours" else [])])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [python, "-m", f"{__package__}.{_SCRIPTS[framework]}", str(jobs)]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    failed = [_why(where) for where in runs if not list(Path(where).glob("step0/*/dump.json"))]
+    failed = [_why(where) for where in runs if _written(Path(where)) is None]
     if failed:
         failed.append(f"{framework}: ended with {done.returncode}: {done.stderr[-500:]}")
     return failed
