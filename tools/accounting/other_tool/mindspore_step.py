@@ -21,8 +21,9 @@ from tools.accounting.other_tool.mindspore_networks import NETWORKS, torch_name
 from tools.accounting.other_tool.values import Run, batch, weight
 
 
-def spoil(name: str, call: int | None, _: int, fault: str) -> None:
-    """Replace a function of mint, its functional module or ops by one that is wrong in one call."""
+def spoil(name: str, call: int | None, output: int, fault: str) -> None:
+    """Replace a function of mint, its functional module or ops, of one output, by one that is wrong in one call."""
+    assert output == 0
     module, _, function = name.rpartition(".")
     holder = {"mint": mint, "functional": F, "ops": ops}[module]
     original, calls = getattr(holder, function), [0]
@@ -93,7 +94,7 @@ def step(folder: Path, run: Run) -> None:
 def _debugger(folder: Path, run: Run) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.json"
-    settings = {"task": "tensor", "level": run.level, "dump_path": str(folder), "rank": [], "step": []}
+    settings: dict[str, Any] = {"task": "tensor", "level": run.level, "dump_path": str(folder), "rank": [], "step": []}
     if run.tool == "ours":
         from msprobe_collector.mindspore import PrecisionDebugger as Ours
 

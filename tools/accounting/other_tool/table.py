@@ -30,7 +30,7 @@ PAIRS: tuple[ToolPair, ...] = (
     *framework_catalogue.CLEAN,
 )
 _SHOWN = 4
-_SAID: dict[Verdict, str] = {
+_SAID: dict[Verdict | str, str] = {
     "exact": "exact and alone",
     "first": "right first, innocent behind",
     "behind": "right, innocent first",
@@ -66,7 +66,7 @@ class Row:
         pair = self.pair
         more = f" and {len(self.named) - _SHOWN} more" if len(self.named) > _SHOWN else ""
         items = "" if self.items is None else f" | {self.items[0]} failed, {self.items[1]} no fault"
-        said = _SAID.get(self.verdict, self.verdict)  # type: ignore[call-overload]
+        said = _SAID.get(self.verdict, self.verdict)
         return (
             f"{pair.half} | {pair.framework} | {pair.kind or '-'} | {pair.name} | {pair.target.level} | {said} | "
             f"{self.outcome}: {', '.join(self.named[:_SHOWN])}{more}{items} | {self.seconds:.1f} s"
@@ -121,7 +121,7 @@ def counts(rows: Sequence[Row]) -> Iterator[str]:
             continue
         planted = Counter(row.verdict for row in of if row.pair.expected)
         clean = Counter(row.verdict for row in of if not row.pair.expected)
-        told = ", ".join(f"{_SAID.get(key, key)} {count}" for key, count in planted.most_common())  # type: ignore[call-overload]
+        told = ", ".join(f"{_SAID.get(key, key)} {count}" for key, count in planted.most_common())
         yield f"{framework}: {planted['exact']} of {planted.total()} exact and alone ({told})"
         yield f"{framework}: {clean['blamed']} of {clean.total()} clean pairs blamed"
         if items := [row.items for row in of if row.items is not None]:
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return not options.names or any(name in pair.name for name in options.names)
 
     if options.write is not None:
-        failed = written.write(options.write.resolve(), [pair for pair in PAIRS if is_wanted(pair)])
+        failed = written.write(options.write.resolve(), [pair for pair in PAIRS if is_wanted(pair)], PAIRS)
         sys.stdout.write("".join(f"{line}\n" for line in failed))
         return int(bool(failed))
     torch.set_num_threads(1)

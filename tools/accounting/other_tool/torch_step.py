@@ -122,7 +122,7 @@ class Training:
 def _debugger(folder: Path, run: Run) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "config.json"
-    settings = {"task": "tensor", "level": run.level, "dump_path": str(folder), "rank": [], "step": []}
+    settings: dict[str, Any] = {"task": "tensor", "level": run.level, "dump_path": str(folder), "rank": [], "step": []}
     if run.tool == "ours":
         from msprobe_collector.pytorch import PrecisionDebugger as Ours
 

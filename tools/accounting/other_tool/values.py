@@ -34,9 +34,9 @@ class Run:
         plan: what is changed of the network, by name.
         kernel: (operator, number of its call or None for all, number of the output, fault): a wrong kernel.
         data: what is changed of weights and batch: `weight NAME`, `pixel`, `token`, `targets`, `checkpoint`,
-            `samples` (swapped), `seed` (another batch).
+            `samples` (swapped), `seed` (another batch), `nudged` (the batch by a rounding).
         ways: `other-device`, `threads`, `channels-last`, `bfloat16`, `autocast`, `scaler`, `clip`, `adamw`, `sgd`,
-            `accumulate`, `stop-late` (the optimizer's step is collected), `mkldnn-off`, `zero-later`.
+            `accumulate`, `stop-late` (the optimizer's step is collected), `mkldnn-off`, and `float16` of MindSpore.
         level: of the dump.
         tool: `existing` or `ours`: whose collector.
     """
@@ -81,6 +81,8 @@ def batch(run: Run, number: int = 0) -> tuple[Array, Array]:
         inputs[1, 4] = (inputs[1, 4] + 11) % letters
     elif run.data == "targets":
         targets = np.roll(targets, 1, 0)
+    elif run.data == "nudged":
+        inputs = np.where(inputs > 0, np.nextafter(inputs, np.float32(9)), inputs)
     elif run.data == "samples":
         inputs = inputs[[1, 0, *range(2, len(inputs))]].copy()
     return inputs, targets

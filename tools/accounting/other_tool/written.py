@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tools.accounting.other_tool.pairs import ToolPair
 from tools.accounting.other_tool.values import Run
@@ -48,8 +49,8 @@ def dumps_of(folder: Path, pair: ToolPair) -> tuple[Path, Path] | None:
     return (target, golden) if target is not None and golden is not None else None
 
 
-def write(folder: Path, pairs: Sequence[ToolPair]) -> list[str]:
-    """Write what is not there yet, and the index.
+def write(folder: Path, pairs: Sequence[ToolPair], all_pairs: Sequence[ToolPair]) -> list[str]:
+    """Write what is not there yet of `pairs`, and the index of all pairs whose dumps lie in the folder.
 
     Returns:
         What could not be written, and why: one line each.
@@ -64,7 +65,7 @@ def write(folder: Path, pairs: Sequence[ToolPair]) -> list[str]:
     failed = []
     for (framework, tool), runs in waiting.items():
         failed += _run(folder, framework, tool, runs)
-    _write_index(folder, pairs)
+    _write_index(folder, all_pairs)
     return failed
 
 
@@ -99,13 +100,15 @@ def _write_index(folder: Path, pairs: Iterable[ToolPair]) -> None:
         if (dumps := dumps_of(folder, pair)) is not None:
             target, golden = (str(dump.relative_to(folder)) for dump in dumps)
             index.append({**asdict(pair), "half": pair.half, "target_dump": target, "golden_dump": golden})
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> list[tuple[ToolPair, Path, Path]]:
     """(pair, target dump.json, golden dump.json) of an index; the answers that are right are those of the index."""
     found = []
-    for entry in json.loads((folder / "index.json").read_text(encoding="utf-8")):
+    index: list[dict[str, Any]] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    for entry in index:
         entry.pop("half")
         target, golden = folder / entry.pop("target_dump"), folder / entry.pop("golden_dump")
         runs = {side: Run(**entry.pop(side)) for side in ("target", "golden")}
