@@ -57,6 +57,7 @@ def test_halves_are_about_equal_and_stay_as_they_are() -> None:
         ([fault("born", "Torch.mm.1")], "fault", "exact"),
         ([fault("born", "Torch.mm.1"), fault("born", "Torch.mm.7")], "fault", "exact"),
         ([fault("born", "Torch.mm.1"), fault("constant", "Torch.mm.2")], "fault", "first"),
+        ([fault("born", "Torch.mm.1"), fault("rewired", "Torch.mm.3")], "fault", "first"),
         ([fault("born", "Torch.mm.2"), fault("born", "Torch.mm.1")], "fault", "behind"),
         ([fault("rewired", "Torch.mm.1")], "fault", "other"),
         ([], "unaccounted", "unaccounted"),
@@ -65,7 +66,7 @@ def test_halves_are_about_equal_and_stay_as_they_are() -> None:
     ],
 )
 def test_answers_are_counted_by_what_stands_beside_them(faults: list[Any], outcome: str, expected: str) -> None:
-    assert verdict(pair_of("Torch.mm.1", also=("Torch.mm.7",)), faults, outcome) == expected
+    assert verdict(pair_of("Torch.mm.1", "rewired Torch.mm.3", also=("Torch.mm.7",)), faults, outcome) == expected
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,9 @@ CAUSES = (
         "rewired",
         "gpt",
         "rewired Mint.reshape.4",
-        "rewired Mint.reshape.5",
         "rewired Mint.transpose.5",
-        "rewired Mint.transpose.6",
         "rewired Mint.matmul.2",
+        also=("rewired Mint.reshape.5", "rewired Mint.transpose.6"),
         mindspore={"plan": {"swap_qk": 1}},
     ),
     _pair(

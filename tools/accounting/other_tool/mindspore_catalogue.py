@@ -26,8 +26,6 @@ def _pair(
 
 
 _TOKEN = ("batch", "value Primitive.get_shp.Shape.0", "value Primitive.reshape_flat.Reshape.0")
-#: Each part goes through a reshape first.
-_SWAPPED = ("rewired Mint.reshape.4", "rewired Mint.reshape.5")
 CAUSES = (
     _pair(
         "softmax 2 % off",
@@ -47,7 +45,15 @@ CAUSES = (
         kernel=("ops.gelu", 1, 0, "gradient 1.05"),
         other=True,
     ),
-    _pair("query and key swapped", "rewired", "gpt", *_SWAPPED, plan={"swap_qk": 1}, level="L1"),
+    _pair(
+        "query and key swapped",
+        "rewired",
+        "gpt",
+        "rewired Mint.reshape.4",
+        also=("rewired Mint.reshape.5",),
+        plan={"swap_qk": 1},
+        level="L1",
+    ),
     _pair("gelu by tanh", "formula", "gpt", "Functional.gelu.0", plan={"tanh": 0}, other=True),
     _pair("scale of attention", "formula", "gpt", "Mint.mul.2", plan={"scale": 2}, level="L1", other=True),
     _pair("eps 1e-3 for 1e-5", "formula", "gpt", "Primitive.layer_norm.LayerNorm.3", plan={"eps": 1}),

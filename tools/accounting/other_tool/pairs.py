@@ -76,18 +76,19 @@ def verdict(pair: ToolPair, faults: Sequence[AnyFault], outcome: str) -> Verdict
     """What became of the pair.
 
     Returns:
-        `exact` (and alone), `first` (innocent ones behind), `behind` (an innocent one before it), `other` (innocent
-        ones only), `unaccounted` (nothing is blamed, nothing claimed), `all-clear` (a false one); `clean` or `blamed`
-        where nothing is wrong.
+        `exact` (and alone), `first` (innocent ones behind, or the cause twice), `behind` (an innocent one before it),
+        `other` (innocent ones only), `unaccounted` (nothing is blamed, nothing claimed), `all-clear` (a false one);
+        `clean` or `blamed` where nothing is wrong.
     """
     if not pair.expected:
         return "blamed" if faults else "clean"
     if not faults:
         return "unaccounted" if outcome == "unaccounted" else "all-clear"
     right = [fault for fault in faults if is_named(fault, pair.expected)]
+    told = {next(pattern for pattern in pair.expected if is_named(fault, [pattern])) for fault in right}
     innocent = [fault for fault in faults if not is_named(fault, (*pair.expected, *pair.also))]
     if not right:
         return "other"
-    if not innocent:
+    if not innocent and len(told) == 1:
         return "exact"
     return "behind" if faults[0] in innocent else "first"

@@ -32,7 +32,7 @@ PAIRS: tuple[ToolPair, ...] = (
 _SHOWN = 4
 _SAID: dict[Verdict | str, str] = {
     "exact": "exact and alone",
-    "first": "right first, innocent behind",
+    "first": "right first, more behind",
     "behind": "right, innocent first",
     "other": "innocent only",
     "unaccounted": "nothing named, unaccounted",

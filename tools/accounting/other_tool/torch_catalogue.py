@@ -187,7 +187,7 @@ _LLAMA = (
         "data",
         "llama",
         "value Tensor.__mul__.2",
-        "value Tensor.__mul__.3",
+        also=("value Tensor.__mul__.3",),
         plan={"base": True},
         level="L1",
     ),
