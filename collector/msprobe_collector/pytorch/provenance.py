@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from msprobe_collector.dump_format import is_cell_record
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
@@ -28,9 +29,6 @@ _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
-_storages: Any = torch.UntypedStorage
-_free: Callable[[int], None] = _storages._free_weak_ref
-_is_expired: Callable[[int], bool] = _storages._expired
 
 #: Offset, shape and strides of a tensor in its storage, in elements, and their dtype.
 Part = tuple[int, Sequence[int], Sequence[int], Any]
@@ -52,21 +50,17 @@ class Memory:
 
     def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
         """Written whole by what `text` says, or as far as it is `part`."""
-        self._reference: int = storage._weak_ref()
+        self._reference = StorageWeakRef(storage)
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)
         self.leaves: dict[Part, str] = {}
         self.gradients: dict[Part, str] = {}
 
-    def __del__(self) -> None:
-        """Let PyTorch use the number again."""
-        _free(self._reference)
-
     @property
     def is_gone(self) -> bool:
         """Whether no tensor lies there any more."""
-        return _is_expired(self._reference)
+        return bool(self._reference.expired())
 
     def notice(self, version: int) -> None:
         """A tensor that lies here has this version: one that no recorded call left, and that is no new counter's."""
