@@ -6,7 +6,7 @@ One cause of differences: an operation, or a value that no operation of this ran
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -124,8 +124,8 @@ class FaultFinder:
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
         self._is_one_framework = not any(_has_other_type(step) for step in steps)
-        differing = (step.account.place for step in steps if any(key.differs for key in step.account.keys))
-        self._first_place = min(differing, default=-1)
+        beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
+        self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
         self._reach()
@@ -298,12 +298,15 @@ class FaultFinder:
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
             self._blame(step, fault, f"value {key.target} {key.golden}")
             return True
-        largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
-        is_enlarged = key.max_abs is not None and largest and key.max_abs > _NO_VIEW * largest
-        is_changed = mine.is_changed or theirs.is_changed
-        if is_changed or (is_enlarged and all(maker.key.limits == key.limits for maker in makers)):
+        if mine.is_changed or theirs.is_changed:
             return self._note_unknown(step, key, makers[0])
-        return self._are_shown(makers)
+        if not _is_enlarged(key, makers):
+            return self._are_shown(makers)
+        if mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}:
+            return self._blame_wiring(
+                step, key, f"gets another part or order of {name} in the target than in the golden run", name
+            )
+        return self._note_unknown(step, key, makers[0])
 
     def _trace_sum(self, step: Step, key: ValueKey, sources: list[Maker]) -> bool:
         """A gradient that is the sum of the gradients of its uses."""
@@ -337,7 +340,7 @@ class FaultFinder:
         more = [maker for maker in other.makers[:1] if maker.step.account.partner]
         if other.makers and not more:
             more = self._climb(other.makers[0], 1 - side)[1]
-        anchors = list({maker.name: maker for maker in (*anchors, *more)}.values())
+        anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
         for maker in anchors:
             self._parents.setdefault(node, {})[maker.step.record] = None
@@ -365,7 +368,7 @@ class FaultFinder:
                 fault = self._by_node.get(node)
                 if fault is not None and fault.kind == "only_one_side" and _is_cast(fault.step):
                     return node
-        return first.operation.call
+        return first.operation.call if first.account.place >= 0 else f"golden {first.operation.call}"
 
     def _climb(self, lone: Maker, side: int) -> tuple[Step, list[Maker]]:
         """(the first of the calls of one side that lead to `lone`, the values of both runs that go into them)."""
@@ -413,7 +416,9 @@ class FaultFinder:
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
         contents = key.target, key.golden
-        is_batch = contents in self._flow.batch or is_batch_argument(step.operation.name, key.path)
+        is_batch = step.operation.phase == "forward" and (
+            contents in self._flow.batch or is_batch_argument(step.operation.name, key.path)
+        )
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
@@ -509,10 +514,17 @@ class FaultFinder:
 def _shared(mine: Source, theirs: Source) -> list[Maker]:
     """What made a value on both sides; all of it where the value is put together."""
     if mine.is_joined or theirs.is_joined:
-        names = [maker.name for maker in mine.makers]
-        return list(mine.makers) if names == [maker.name for maker in theirs.makers] else []
-    others = {maker.name for maker in theirs.makers}
-    return [maker for maker in mine.makers if maker.name in others][:1]
+        names = [maker.identity for maker in mine.makers]
+        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
+    others = {maker.identity for maker in theirs.makers}
+    return [maker for maker in mine.makers if maker.identity in others][:1]
+
+
+def _is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
+    """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
+    largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
+    is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
+    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
 
 
 def _is_known(source: Source) -> bool:

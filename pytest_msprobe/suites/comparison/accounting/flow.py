@@ -33,6 +33,11 @@ class Maker:
         """`Torch.chunk.0.forward.output.1`, by its name in the target where that has it."""
         return f"{self.step.record}.{self.key.path}"
 
+    @property
+    def identity(self) -> tuple[bool, str]:
+        """What tells it from all others: calls of one run may have the name of another call of the other run."""
+        return self.step.account.place < 0, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -100,7 +105,7 @@ class SideFlow:
 
     def source(self, step: Step, key: ValueKey) -> Source:
         """Where a record has a value from that goes into it."""
-        known = step.record, key.path
+        known = self.record(step), key.path
         if known not in self._sources:
             self._sources[known] = self._source(step, key)
         return self._sources[known]
