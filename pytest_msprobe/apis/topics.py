@@ -217,6 +217,17 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
     return UnwrittenMemory(frozenset(places.get("outputs", ())), frozenset(inputs))
 
 
+@lru_cache(_REMEMBERED)
+def is_batch_argument(name: str, path: str, framework: str = "pytorch") -> bool:
+    """Whether the value at `path` (`input.1`) of the operation called `name` is data, such as labels are."""
+    api_type, _, api = name.partition(".")
+    found = facts("batch_arguments").find(
+        api_type, api.rpartition(".")[2] if api_type == "Primitive" else api, framework
+    )
+    places = [] if found is None else [ast.literal_eval(item) for item in read_terms(found.text)[0].arguments]
+    return path.partition(".")[2] in map(str, places)
+
+
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.
 _GRADIENT_KERNEL = re.compile(r"Grad(?!ient)|Backward")
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
+from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
 from pytest_msprobe.apis.topics import random_api
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
 from pytest_msprobe.cases.inputs import drawn_arguments
@@ -135,7 +136,12 @@ class RecordedCall(CallRun):
     def gradient_paths(self) -> list[str]:
         """Places of the recorded gradients, by argument that is differentiated; "" for one without."""
         entries = self.case.pairing.entries
-        return [f"output.{entries[path]}" if path in entries else "" for path in self.case.wanted]
+        return [
+            f"{OTHER_GRADIENTS if isinstance(entries[path], str) else OUTPUT}.{entries[path]}"
+            if path in entries
+            else ""
+            for path in self.case.wanted
+        ]
 
     def recorded_gradients(self, incoming: Incoming) -> Incoming:
         """Recorded gradients by argument that is differentiated."""
@@ -176,9 +182,12 @@ class RecordedCall(CallRun):
             self.case, recorded, reference, incoming, self.recorded_outputs, are_recorded=True
         )
         return tuple(
-            RecordedOutput(path, position, mine, theirs)
+            RecordedOutput(path, position, mine.reshape(theirs.shape), theirs)
             for position, (path, mine, theirs) in enumerate(zip(self.gradient_paths(), recorded, reference))
-            if path and mine is not None and theirs is not None
+            if path
+            and mine is not None
+            and theirs is not None
+            and (mine.shape == theirs.shape or _without_ones(mine) == _without_ones(theirs))
         )
 
     def _extra(self, direction: Direction) -> ExtraRuns:
@@ -187,6 +196,11 @@ class RecordedCall(CallRun):
             assert self._bench is not None  # there is no output before a benchmark was found
             self._extra_runs[direction] = ExtraRuns(self, Bench(self._bench, None), self.incoming(direction))
         return self._extra_runs[direction]
+
+
+def _without_ones(array: Array) -> list[int]:
+    """The shape that a gradient has on its way through views that add axes: the existing tool records it there."""
+    return [size for size in array.shape if size != 1]
 
 
 def is_dropout(api: ApiName, framework: str) -> bool:

@@ -92,7 +92,9 @@ _MOST_PROBED = 1 << 20
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
 
-#: The terms of an element add up to it within this share of their size, in float64.
+#: How many times an element is computed alone.
+_ALONE = 256
+#: The terms of an element add up to it within this share of their size, and alone it is the same, in float64.
 _SAME = 1e-10
 
 #: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
@@ -173,7 +175,41 @@ class ExtraRuns:
             partial(probed, "arithmetic" if self._incoming else "inside"),
             partial(probed, "inside"),
             partial(self._terms, position, reference),
+            partial(self._moves, position, reference),
         )
+
+    def _moves(self, position: int, reference: Array, at: int) -> Array:
+        """How far the element at the flat position `at` of the output or gradient moves; see `OutputPair`.
+
+        It is computed alone, from the elements of all tensors at its place. That another result than the benchmark's
+        comes out shows that others take part in it.
+        """
+        index, single = np.unravel_index(at, reference.shape), _Single(reference.shape)
+        arguments, keywords = map_leaves(self._call, lambda path, value: single.repeated(value, index))
+        incoming = tuple(single.repeated(value, index) for value in self._incoming)
+        if not single.fits:
+            return np.zeros(0)
+        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        moved = Perturbation(1).inside(call, saves_exactly=bool(incoming))
+        exact, found = (self._alone(position, each, incoming) for each in (call, moved))
+        value = reference.item(at)
+        if exact is None or found is None or not abs(exact[0] - value) <= _SAME * abs(value):
+            return np.zeros(0)
+        moves = np.abs(found - value)
+        finite: Array = moves[np.isfinite(moves)]
+        return finite
+
+    def _alone(self, position: int, call: Call, incoming: Incoming) -> Array | None:
+        wanted = self._run.case.wanted if incoming else ()
+
+        def compared() -> Sequence[Any]:
+            return _compared(call, incoming, self._bench.engine.forward(call, differentiate=wanted))
+
+        found = attempt(compared)
+        if isinstance(found, (Unsupported, CapturedError)) or position >= len(found):
+            return None
+        result: Array | None = found[position] if getattr(found[position], "shape", None) == (_ALONE,) else None
+        return result
 
     def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
         """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
@@ -313,15 +349,39 @@ class ExtraRuns:
 
     def _results(self, engine: Engine, call: Call, incoming: Incoming, variant: str) -> Sequence[Any] | None:
         """The forward outputs that are compared, in the order in which they are, or all gradients; None if it fails."""
-
-        def compared(execution: Execution) -> Sequence[Any]:
-            if incoming:
-                return execution.gradients(incoming)
-            (outputs,) = in_one_order(self._call, execution.outputs)
-            return [output.value for output in outputs]
-
-        found = self._run.ask(engine, compared, call=call, variant=variant)
+        found = self._run.ask(engine, partial(_compared, self._call, incoming), call=call, variant=variant)
         return None if isinstance(found, (Unsupported, CapturedError)) else found
+
+
+def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:
+    """All gradients where there are `incoming` ones, else the outputs, in the order in which they are compared."""
+    if incoming:
+        return execution.gradients(incoming)
+    (outputs,) = in_one_order(call, execution.outputs)
+    return [output.value for output in outputs]
+
+
+class _Single:
+    """Puts one element of each tensor in its place, for a call that makes one element of its output.
+
+    Attributes:
+        fits: whether all tensors that were given so far had such an element.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self.fits = True
+
+    def repeated(self, value: Any, index: Sequence[Any]) -> Any:
+        """The element of a tensor that meets `index` of the output, shape (`_ALONE`,); what is no tensor as it is."""
+        if not hasattr(value, "__array_interface__"):
+            return value
+        try:
+            element = np.broadcast_to(value, self._shape)[tuple(index)]
+        except ValueError:
+            self.fits = False
+            return value
+        return np.full(_ALONE, element, value.dtype)
 
 
 def _in_orders(products: Array) -> tuple[Array, ...]:

@@ -111,9 +111,16 @@ class Call:
         return {**(self.attributes or {}), **self.keywords}
 
 
+#: First step of the path of an output that was not returned: an argument that the call changed.
+CHANGED = "changed"
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One leaf of what an API call returned; `path` is its position, with more steps inside nested tuples."""
+    """One leaf of what an API call returned; `path` is its position, with more steps inside nested tuples.
+
+    The benchmark lists behind what was returned the arguments that the call changed, as (`CHANGED`, number).
+    """
 
     path: tuple[int | str, ...]
     value: OutputValue

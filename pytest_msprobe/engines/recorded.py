@@ -61,6 +61,9 @@ def pair_gradients(api: ApiName, forward: ForwardRecord, backward: BackwardRecor
     arguments, outgoing = forward.arguments or (), backward.outgoing or ()
     positions = tensor_positions(arguments)
     can_have = [_is_differentiable(arguments[position]) for position in positions]
+    if api.type != "Primitive" and len(outgoing) < len(positions) and None not in outgoing:
+        needs = [has and _needs_gradient(arguments[position]) for position, has in zip(positions, can_have)]
+        can_have = needs if sum(needs) >= len(outgoing) else can_have  # the existing tool leaves out the others
     recorded = [
         index
         for index, value in enumerate(outgoing)
@@ -150,6 +153,11 @@ def _by_shape(
 def _is_differentiable(value: Value) -> bool:
     """Whether a tensor can have, or be, a gradient: not one of integers or bools."""
     return isinstance(value, TensorValue) and (value.dtype is None or value.dtype.kind in ("float", "complex"))
+
+
+def _needs_gradient(value: Value) -> bool:
+    """Whether the dump does not say that a tensor requires no gradient."""
+    return not isinstance(value, TensorValue) or value.requires_grad != "False"
 
 
 def _look(value: Value) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.engines.fitting import is_misfit
 from pytest_msprobe.engines.process import load_framework, npu_function, use_npu
 from pytest_msprobe.engines.protocol import (
+    CHANGED,
     Array,
     Call,
     LeafPath,
@@ -55,6 +56,7 @@ class ReadyCall:
         target: its name.
         tensors: those among the arguments.
         leaves: the tensors to differentiate; a call that writes in place gets clones of them as arguments.
+        may_write: whether it may write into its arguments.
         seeds: the tensors of its incoming gradients.
     """
 
@@ -63,6 +65,7 @@ class ReadyCall:
     target: str
     tensors: Sequence[Tensor]
     leaves: Sequence[Tensor]
+    may_write: bool
     seeds: Seeds = field(default_factory=Seeds)
 
     def watch(self) -> Callable[[], bool]:
@@ -76,8 +79,17 @@ class ReadyCall:
 class TorchExecution:
     """A forward that PyTorch has run, with its graph."""
 
-    def __init__(self, call: ReadyCall, returned: object, arithmetic: AbstractContextManager[object]) -> None:
-        """What `call` has `returned`; `arithmetic` is the context in which its gradients are computed."""
+    def __init__(
+        self,
+        call: ReadyCall,
+        returned: object,
+        arithmetic: AbstractContextManager[object],
+        changed: Sequence[Tensor] = (),
+    ) -> None:
+        """What `call` has `returned`; `arithmetic` is the context in which its gradients are computed.
+
+        `changed` are arguments that it wrote into; those that it does not return as well are further outputs.
+        """
         torch = self._torch = call.torch
         self._arithmetic = arithmetic
         self._leaves = call.leaves
@@ -94,6 +106,11 @@ class TorchExecution:
                 if len(path) == 1 and value is None:
                     self._tensors.append(None)
                 outputs.append(Output(path, _plain_output(torch, value)))
+        self._changed: list[Tensor] = []
+        if changed:
+            given_back = {id(tensor) for tensor in _tensors(torch, returned)}
+            self._changed = [tensor for tensor in changed if id(tensor) not in given_back]
+            outputs += [Output((CHANGED, at), to_array(torch, tensor)) for at, tensor in enumerate(self._changed)]
         self.outputs = tuple(outputs)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
@@ -123,7 +140,7 @@ class TorchExecution:
         """Each output tensor with its incoming gradient. None is an output that is left open, or no output at all."""
         tensors: list[Tensor | None] = [tensor for tensor in self._tensors if tensor is not None]
         if len(incoming) > len(tensors):
-            tensors = self._tensors
+            tensors = [*tensors, *self._changed] if self._changed else self._tensors
         pairs = list(zip(tensors, padded_incoming(incoming, len(tensors))))
         if any(tensor is None and gradient is not None and gradient.any() for tensor, gradient in pairs):
             raise Unsupported("a gradient comes into an output that the benchmark leaves open")
@@ -299,16 +316,22 @@ class TorchEngine:
                 function: Callable[[], object] = partial(npu_function(call.api.api), *arguments, **keywords)
             else:
                 function = binding.bound(arguments, keywords, self._roots, attributes)
-        return ReadyCall(self._torch, function, binding.target, tensors, [leaves[path] for path in differentiate])
+        return ReadyCall(
+            self._torch, function, binding.target, tensors, [leaves[path] for path in differentiate], may_write
+        )
 
     def _run(self, call: Call, ready: ReadyCall) -> TorchExecution:
         torch = self._torch
         saving = perturbed_saving(torch, call, ready.tensors) if call.saved_roundoff else nullcontext()
         arithmetic = _rounded_arithmetic(call)
         refusing = _Refusing(torch, ready.target, is_benchmark=self._is_raised, call=ready.function)
+        versions = [tensor._version for tensor in ready.tensors] if ready.may_write else []
         with torch.set_grad_enabled(bool(ready.leaves)), saving, arithmetic, refusing:
             returned = ready.function()
-        return TorchExecution(ready, returned, arithmetic)
+        if not (versions and self._is_raised):
+            return TorchExecution(ready, returned, arithmetic)
+        changed = [tensor for tensor, version in zip(ready.tensors, versions) if tensor._version != version]
+        return TorchExecution(ready, returned, arithmetic, changed)
 
     def close(self) -> None:
         """Nothing is held."""

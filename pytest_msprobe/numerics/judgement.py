@@ -325,6 +325,10 @@ def _no_probes(count: int) -> tuple[Array, ...]:
     return ()
 
 
+def _no_moves(at: int) -> Floats:
+    return np.zeros(0)
+
+
 def _no_terms(at: int) -> tuple[Floats, ...]:
     return ()
 
@@ -350,6 +354,8 @@ class OutputPair:
         arithmetic_probes: the same with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
             `tested`; None without one.
+        moves: how far the element at a flat position moves, shape (n,), float64, when the arithmetic that makes it is
+            moved again and again as in `arithmetic_probes`; none where it is made of more than one element of an input.
         terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
             kernels may add; none where the operation is no sum.
     """
@@ -367,6 +373,7 @@ class OutputPair:
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
+    moves: Callable[[int], Floats] = _no_moves
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from types import BuiltinFunctionType
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from tools.operators.mindspore_surface import OPERATORS, PublicApi
 
 _SUBMODULES = ("fft", "linalg", "special")
+#: Private functions that compute values from tensors, and which optimizers, clipping, scalers and layers call.
+_PRIVATE = re.compile(r"_foreach_\w+|_amp_\w+|_fused_(adam|adamw|sgd|adagrad)_|_fused_rms_norm|_weight_norm")
 
 
 def public_operators() -> tuple[PublicApi, ...]:
@@ -36,6 +39,7 @@ def _functions(torch: Any) -> Iterator[str]:
     for name in _public(torch):
         if getattr(generated, name, None) is getattr(torch, name):
             yield name
+    yield from (name for name in dir(generated) if _PRIVATE.fullmatch(name))
     yield from (name for name in torch.functional.__all__ if hasattr(torch, name))
 
 

@@ -11,11 +11,13 @@ from msprobe_collector.dump_format.values import (
     ARGUMENTS,
     INPUT_FIELDS,
     KEYWORDS,
+    UNKNOWN,
     DtypeValue,
     FieldPath,
     MalformedValue,
     OpaqueValue,
     PlainValue,
+    Provenance,
     SizeValue,
     TensorValue,
     Value,
@@ -63,6 +65,11 @@ class Leaf:
     def fingerprint(self) -> str:
         """Fingerprint as recorded, "" where the dump has none."""
         return self.value.fingerprint if isinstance(self.value, TensorValue) else ""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where it comes from, as far as the dump says."""
+        return self.value.provenance if isinstance(self.value, TensorValue) else UNKNOWN
 
     @property
     def tensor(self) -> TensorValue | None:

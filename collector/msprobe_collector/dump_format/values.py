@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 if TYPE_CHECKING:
     import numpy as np
@@ -191,8 +191,7 @@ DTYPE_TYPES = frozenset({"mindspore.dtype", "torch.dtype"})
 Statistic = Union[float, int, bool, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a tensor comes from, as far as the collector knew when it was recorded.
 
     Dumps of the existing tool do not say.

@@ -10,6 +10,7 @@ from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_modules, own_parameters
 from msprobe_collector.pytorch.gradients import CheckpointSwaps, GradientTap, Recomputation
 from msprobe_collector.pytorch.installation import ApiInstallation
+from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
@@ -30,7 +31,10 @@ class TorchCallWatch:
         self._recomputation = recomputation = Recomputation([])
         self._checkpoints = CheckpointSwaps(recomputation, guard)
         self._waits = CommunicationWaits(guard)
-        calls = ApiCalls(session, tap, self._waits, number=recomputation.number)
+        self._provenances = TensorProvenances(guard, lambda: self._checkpoints.backward_passes)
+        if session.configuration.task != "overflow_check":  # which record is in the dump is not known while it runs
+            session.recorder.provenances = self._provenances
+        calls = ApiCalls(session, tap, self._waits, number=recomputation.number, on_empty=self._provenances.allocated)
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = LayerObserver(
             session,
@@ -54,6 +58,8 @@ class TorchCallWatch:
         collects = self._session.configuration.collects_cells
         if models:
             self._modules.watch(models, records=collects)
+            if self._session.recorder.provenances is not None:
+                self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
         if collects and self._session.recorder.wants("backward"):
             for label, module in self._modules.layers:
                 own = own_parameters(module)

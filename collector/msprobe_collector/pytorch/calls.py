@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,8 +23,14 @@ from msprobe_collector.pytorch.api_names import (
     is_machinery,
 )
 from msprobe_collector.pytorch.gradients import autocast_of
+from msprobe_collector.pytorch.provenance import RecordOrigins
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
 from msprobe_collector.recording.swaps import MethodSwaps
+
+if TYPE_CHECKING:
+    from msprobe_collector.framework import Session
+    from msprobe_collector.recording.observing import GradientTap, Number
+    from msprobe_collector.recording.recorder import OpenRecord
 
 
 def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -78,6 +84,18 @@ class CommunicationWaits(Waits):
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
+#: Whose memory holds what was there before.
+_FACTORIES = (
+    *(torch.empty, torch.empty_like, torch.empty_permuted, torch.empty_strided),
+    *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
+)
+
+
+#: Calls that change running statistics without a version that says so, and where those stand among the arguments.
+_NORMS = ("Functional.batch_norm.", "Functional.instance_norm.")
+_RUNNING = ("input.1", "input.2", "kwargs.running_mean", "kwargs.running_var")
+
+
 class _Thread(threading.local):
     is_in_backward = False
 
@@ -85,7 +103,7 @@ class _Thread(threading.local):
 class CallMode(torch.overrides.TorchFunctionMode):
     """Sees every call of PyTorch's API in the thread that entered it, by whatever name it was made."""
 
-    def __init__(self, calls: CallObserver, names: ApiNames) -> None:
+    def __init__(self, calls: ApiCalls, names: ApiNames) -> None:
         super().__init__()
         self._calls = calls
         self._names = names
@@ -98,7 +116,10 @@ class CallMode(torch.overrides.TorchFunctionMode):
             seen = calls.faults.guarded("naming a call", self._seen, func, args, kwargs or {}, sys._getframe(1))
         if seen is None:
             if func not in _BACKWARD:
-                return func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
+                if func in _FACTORIES and calls.recorder.is_collecting and not calls.activity.is_inside:
+                    calls.guard.enter("uninitialised memory", calls.on_empty, result)
+                return result
             self._thread.is_in_backward = True
             try:
                 return func(*args, **(kwargs or {}))
@@ -139,7 +160,23 @@ class CallMode(torch.overrides.TorchFunctionMode):
 
 
 class ApiCalls(CallObserver):
-    """Knows which calls change their first argument, and writes down the autocast under which they run."""
+    """Knows which calls change their first argument, and writes down the autocast under which they run.
+
+    Attributes:
+        on_empty: is shown each tensor that is made without values.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        tap: GradientTap,
+        waits: Waits,
+        *,
+        number: Number,
+        on_empty: Callable[[Any], None],
+    ) -> None:
+        super().__init__(session, tap, waits, number=number)
+        self.on_empty = on_empty
 
     def _begin(
         self,
@@ -149,8 +186,20 @@ class ApiCalls(CallObserver):
         attributes: Mapping[str, Any] | None,
     ) -> None:
         super()._begin(call, args, kwargs, attributes)
-        if call.record is not None and (autocast := autocast_of(args, kwargs)):
-            self.recorder.part(call.record, AUTOCAST, AUTOCAST, autocast)
+        record = call.record
+        if record is None:
+            return
+        if autocast := autocast_of(args, kwargs):
+            self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
+        if record.name.startswith(_NORMS) and isinstance(origins := record.text.origins, RecordOrigins):
+            training = args[5:6] or (kwargs.get("training"), kwargs.get("use_input_stats"))
+            origins.uncounted = _RUNNING if True in training else ()
+
+    def _take_outputs(self, record: OpenRecord, result: Any) -> None:
+        """Of a call that returns nothing, the arguments into which it has written."""
+        if result is None and isinstance(origins := record.text.origins, RecordOrigins):
+            result = origins.changed() or None
+        super()._take_outputs(record, result)
 
     def _sources(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_in_place = changes_first_argument(what) or kwargs.get("inplace") is True

@@ -525,13 +525,18 @@ class Recomputation(threading.local):
 
 
 class CheckpointSwaps:
-    """Watches the checkpoints of torch.utils.checkpoint."""
+    """Watches the checkpoints of torch.utils.checkpoint.
+
+    Attributes:
+        backward_passes: how many have ended so far.
+    """
 
     def __init__(self, state: Recomputation, guard: Guard) -> None:
         self._state = state
         self._guard = guard
         self._swaps = MethodSwaps()
         self._passes = state._passes
+        self.backward_passes = 0
 
     def install(self) -> None:
         """Watch from now on."""
@@ -563,6 +568,7 @@ class CheckpointSwaps:
                 return original(*args, **kwargs)
             finally:
                 passes.pop()
+                self.backward_passes += 1
 
         return run
 

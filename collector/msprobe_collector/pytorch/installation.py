@@ -17,9 +17,8 @@ from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.api_names import ApiNames
-from msprobe_collector.pytorch.calls import CallMode, communication_functions
+from msprobe_collector.pytorch.calls import ApiCalls, CallMode, communication_functions
 from msprobe_collector.pytorch.gradients import RUN_BACKWARD
-from msprobe_collector.recording.observing import CallObserver
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.
@@ -62,7 +61,7 @@ logger = logging.getLogger("msprobe_collector")
 class ApiInstallation:
     """Puts in and takes out what sees calls."""
 
-    def __init__(self, calls: CallObserver, listed: ApiList) -> None:
+    def __init__(self, calls: ApiCalls, listed: ApiList) -> None:
         left_out = [getattr(owner, name) for _, owner, name in _resolved(listed.remove)]
         self._guard = calls.guard
         self._mode = CallMode(calls, ApiNames(left_out))

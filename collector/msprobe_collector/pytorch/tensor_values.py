@@ -40,6 +40,7 @@ class TorchTensorValues(TensorValues):
 
     def __init__(self, tensor: Any, dtype_name: str, fields: str) -> None:
         self._tensor = tensor
+        self.origin = None
         self._array: np.ndarray[Any, Any] | None = None
         self.dtype_name = dtype_name
         self.type_name = QUANTISED if tensor.is_quantized else TENSOR

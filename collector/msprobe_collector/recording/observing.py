@@ -331,7 +331,7 @@ class CallObserver(Observer):
             if is_communication(what):
                 guarded(call.name, self._take_communicated, call, record, result, args, kwargs, call=call)
             else:
-                guarded(call.name, self.recorder.outputs, record, result, call=call)
+                guarded(call.name, self._take_outputs, record, result, call=call)
         if call.sources is not None:
             guarded(call.name, self._attach, call, args, kwargs, result, call=call)
         if record is not None and not call.is_awaited:
@@ -339,6 +339,9 @@ class CallObserver(Observer):
 
     def _new_name(self, what: str) -> str:
         return f"{what}.{self.recorder.number(what)}.forward"
+
+    def _take_outputs(self, record: OpenRecord, result: Any) -> None:
+        self.recorder.outputs(record, result)
 
     def _take_communicated(
         self, call: ObservedCall, record: OpenRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

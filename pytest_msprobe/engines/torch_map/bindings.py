@@ -309,6 +309,8 @@ def lookup(api_type: str, name: str, framework: str = "mindspore") -> Binding | 
             return _from_lines(api, facts(_NPU).overloads(api_type, name), f"no reference is known ({_NPU}.txt)")
         if api_type not in _PYTORCH_TYPES:
             return Refusal(f"{api}: PyTorch has no API of type {api_type}")
+        if framework == "pytorch" and (reference := facts("references").typed("pytorch").get(api)) is not None:
+            return Binding(api, f"references.{reference.text}")
         path = find_operator("torch", api_type, name)
         return Binding(api, path) if path else Refusal(f"{api}: {unknown_operator('torch', api_type)}")
     if framework != "mindspore" or api_type not in _TABLE_OF_TYPE:

@@ -170,6 +170,8 @@ _HOPELESS = 32.0
 _PROBES = (4, 16)
 _TINY = 2.0**-1022
 _FLUSHED_BELOW = 2.0**-126
+#: In smallest normal values: what an operation flushes inside it multiplies by incoming gradients of a few deviations.
+_FLUSHED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,12 +368,24 @@ class _Search:
         chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
         factor = max(self._standard.sensitivity, chance)
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
-        own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
+        own = deviations * self._deviation(at)
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
+
+    def _deviation(self, at: int) -> float:
+        """Root mean square of what moving arithmetic makes of the element at a flat position; 0 where nothing shows it.
+
+        Large outputs have no probes: their element is computed alone, where it is made of one element of each input.
+        """
+        moved = [each for each in self._responses if each.is_for_all]
+        known = math.hypot(*(each.deviation(at) for each in moved))
+        if known or not moved:
+            return known
+        moves = self._pair.moves(at)
+        return math.sqrt(float(np.mean(np.square(moves)))) if moves.size else 0.0
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
@@ -467,5 +481,5 @@ def _error(tested: Array, reference: Array) -> Floats:
 def _flushed(format_: FloatFormat, *, is_strict: bool) -> float:
     """What may become 0: devices flush what is near the end of a wide exponent range; float16 needs its subnormals."""
     if format_.smallest_normal <= _FLUSHED_BELOW and not is_strict:
-        return 4 * format_.smallest_normal
+        return _FLUSHED * format_.smallest_normal
     return format_.smallest_normal * 2.0**-format_.mantissa_bits

@@ -27,6 +27,9 @@ _FLOOR = 1.5
 _JUMP_OF_VALUE = 2.0**-8
 #: ... and by more than this share of its answer to a perturbation 2**12 times as large.
 _JUMP_OF_CHANGE = 2.0**-5
+#: Where both perturbations draw how far they move, the larger one may move an element by less than a hundredth of what
+#: it moves others by, in one of 100. A jump is as high in both within this share of it, or in one of them only.
+_JUMP_IN_BOTH = 2.0**-4
 #: An output is constant between jumps when no larger share of its elements answers...
 _FEW_ANSWER = 0.2
 #: ... and those that answer by more than this share of themselves are at a jump.
@@ -159,7 +162,7 @@ class ChangeStatistics:
         return Sensitivity(is_single=False, typical=self._log_means.finish(), slope=slope)
 
 
-def without_jumps(reference: Array, moves: Sequence[Array], size: float) -> None:
+def without_jumps(reference: Array, moves: Sequence[Array], size: float, *, is_drawn: bool = False) -> None:
     """Set `moves` to NaN where an output jumps, as floor does at a whole number: exact inputs need an exact output.
 
     Args:
@@ -167,9 +170,12 @@ def without_jumps(reference: Array, moves: Sequence[Array], size: float) -> None
         moves: the answers to perturbations of size 1 and of `size`, the second divided by `size`, in the shape, dtype
             and unit of `reference`; changed in place.
         size: much smaller than 1; else jumps cannot be determined.
+        is_drawn: how far each element is moved was drawn anew for each of the two perturbations.
     """
     large, small = np.abs(moves[0]), np.abs(moves[1]) * size
     jumps = (small > _JUMP_OF_VALUE * np.abs(reference)) & (small > _JUMP_OF_CHANGE * large)
+    if is_drawn:
+        jumps &= np.minimum(large, np.abs(large - small)) <= _JUMP_IN_BOTH * small
     for move in moves:
         move[jumps] = math.nan
 
@@ -277,7 +283,7 @@ class Response:
                 move[~np.isfinite(move)] = math.nan  # a perturbed input that left the domain tells nothing
                 moves.append(move)
         if len(moves) > 1 and self._sizes[1] < self._sizes[0]:
-            without_jumps(reference, moves, self._sizes[1])
+            without_jumps(reference, moves, self._sizes[1], is_drawn=self.is_for_all)
         return moves
 
 

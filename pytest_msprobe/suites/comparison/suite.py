@@ -192,6 +192,9 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)
     if verdict.status != "error" or not _is_excusable(found, account.kind):
         return verdict
+    if account.kind == "unaccounted" and account.is_given:
+        words = f"cannot be computed again: {account.reason}; its inputs differ already"
+        return replace(verdict, message=words, excuse=words if settings.inherited == "pass" else "")
     if account.kind in ("unmatched", "unaccounted"):
         why = f"judged by its distance alone: {account.reason}" if account.reason else ""
         return replace(verdict, explanation="\n\n".join(filter(None, [verdict.explanation, why])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -175,3 +176,10 @@ def test_no_other_order_is_nearer(values: list[list[float]], random: Any) -> Non
 def test_empty_gradients_keep_their_order() -> None:
     assert best_order([np.zeros((0, 2))] * 2, [np.zeros((0, 2))] * 2) == (0, 1)
     assert best_order([], []) == ()
+
+
+def test_what_requires_no_gradient_is_passed_over_where_the_dump_leaves_out_nulls() -> None:
+    parameter, running = tensor(4), replace(tensor(4), requires_grad="False")
+    arguments = [X, running, running, parameter, parameter]
+    assert pair(MINT, arguments, [X, parameter, parameter]) == ({0: 0, 3: 1, 4: 2}, (), ())
+    assert pair(MINT, arguments, [X, None, None, parameter, parameter]) == ({0: 0, 3: 3, 4: 4}, (), ())

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import structs
 
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
 from pytest_msprobe.verdicts import VerdictRow, Wire
@@ -48,6 +50,12 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
         is_beyond: whether that is more than the rounding of the coarser dtype leaves after some operations.
         is_integer: whether it holds integers or truth values.
         trains: whether it requires a gradient, on both sides: `True`, `False`, "" when unknown.
+        golden_path: place in the golden record where it is another one; else "".
+        limits: largest distance by the dtype of the target and by that of the golden run.
+        excess: how many times the larger of `limits` it is off; None where no figures are known.
+        max_abs: largest difference of an element; None likewise.
+        origins: where the collectors saw it come from.
+        is_weak: whether its content is so plain, as that of a constant is, that equal content says nothing.
     """
 
     path: str
@@ -59,6 +67,12 @@ class ValueKey(msgspec.Struct, frozen=True, array_like=True):
     is_beyond: bool = False
     is_integer: bool = False
     trains: tuple[str, str] = ("", "")
+    golden_path: str = ""
+    limits: tuple[float, float] = (0.0, 0.0)
+    excess: float | None = None
+    max_abs: float | None = None
+    origins: tuple[Provenance, Provenance] = (UNKNOWN, UNKNOWN)
+    is_weak: bool = False
 
     @property
     def is_frozen_on_one_side(self) -> bool:
@@ -110,6 +124,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
         is_cast: whether those of its inputs do not.
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
+        is_given: whether a value that it was given is beyond its limit; of a backward also one of its forward.
     """
 
     kind: Kind
@@ -124,6 +139,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
     partner_place: int = -1
     basis: Basis = "tensors"
     is_noise: bool = False
+    is_given: bool = False
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
@@ -176,15 +192,60 @@ class Step:
 
 
 def value_key(
-    value: ValueComparison, contents: tuple[str, str], distance: float | None, *, is_beyond: bool, is_integer: bool
+    value: ValueComparison,
+    contents: tuple[str, str],
+    distance: float | None,
+    limits: DistanceLimits,
+    figures: Figures | None = None,
+    *,
+    is_integer: bool,
 ) -> ValueKey:
     """The key of a tensor whose sides have these `contents`; equal ones have no distance."""
-    leaf = value.target or value.golden
+    target, golden = value.target, value.golden
+    leaf = target or golden
     assert leaf is not None
-    if contents[0] == contents[1]:
-        distance = 0.0
-    trains = (value.target.requires_grad if value.target else "", value.golden.requires_grad if value.golden else "")
-    return ValueKey(value.path, value.is_output, *contents, distance, leaf.shape, is_beyond, is_integer, trains)
+    is_equal = contents[0] == contents[1]
+    excess = None if figures is None or target is None or golden is None else _excess(value, limits, figures)
+    other_path = golden.path if target is not None and golden is not None and golden.path != target.path else ""
+    return ValueKey(
+        value.path,
+        value.is_output,
+        *contents,
+        0.0 if is_equal else distance,
+        leaf.shape,
+        not is_equal and is_beyond(value, limits, figures),
+        is_integer,
+        (target.requires_grad if target else "", golden.requires_grad if golden else ""),
+        other_path,
+        _limits(value, limits),
+        0.0 if is_equal else excess,
+        0.0 if is_equal else figures.metrics.max_abs if figures is not None else None,
+        _origins(value),
+        _is_weak(leaf),
+    )
+
+
+def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
+    if value.tolerance is not None:
+        return value.tolerance.limit, value.tolerance.limit
+    target, golden = (limits.limit(leaf.dtype) if leaf is not None else 0.0 for leaf in (value.target, value.golden))
+    return target, golden
+
+
+def _origins(value: ValueComparison) -> tuple[Provenance, Provenance]:
+    """Where both sides come from; memory whose content means nothing is uninitialised."""
+    found = [leaf.provenance if leaf is not None else UNKNOWN for leaf in (value.target, value.golden)]
+    if value.status == "skip":
+        found = [origin._replace(is_uninitialized=True) for origin in found]
+    return found[0], found[1]
+
+
+def _is_weak(leaf: Leaf) -> bool:
+    """Whether all elements are equal, as far as the statistics say; a single number that is no round one is not."""
+    high, low = leaf.statistics[:2]
+    if high is None or high != low:
+        return False
+    return math.prod(leaf.shape) != 1 or isinstance(high, (str, bool)) or float(high).is_integer()
 
 
 def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures | None = None) -> bool:
@@ -199,8 +260,7 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
         return False
     limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
     if figures is not None:
-        is_far = (figures.metrics.max_abs or 0.0) > limits.element_limit(limit, figures.peak)
-        return not figures.distance <= limit or is_far or bool(figures.metrics.nonfinite_mismatches)
+        return not _excess(value, limits, figures) <= 1
     if value.status not in ("pass", "warning", "error"):
         return False
     if target.data_name and golden.data_name:
@@ -212,6 +272,23 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
             and golden.tensor.dtype.kind in ("int", "bool")
         )
     return not value.distance <= limit
+
+
+def _excess(value: ValueComparison, limits: DistanceLimits, figures: Figures) -> float:
+    """How many times its limit a tensor is off: as a whole, or in one element."""
+    target, golden = value.target, value.golden
+    assert target is not None
+    assert golden is not None
+    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
+    if figures.metrics.nonfinite_mismatches:
+        return math.inf
+    element = limits.element_limit(limit, figures.peak)
+    off = figures.metrics.max_abs or 0.0
+    return max(_times(figures.distance, limit), _times(off, element))
+
+
+def _times(size: float, limit: float) -> float:
+    return 0.0 if size == 0 else size / limit if limit > 0 else math.inf
 
 
 def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
@@ -263,6 +340,13 @@ def of_other_shapes(
             shapes = f"shape {list(value.target.shape)} against {list(value.golden.shape)}"
             words = f"defined differently: {definition}, and so {shapes}"
             yield OutputAccount(value.path, math.inf, {}, {}, None, {DEFINED: words})
+
+
+def of_given_back(key: ValueKey) -> OutputAccount:
+    """An output that has the bytes of an input on both sides: all of its difference is that of the input."""
+    size = math.inf if key.distance is None else key.distance
+    parts = {name: float(name == INHERITED) for name in PARTS}
+    return OutputAccount(key.path, size, {name: size * part for name, part in parts.items()}, parts)
 
 
 def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -36,9 +37,9 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
-    is_beyond,
     kind_of_outputs,
     of_equal_inputs,
+    of_given_back,
     of_other_shapes,
     value_key,
     with_growth,
@@ -147,6 +148,24 @@ def _kind(dtype: str) -> str:
 #: slightly beyond.
 _EXCESS = 2.0
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
+#: From this growth on it is looked whether something in the inputs has a size beside which their differences vanish.
+_STEEP = 100.0
+
+
+def _given_back(found: OperationComparison, keys: Sequence[ValueKey]) -> dict[str, OutputAccount]:
+    """Outputs that are an input, on both sides and in one shape, by their places: nothing was computed there."""
+    inputs, found_back = set(), {}
+    for key in keys:
+        if not key.is_output:
+            inputs.add((key.target, key.golden))
+    for value, key in zip(filter(attrgetter("is_tensor"), found.values), keys):
+        if key.is_output and (key.target, key.golden) in inputs and key.differs and _has_one_shape(value):
+            found_back[key.path] = of_given_back(key)
+    return found_back
+
+
+def _has_one_shape(value: ValueComparison) -> bool:
+    return value.target is not None and value.golden is not None and value.target.shape == value.golden.shape
 
 
 @dataclass(slots=True)
@@ -171,6 +190,8 @@ class Accountant:
         self._max_memory_bytes = max_memory_bytes
         self._pair: _Pair | NotJudged | None = None
         self._name = ""
+        # The last forward of which a value is beyond its limit: its backward uses what it kept.
+        self._far_forward = ""
 
     def close(self) -> None:
         """Release the tensors of the last API call."""
@@ -190,11 +211,15 @@ class Accountant:
             return account_of(found, "unmatched", keys)
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
+        far = [key.is_output for key in keys if key.is_beyond]
+        is_given = False in far or self._far_forward == found.operation.call
+        if far and found.operation.phase == "forward":
+            self._far_forward = found.operation.call
         changed = {key.path for key in keys if key.is_output and key.differs}
         dtype, is_cast = dtype_change(found.values)
         if not changed and not dtype:
             return account_of(found, "equal", keys)
-        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast)
+        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
@@ -204,13 +229,20 @@ class Accountant:
 
     def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
+        given_back = _given_back(found, known.keys)
+        if given_back and changed <= given_back.keys() and not known.dtype:
+            return structs.replace(known, kind="inherited", outputs=tuple(given_back.values()))
         pair = self._pair_of(found.operation, partner)
         direction: Direction = next(direction for direction in DIRECTIONS if direction == found.operation.phase)
         pairs = [value for value in found.values if value.is_output and value.target and value.golden]
         given = [key for key in known.keys if not key.is_output]
         inputs = max((key.distance or 0.0 for key in given), default=0.0)
-        split = self._outputs(pair, direction, pairs, changed)
+        split = self._outputs(pair, direction, pairs, changed - given_back.keys())
         outputs = tuple(with_growth(output, inputs) for output in split)
+        if any(output.growth is not None and output.growth > _STEEP for output in outputs):
+            inputs = max(map(self._distance_of_differing, found.values), default=0.0)
+            outputs = tuple(with_growth(output, inputs) for output in split)
+        outputs += tuple(output for path, output in given_back.items() if path in changed)
         if direction == "forward":
             if not known.dtype and all(key.target and key.target == key.golden for key in given):
                 outputs = tuple(map(of_equal_inputs, outputs))
@@ -219,6 +251,15 @@ class Accountant:
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
         return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
+
+    def _distance_of_differing(self, value: ValueComparison) -> float:
+        """Relative distance of an input over the elements that differ: beside what masks others they have no size."""
+        left, right = self._arrays(value) if value.is_tensor and not value.is_output else (None, None)
+        if left is None or right is None or left.shape != right.shape or left.dtype.kind in "iub":
+            return 0.0
+        differs = (left != right) & np.isfinite(left) & np.isfinite(right)
+        mine, theirs = left[differs].astype(np.complex128), right[differs].astype(np.complex128)
+        return float(np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), np.finfo(np.float64).tiny))
 
     def _is_contained(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
         """Whether a layer needs no account: its calls are in the dump, or it returns its inputs."""
@@ -237,11 +278,10 @@ class Accountant:
         dtype = tensor.dtype if isinstance(tensor, TensorValue) else None
         is_integer = dtype is not None and dtype.kind in ("int", "bool")
         if contents[0] == contents[1]:
-            return value_key(value, contents, 0.0, is_beyond=False, is_integer=is_integer)
+            return value_key(value, contents, 0.0, self._comparison.limits, is_integer=is_integer)
         figures = value.figures or self._figures(value)
-        is_far = figures is None or is_beyond(value, self._comparison.limits, figures)
         distance = figures.distance if figures is not None else None
-        return value_key(value, contents, distance, is_beyond=is_far, is_integer=is_integer)
+        return value_key(value, contents, distance, self._comparison.limits, figures, is_integer=is_integer)
 
     def _arrays(self, value: ValueComparison) -> tuple[Array | None, Array | None]:
         return load(value.target, self._target.tensors), load(value.golden, self._golden.tensors)
@@ -307,6 +347,8 @@ class Accountant:
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
+            if terms.is_of_another_value:
+                continue
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
 

@@ -287,14 +287,15 @@ def _earlier(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterator
 def _open_questions(diagnosis: RunDiagnosis) -> Iterator[str]:
     """What the answer does not cover."""
     if uncomputed := diagnosis.unaccounted:
-        suspects = [step.record for step in uncomputed if is_suspect(step)]
-        named = f"; equal inputs and another output: {_shown(suspects)}" if suspects else ""
         verb = "operation" if len(uncomputed) == 1 else "operations"
-        yield f"{len(uncomputed)} {verb} could not be computed again{named}."
-    if others := [step for step in diagnosis.unexplained if not is_suspect(step)]:
-        reason = next((step.account.reason for step in others if step.account.reason), "")
+        yield f"{len(uncomputed)} {verb} could not be computed again."
+    if unexplained := diagnosis.unexplained:
+        suspects = [step.record for step in unexplained if is_suspect(step)]
+        others = [step.record for step in unexplained if not is_suspect(step)]
+        reason = next((step.account.reason for step in unexplained if step.account.reason), "")
+        named = [f"equal inputs and another output in {_shown(suspects)}"] if suspects else []
         why = f" ({readable(reason).rstrip('.')})" if reason else ""
-        yield f"Cannot be accounted for: {_shown([step.record for step in others])}{why}."
+        yield f"Cannot be accounted for: {'; '.join([*named, *([_shown(others)] if others else [])])}{why}."
     if unknown := diagnosis.unknown:
         first = f"{unknown[0].step.record}.{unknown[0].value}"
         which = f"For {len(unknown)} inputs it is not known what made them: first"
@@ -348,7 +349,7 @@ def _initial_state(
     diagnosis: RunDiagnosis, faults: Sequence[Fault], before: Mapping[int, Outcome]
 ) -> tuple[list[str], list[Fault]]:
     """(a sentence on all values when several parameters differ before any operation, the other faults)."""
-    values = [fault for fault in faults if fault.kind in ("parameter", "constant", "batch")]
+    values = [fault for fault in faults if fault.kind in ("parameter", "batch")]
     parameters = [fault for fault in values if fault.kind == "parameter"]
     if len(parameters) < _SEVERAL:
         return [], list(faults)
@@ -450,7 +451,6 @@ def _first(diagnosis: RunDiagnosis) -> First | None:
             for each in diagnosis.unknown
         ),
         *((order(step), step.record, _beyond(step), _why(step)) for step in diagnosis.unexplained),
-        *((order(step), step.record, _beyond(step), _why(step)) for step in diagnosis.unaccounted if _arises(step)),
     ]
     if not found:
         return None
@@ -463,10 +463,6 @@ _UNEXPLAINED = "Dump both runs with level mix and no scope, so that the calls in
 
 def _beyond(step: Step) -> str:
     return next((key.path for key in step.outputs if key.is_beyond), "output.0")
-
-
-def _arises(step: Step) -> bool:
-    return any(key.is_beyond for key in step.outputs) and not any(key.is_beyond for key in step.inputs)
 
 
 def _why(step: Step) -> str:
@@ -496,16 +492,18 @@ def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
         step = Slot.of(diagnosis.sides[0].path).step
         earlier = [f'dump "step": [0, {step}] and read the answer of step 0 first'] if step else []
         return [*earlier, "compare the initial values, the checkpoint and the optimizer step that gave this parameter"]
-    if fault.kind in ("batch", "constant"):
+    if fault.kind == "batch":
         return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
     if fault.kind == "gradient":
         return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
     if fault.kind == "another_rank":
         return ["compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it"]
-    if fault.kind == "unrecorded":
+    if fault.kind in ("unrecorded", "unknown"):
         return [
             "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
         ]
+    if fault.kind == "rewired":
+        return [f"compare both lines that make the call {call}: which value, output or part each of its arguments is"]
     return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
 
 

@@ -6,14 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder, from_another_rank
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump
+
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.accounting.elements import ElementSearch
 
 _ORDER: tuple[Basis, ...] = ("tensors", "statistics", "values", "checksums", "fingerprints", "none")
 
@@ -87,7 +90,8 @@ class RunDiagnosis:
 
             return is_wrong_sum(sides, step, key, sources)
 
-        finder = FaultFinder(DataFlow(steps), is_wrong, is_whole=missing == 0)
+        searches = _searches(steps, sides) if sides is not None and holds_tensors else (None, None)
+        finder = FaultFinder(DataFlow(steps, searches), is_wrong, is_whole=missing == 0)
         faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
         return cls(
             tuple(steps),
@@ -95,7 +99,7 @@ class RunDiagnosis:
             tuple(finder.unknown),
             passed_on,
             tuple(finder.origins()),
-            tuple(filter(is_suspect, steps)),
+            tuple(finder.unexplained),
             missing,
             sides,
         )
@@ -175,6 +179,33 @@ class RunDiagnosis:
             return None
         side = self.sides[fault.step.account.place < 0]
         return side.stacks.user_frame(f"{fault.step.operation.call}.forward")
+
+
+def _searches(
+    steps: Sequence[Step], sides: tuple[ComparedDump, ComparedDump]
+) -> tuple[ElementSearch | None, ElementSearch | None]:
+    """What finds makers by the elements of values, for each side that does not say who made them."""
+    target, golden = (
+        None
+        if any(key.origins[is_golden].made_by for step in steps for key in step.account.keys)
+        else _search(steps, side, is_golden=bool(is_golden))
+        for is_golden, side in enumerate(sides)
+    )
+    return target, golden
+
+
+def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> ElementSearch:
+    from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch
+
+    flow = SideFlow(is_golden=is_golden)
+    outputs = [
+        Candidate(flow.record(step), (is_golden and key.golden_path) or key.path, flow.place(step))
+        for step in steps
+        if not step.operation.is_cell and flow.place(step) >= 0
+        for key in step.outputs
+        if flow.content(key)
+    ]
+    return ElementSearch(side, outputs)
 
 
 def is_suspect(step: Step) -> bool:

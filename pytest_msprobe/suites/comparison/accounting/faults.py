@@ -5,25 +5,20 @@ One cause of differences: an operation, or a value that no operation of this ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
+from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.flow import (
-    CallsOfOneRun,
-    DataFlow,
-    Maker,
-    has_other_type,
-    has_partner,
-    is_cast,
-)
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.cells import Origin
 
-ValueKind = Literal["parameter", "batch", "constant", "gradient", "unrecorded", "another_rank"]
-FaultKind = Literal["born", "defined", "dtype", "only_one_side", "first", "arguments", ValueKind]
+ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
+FaultKind = Literal["born", "defined", "dtype", "only_one_side", "rewired", "first", "arguments", ValueKind]
 
 
 @dataclass(slots=True)
@@ -59,13 +54,6 @@ class Fault:
     after: str = ""
 
 
-def unrecorded(step: Step, key: ValueKey, maker: Maker | None) -> Fault:
-    """An input that differs although what made it agrees, or that nothing in the dump made."""
-    origin = f"; {maker.step.record}, which made it in one run, agrees" if maker is not None else ""
-    sentence = f"{key.path} differs, and no record made it{origin}: something that the dump does not hold changed it"
-    return Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance, records=[step.record])
-
-
 def from_another_rank(step: Step) -> Fault | None:
     """A value that a communication call received, when what this rank gave agrees; None of all other records."""
     if (
@@ -87,11 +75,13 @@ _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "
 _OBSERVED = (FIRST, ARGUMENTS)
 #: Kinds of faults of operations, where others are of values.
 _OPERATIONS = ("born", "defined", "dtype", "only_one_side", "another_rank", *_OBSERVED)
-#: Where an operation has its weights, among its inputs.
-_WEIGHTED = ("linear", "dense", "conv", "norm", "embedding", "gather", "matmul", "mul", "add", "bias")
+#: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
+_OF_FLOW = ("dtype", "only_one_side", "rewired", "gradient", "unrecorded", "unknown")
+_CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
+#: A view cannot enlarge the largest difference of an element; figures are rounded.
+_NO_VIEW = 1.01
 
-
-#: Of an incoming gradient and of the gradients that it should be the sum of.
+#: Of a value and of the gradients that it should be the sum of.
 IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
 
 
@@ -99,7 +89,8 @@ class FaultFinder:
     """Finds the faults, and what each of them reaches.
 
     Attributes:
-        unknown: inputs that differ, that no record made, and that are no cause of their own.
+        unknown: inputs of unknown origin that differ by more than they may and are not at fault.
+        unexplained: records beyond their limits that no benchmark computed and that no fault reaches.
         passed_on: (record, place) of the outputs that differ and that another record uses.
     """
 
@@ -113,15 +104,17 @@ class FaultFinder:
         self._is_wrong_sum = is_wrong_sum
         self._by_node: dict[str, Fault] = {}
         self._parents: dict[str, dict[str, None]] = {}
-        self._candidates: list[Fault] = []
+        self._limits: dict[tuple[str, str], float] = {}
+        self._shown: dict[str, bool] = {}
         self._tells_dtypes = False
-        self._of_one_run = CallsOfOneRun(flow)
-        self._blames_agreeing = True
+        self._is_one_framework = True
+        self._first_place = -1
         self.unknown: list[Fault] = []
+        self.unexplained: list[Step] = []
         self.passed_on: set[tuple[str, str]] = set()
 
     def find(self) -> list[Fault]:
-        """The faults, that with the largest effect first."""
+        """The faults, that with the largest effect first; those of unknown origin last."""
         steps = self._flow.steps.values()
         with_floats = [
             step for step in steps if step.account.partner and any(not key.is_integer for key in step.outputs)
@@ -130,19 +123,21 @@ class FaultFinder:
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        self._blames_agreeing = not any(has_other_type(step) for step in steps)
+        self._is_one_framework = not any(_has_other_type(step) for step in steps)
+        beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
+        self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
-        self.unknown = self._candidates
-        if self._candidates and not self._by_node and self._is_whole:
-            first, *self.unknown = self._candidates
-            node = f"{first.step.record} {first.value}"
-            self._by_node[node] = first
-            self._link(first.step, node)
         self._reach()
+        self._drop_reached()
         return sorted(
             self._by_node.values(),
-            key=lambda fault: (bool(fault.after), -len(fault.reached), fault.step.account.place),
+            key=lambda fault: (
+                fault.kind == "unknown",
+                bool(fault.after),
+                -len(fault.reached),
+                fault.step.account.place,
+            ),
         )
 
     def origins(self) -> Iterator[Origin]:
@@ -165,11 +160,53 @@ class FaultFinder:
                 yield Origin(step.record, step.operation.phase, step.cells)
 
     def _visit(self, step: Step) -> None:
+        """Blame what the account of a record shows, and follow its inputs to what made them.
+
+        A record is shown to be right when all that differs in it comes, through records that were computed again, from
+        differences within limits. The limit along a path is that of the coarsest dtype on it.
+        """
+        is_received = self._blame_account(step)
+        is_shown, limit = True, 0.0
+        for key in step.inputs:
+            self._limits[step.record, key.path] = self._own_limit(key)
+            if key.differs or key.is_frozen_on_one_side:
+                is_shown &= self._trace(step, key)
+            limit = max(limit, self._limits[step.record, key.path])
+        forward = self._flow.forward_of(step)
+        if forward is not None:
+            self._parents.setdefault(step.record, {}).update(self._parents.get(forward.record, {}))
+            self._link(step, forward.operation.call)
+            is_shown &= self._shown.get(forward.record, True)
+            limit = max(limit, *(self._limits.get((forward.record, key.path), 0.0) for key in forward.account.keys))
+        for key in step.outputs:
+            self._limits[step.record, key.path] = max(limit, self._own_limit(key))
+        if step.account.kind == "fault" or is_received:
+            is_shown = True
+        elif step.account.kind == "unaccounted" and any(self._is_beyond(step, key) for key in step.outputs):
+            if is_shown:
+                self.unexplained.append(step)
+            is_shown = False
+        self._shown[step.record] = is_shown
+
+    def _own_limit(self, key: ValueKey) -> float:
+        """What rounding in the dtypes of a value explains further on; where another dtype is a fault, in the finer."""
+        return min(key.limits) if self._tells_dtypes else max(key.limits)
+
+    def _is_beyond(self, step: Step, key: ValueKey) -> bool:
+        """Whether a value is off by more than the coarsest dtype on its way explains."""
+        if not key.is_beyond or key.excess is None or key.excess == math.inf:
+            return key.is_beyond
+        own = max(key.limits)
+        return key.excess * own > max(own, self._limits.get((step.record, key.path), 0.0))
+
+    def _blame_account(self, step: Step) -> bool:
+        """Blame what was computed; whether the record received a value from another rank."""
         account = step.account
         received = from_another_rank(step)
         if received is not None:
             self._blame(step, received)
-        for output, part, sentence in account.blamed if received is None else ():
+            return True
+        for output, part, sentence in account.blamed:
             if part in _OBSERVED and self._takes_from_forward(step):
                 continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
@@ -177,118 +214,255 @@ class FaultFinder:
             self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
-        for key in step.inputs:
-            if key.differs or key.is_frozen_on_one_side:
-                self._trace(step, key)
-        forward = self._flow.forward_of(step)
-        if forward is not None:
-            self._parents.setdefault(step.record, {}).update(self._parents.get(forward.record, {}))
-            self._link(step, forward.operation.call)
+        return False
 
     def _takes_from_forward(self, step: Step) -> bool:
         """Whether a backward may have its difference from what its forward kept."""
         forward = self._flow.forward_of(step)
         return forward is not None and any(key.is_beyond for key in forward.account.keys)
 
-    def _blame(self, step: Step, fault: Fault) -> None:
-        """Add a fault of an operation; forward and backward of one call are one fault."""
-        known = self._by_node.setdefault(step.operation.call, fault)
+    def _blame(self, step: Step, fault: Fault, node: str = "") -> None:
+        """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
+        known = self._by_node.setdefault(node or step.operation.call, fault)
         if step.record not in known.records:
             known.records.append(step.record)
-
-    def _trace(self, step: Step, key: ValueKey) -> None:
-        mine, theirs = self._flow.makers(step, key)
-        if mine is not None and theirs is not None and mine.step is theirs.step:
-            self._link(step, mine.step.record)
-            self.passed_on.add((mine.step.record, mine.path))
-            return
-        lone = next((maker for maker in (theirs, mine) if maker is not None and not has_partner(maker)), None)
-        if lone is not None and (key.is_beyond or (self._tells_dtypes and self._blames_agreeing)):
-            self._trace_call_of_one_run(step, lone, "golden" if lone is theirs else "target")
-            return
-        if step.operation.phase == "backward":
-            self._trace_gradient(step, key, mine)
-            return
-        if mine is not None or theirs is not None:
-            maker = mine or theirs
-            assert maker is not None
-            self._link(step, maker.step.record)
-            if key.is_beyond and not any(value.is_beyond for value in maker.step.outputs):
-                self._candidates.append(unrecorded(step, key, maker))
-            return
-        if key.is_beyond or key.is_frozen_on_one_side:
-            if self._is_whole:
-                self._blame_value(step, key)
-            else:
-                self._candidates.append(unrecorded(step, key, None))
-
-    def _trace_gradient(self, step: Step, key: ValueKey, maker: Maker | None) -> None:
-        sources = self._flow.gradient_sources(step, key)
-        differing = [(source, value) for source, value in sources if value.differs]
-        for source, value in differing:
-            self._link(step, source.record)
-            self.passed_on.add((source.record, value.path))
-        if maker is not None and not differing:
-            self._link(step, maker.step.record)
-        if differing or not key.is_beyond:
-            return
-        if sources and self._is_wrong_sum(step, key, sources):
-            names = " and ".join(dict.fromkeys(source.record for source, _ in sources))
-            sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
-            node = f"{step.record} {key.path}"
-            self._by_node[node] = Fault(
-                step, "gradient", "both", key.path, sentence, "", key.distance, records=[step.record]
-            )
+        if node:
             self._link(step, node)
-            return
-        self._candidates.append(unrecorded(step, key, maker))
 
-    def _trace_call_of_one_run(self, step: Step, maker: Maker, side: str) -> None:
-        """Blame the first call that only one side has; not a cast where the two runs have other dtypes anyway."""
-        first, before = self._of_one_run.first(maker, side)
-        if not self._tells_dtypes and is_cast(first):
-            if before is not None:
-                self._link(step, before.record)
-            return
-        has, lacks = ("golden run", "target") if side == "golden" else ("target", "golden run")
-        call = self._of_one_run.leader(first, side).operation.call
-        fault = Fault(first, "only_one_side", side, "output.0", f"only the {has} calls it, not the {lacks}")
-        known = self._by_node.setdefault(call, fault)
+    def _trace(self, step: Step, key: ValueKey) -> bool:
+        """Follow an input that differs to what made it; whether that shows it to be right, or names a fault."""
+        mine, theirs = self._flow.sources(step, key)
+        if "uninitialized" in (mine.how, theirs.how):
+            return self._trace_uninitialized(step, key)
+        if step.operation.phase == "backward":
+            sums = self._flow.gradient_sources(step, key)
+            if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
+                return self._trace_sum(step, key, sums)
+        shared = _shared(mine, theirs)
+        if shared:
+            return self._inherit(step, key, shared, mine, theirs)
+        if mine.how == theirs.how == "gradient" and mine.name == theirs.name:
+            sums = self._flow.gradients_of(mine.name, step.account.place)
+            return self._trace_sum(step, key, sums) if sums else self._note_unknown(step, key)
+        lone = self._lone(mine, theirs)
+        if lone is not None:
+            return self._trace_lone(step, key, *lone)
+        if mine.how == theirs.how == "leaf" and mine.name == theirs.name:
+            return self._blame_value(step, key, "parameter", mine.name)
+        if _is_known(mine) and _is_known(theirs):
+            return self._rewired(step, key, mine, theirs)
+        makers = (*mine.makers[:1], *theirs.makers[:1])
+        if makers:
+            self._take(step, key, makers)
+            if any(self._is_beyond(maker.step, maker.key) for maker in makers):
+                return self._are_shown(makers)
+            return self._note_unknown(step, key, makers[0])
+        return self._trace_unknown(step, key)
+
+    def _take(self, step: Step, key: ValueKey, makers: Iterable[Maker]) -> None:
+        """Note that a value comes from `makers`: their faults reach it, and so do their limits."""
+        for maker in makers:
+            self._link(step, maker.step.record)
+            self.passed_on.add((maker.step.record, maker.key.path))
+            limit = self._limits.get((maker.step.record, maker.key.path), 0.0)
+            self._limits[step.record, key.path] = max(limit, self._limits[step.record, key.path])
+
+    def _are_shown(self, makers: Iterable[Maker]) -> bool:
+        return all(self._shown.get(maker.step.record, True) for maker in makers)
+
+    def _trace_uninitialized(self, step: Step, key: ValueKey) -> bool:
+        """Memory that nobody wrote to is never blamed; who reads it without writing to it cannot be judged."""
+        if _overwrites(step, key) or not self._is_beyond(step, key):
+            return True
+        sentence = f"{key.path} is memory that no call wrote to, and {step.operation.bare} reads it"
+        self.unknown.append(Fault(step, "unknown", "both", key.path, sentence, "", key.distance, records=[step.record]))
+        return False
+
+    def _inherit(self, step: Step, key: ValueKey, makers: list[Maker], mine: Source, theirs: Source) -> bool:
+        """A value that the same record made on both sides; unless something changed it on its way here."""
+        self._take(step, key, makers)
+        if not self._is_beyond(step, key) or any(self._is_beyond(maker.step, maker.key) for maker in makers):
+            return self._are_shown(makers)
+        name = makers[0].name
+        if mine.view != theirs.view:
+            return self._blame_wiring(
+                step, key, f"gets another part or order of {name} in the target than in the golden run", name
+            )
+        if not any(maker.key.differs for maker in makers):
+            changed = (
+                "something that is no record changed it since"
+                if mine.is_changed or theirs.is_changed
+                else ("it is another value where it is used")
+            )
+            sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
+            fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
+            self._blame(step, fault, f"value {key.target} {key.golden}")
+            return True
+        if mine.is_changed or theirs.is_changed:
+            return self._note_unknown(step, key, makers[0])
+        if not _is_enlarged(key, makers):
+            return self._are_shown(makers)
+        if mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}:
+            return self._blame_wiring(
+                step, key, f"gets another part or order of {name} in the target than in the golden run", name
+            )
+        return self._note_unknown(step, key, makers[0])
+
+    def _trace_sum(self, step: Step, key: ValueKey, sources: list[Maker]) -> bool:
+        """A gradient that is the sum of the gradients of its uses."""
+        differing = [maker for maker in sources if maker.key.differs]
+        self._take(step, key, differing)
+        if not self._is_beyond(step, key) or any(self._is_beyond(maker.step, maker.key) for maker in differing):
+            return self._are_shown(differing)
+        if self._is_wrong_sum(step, key, [(maker.step, maker.key) for maker in sources]):
+            names = " and ".join(dict.fromkeys(maker.step.record for maker in sources))
+            sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
+            fault = Fault(step, "gradient", "both", key.path, sentence, "", key.distance)
+            self._blame(step, fault, f"{step.record} {key.path}")
+            return True
+        return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+
+    def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
+        """(maker that only one run has, its side)."""
+        for side, source in ((1, theirs), (0, mine)):
+            for maker in source.makers[:1]:
+                if not maker.step.account.partner:
+                    return maker, side
+        return None
+
+    def _trace_lone(self, step: Step, key: ValueKey, lone: Maker, side: int) -> bool:
+        """A value that a call of one run made: it inherits what goes into the calls of one run that lead to it.
+
+        They are at fault when what goes in agrees, and what comes out does not.
+        """
+        other = self._flow.sources(step, key)[1 - side]
+        first, anchors = self._climb(lone, side)
+        more = [maker for maker in other.makers[:1] if maker.step.account.partner]
+        if other.makers and not more:
+            more = self._climb(other.makers[0], 1 - side)[1]
+        anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
+        node = self._lone_node(step, first)
+        for maker in anchors:
+            self._parents.setdefault(node, {})[maker.step.record] = None
+        self._take(step, key, anchors)
+        is_exact = self._tells_dtypes and self._is_one_framework and not any(maker.key.differs for maker in anchors)
+        is_inherited = any(self._is_beyond(maker.step, maker.key) for maker in anchors)
+        is_exact &= bool(anchors) or step.account.place <= self._first_place
+        if is_inherited or not (self._is_beyond(step, key) or is_exact):
+            return self._are_shown(anchors)
+        if not self._tells_dtypes and _is_cast(first):
+            return self._are_shown(anchors)
+        has, lacks = ("golden run", "target") if side else ("target", "golden run")
+        sentence = f"only the {has} calls it, not the {lacks}"
+        fault = Fault(first, "only_one_side", "golden" if side else "target", "output.0", sentence)
+        known = self._by_node.setdefault(node, fault)
         if first.record not in known.records:
             known.records.append(first.record)
-        self._link(step, call)
-
-    def _blame_value(self, step: Step, key: ValueKey) -> None:
-        node = f"value {key.target} {key.golden}"
         self._link(step, node)
-        if node in self._by_node:
-            return
-        name = (
-            self._flow.parameters.get(key.target, "") if "False" not in key.trains or key.is_frozen_on_one_side else ""
+        return True
+
+    def _lone_node(self, step: Step, first: Step) -> str:
+        """Casts of several inputs of one call are one cause, named by the first of them."""
+        if _is_cast(first):
+            for node in self._parents.get(step.record, ()):
+                fault = self._by_node.get(node)
+                if fault is not None and fault.kind == "only_one_side" and _is_cast(fault.step):
+                    return node
+        return first.operation.call if first.account.place >= 0 else f"golden {first.operation.call}"
+
+    def _climb(self, lone: Maker, side: int) -> tuple[Step, list[Maker]]:
+        """(the first of the calls of one side that lead to `lone`, the values of both runs that go into them)."""
+        first, anchors, waiting, seen = lone.step, [], [lone.step], set()
+        while waiting:
+            step = waiting.pop()
+            if step.record in seen:
+                continue
+            seen.add(step.record)
+            forward = self._flow.forward_of(step)
+            if forward is not None and not forward.account.partner:
+                waiting.append(forward)
+            flow = self._flow.sides[side]
+            if step.operation.phase == "forward" and (
+                first.operation.phase != "forward" or flow.place(step) < flow.place(first)
+            ):
+                first = step
+            for key in step.inputs:
+                makers = flow.source(step, key).makers
+                matched = [maker for maker in makers if maker.step.account.partner]
+                anchors += matched[:1]
+                waiting += [] if matched else [maker.step for maker in makers[:1]]
+        return first, anchors
+
+    def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> bool:
+        """An input that comes from another output, another maker or another parameter than on the other side."""
+        makers = (*mine.makers[:1], *theirs.makers[:1])
+        self._take(step, key, makers)
+        if not self._is_beyond(step, key):
+            return self._are_shown(makers)
+        sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
+        return self._blame_wiring(step, key, sentence, f"{_named(mine)} {_named(theirs)}")
+
+    def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
+        fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
+        # All inputs of one call, and all calls that get one wrong value, are one cause.
+        known = next(
+            (node for node in self._parents.get(step.record, ()) if node.startswith("rewired ")), f"rewired {what}"
         )
-        kind = self._kind_of_value(step, key, name)
-        what = {"parameter": f"parameter {name}".strip(), "batch": "a value of the batch", "constant": "a constant"}[
-            kind
-        ]
+        self._blame(step, fault, known)
+        return True
+
+    def _trace_unknown(self, step: Step, key: ValueKey) -> bool:
+        """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
+        if key.is_frozen_on_one_side:
+            return self._blame_value(step, key, "parameter", "")
+        contents = key.target, key.golden
+        is_batch = step.operation.phase == "forward" and (
+            contents in self._flow.batch or is_batch_argument(step.operation.name, key.path)
+        )
+        if is_batch and self._is_whole:
+            return self._blame_value(step, key, "batch", "")
+        return self._note_unknown(step, key)
+
+    def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None) -> bool:
+        """A difference whose origin is not known; at fault only where nothing before it differs."""
+        if not self._is_beyond(step, key):
+            return True
+        if maker is not None:
+            origin = (
+                f"{maker.name}, which made it in one run, agrees"
+                if not maker.key.differs
+                else (f"it comes from {maker.name}, which differs by less")
+            )
+            sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
+            kind: FaultKind = "unrecorded"
+        else:
+            far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
+            sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
+        fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
+        # What a call overwrites has no meaning of its own.
+        if self._is_whole and step.account.place <= self._first_place and not _overwrites(step, key):
+            self._blame(step, fault, f"value {key.target} {key.golden}")
+            return True
+        fault.records.append(step.record)
+        self.unknown.append(fault)
+        return False
+
+    def _blame_value(self, step: Step, key: ValueKey, kind: FaultKind, name: str) -> bool:
+        if not (self._is_beyond(step, key) or key.is_frozen_on_one_side):
+            return True
+        what = f"parameter {name}".strip() if kind == "parameter" else "a value of the batch"
         if key.is_frozen_on_one_side:
             sentence = f"{what} requires a gradient on one side only: target {key.trains[0]}, golden {key.trains[1]}"
         else:
             far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
             sentence = f"{what} differs {far}before any operation"
-            if step.account.basis != "tensors":
-                sentence = f"{key.path} differs {far}".rstrip() + f", and no record before it made it: {what}, it seems"
-        self._by_node[node] = Fault(step, kind, "both", key.path, sentence, name, key.distance, records=[step.record])
-
-    def _kind_of_value(self, step: Step, key: ValueKey, name: str) -> FaultKind:
-        if name or "True" in key.trains:
-            return "parameter"
-        if key.is_integer:
-            return "batch"
-        if "False" in key.trains:
-            return "constant" if step.account.place else "batch"
-        place = [value.path for value in step.inputs].index(key.path)
-        is_weight = place > 0 and any(word in step.operation.bare.lower() for word in _WEIGHTED)
-        return "parameter" if is_weight and self._flow.may_train(step, key) else "batch"
+        node = f"parameter {name}" if name else f"value {key.target} {key.golden}"
+        self._link(step, node)
+        if node not in self._by_node:
+            self._by_node[node] = Fault(
+                step, kind, "both", key.path, sentence, name, key.distance, records=[step.record]
+            )
+        return True
 
     def _link(self, step: Step, node: str) -> None:
         if node != step.operation.call or step.operation.phase == "backward":
@@ -301,13 +475,15 @@ class FaultFinder:
             for parent in parents:
                 children.setdefault(parent, []).append(record)
         first_at: dict[str, str] = {}
+        self._reached_nodes: dict[str, set[str]] = {}
         for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
             waiting, seen = [node, *fault.records], {node, *fault.records}
             while waiting:
                 for record in children.get(waiting.pop(), ()):
-                    if record not in seen and any(key.differs for key in self._flow.steps[record].account.keys):
+                    if record not in seen and self._passes(record):
                         seen.add(record)
                         waiting.append(record)
+            self._reached_nodes[node] = seen
             own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
             fault.reached = sorted(filter(_is_reached, found), key=lambda step: step.account.place)
@@ -315,6 +491,69 @@ class FaultFinder:
                 fault.after = first_at.get(fault.step.record, "")
             for record in seen:
                 first_at.setdefault(record, fault.step.record)
+
+    def _passes(self, record: str) -> bool:
+        """Whether a record differs; a call of one run passes everything on."""
+        step = self._flow.steps.get(record)
+        return step is None or not step.account.partner or any(key.differs for key in step.account.keys)
+
+    def _drop_reached(self) -> None:
+        """What the flow alone shows is not claimed of what another fault reaches, nor is it left unexplained."""
+        for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
+            others = [seen for other, seen in self._reached_nodes.items() if other != node and other in self._by_node]
+            own = node if node in self._parents else fault.step.record
+            is_reached = any(own in seen or fault.step.record in seen for seen in others)
+            if fault.kind in _OF_FLOW and is_reached:
+                del self._by_node[node]
+        if self._by_node:
+            reached = set().union(*(self._reached_nodes[node] for node in self._by_node))
+            self.unknown = [fault for fault in self.unknown if fault.step.record not in reached]
+            self.unexplained = [step for step in self.unexplained if step.record not in reached]
+
+
+def _shared(mine: Source, theirs: Source) -> list[Maker]:
+    """What made a value on both sides; all of it where the value is put together."""
+    if mine.is_joined or theirs.is_joined:
+        names = [maker.identity for maker in mine.makers]
+        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
+    others = {maker.identity for maker in theirs.makers}
+    return [maker for maker in mine.makers if maker.identity in others][:1]
+
+
+def _is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
+    """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
+    largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
+    is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
+    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
+
+
+def _is_known(source: Source) -> bool:
+    """Whether it is certain enough where a value comes from to say that it is somewhere else."""
+    return bool(source.makers) or source.how == "leaf"
+
+
+def _named(source: Source) -> str:
+    if source.how == "leaf":
+        return f"parameter {source.name}".strip()
+    return " and ".join(maker.name for maker in source.makers[: 8 if source.is_joined else 1])
+
+
+def _overwrites(step: Step, key: ValueKey) -> bool:
+    """Whether a call writes to this argument: its first, where the name says so."""
+    name = step.operation.bare.rpartition(".")[2]
+    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
+    return is_in_place and key.path.startswith("input.0")
+
+
+def _is_cast(step: Step) -> bool:
+    """Whether a call does nothing but change a dtype."""
+    return step.operation.bare.rpartition(".")[2].lower() in _CASTS
+
+
+def _has_other_type(step: Step) -> bool:
+    """Whether the partner's API is of another type: `Torch` for `Mint`."""
+    partner = step.account.partner
+    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]
 
 
 def _is_reached(step: Step) -> bool:

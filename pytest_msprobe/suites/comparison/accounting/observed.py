@@ -18,7 +18,6 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
-    is_beyond,
     value_key,
 )
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
@@ -97,7 +96,7 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
     is_integer = dtype is not None and dtype.kind in ("int", "bool")
     contents = _of_elements(value) if value.figures is not None else _contents(value.target, value.golden)
-    return value_key(value, contents, value.distance, is_beyond=is_beyond(value, limits), is_integer=is_integer)
+    return value_key(value, contents, value.distance, limits, is_integer=is_integer)
 
 
 def _of_elements(value: ValueComparison) -> tuple[str, str]:

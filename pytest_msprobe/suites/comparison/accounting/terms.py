@@ -15,18 +15,21 @@ Whether an incoming gradient is the sum of the gradients of its uses: nothing re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, is_same, unravelled
-from pytest_msprobe.suites.comparison.accounting.account import PARTS, Step, ValueKey
+from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
+from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -81,6 +84,10 @@ class Part:
     weight: float = 0.0
 
 
+#: From this relative size on a difference from the benchmark is no rounding.
+_FAR = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The whole difference and its parts.
@@ -89,11 +96,13 @@ class Terms:
         size: 2-norm of target - golden over that of golden.
         parts: by the names of `PARTS`.
         born: size of both born parts together: an error that both sides make alike is no part of the difference.
+        is_of_another_value: whether both runs hold something else than the benchmark computes, and by far the same.
     """
 
     size: float
     parts: Mapping[str, Part]
     born: float
+    is_of_another_value: bool = False
 
     def is_own(self, name: str) -> bool:
         """Whether a born part is not mostly what the other side makes as well."""
@@ -109,20 +118,30 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
         from_target: f_t of the inputs of the target.
         from_golden: f_t of the inputs of the golden run.
         golden_reference: f_g of the inputs of the golden run.
-        golden: recorded values of the golden run.
+        golden: recorded values of the golden run; the largest numbers of their dtype, which mask others, count for
+            nothing in its norm.
     """
     chain = [np.asarray(array).reshape(-1) for array in (target, from_target, from_golden, golden_reference, golden)]
     wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
-    sums = _Sums()
+    sums = _Sums(sentinel=_largest(golden.dtype) / 2)
     for start in range(0, chain[0].size, CHUNK_ELEMENTS):
         sums.add(start, [array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain])
     return sums.terms(np.asarray(golden).shape)
 
 
+@cache
+def _largest(dtype: np.dtype[Any]) -> float:
+    """The largest finite number of a float dtype; infinity for others."""
+    if dtype.kind in "iubc":
+        return math.inf
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # ml_dtypes is half typed
+
+
 class _Sums:
     """Running sums over chunks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sentinel: float) -> None:
+        self._sentinel = sentinel
         self.golden = self.whole = self.born = 0.0
         self.squares = [0.0] * len(PARTS)
         self.projections = [0.0] * len(PARTS)
@@ -140,7 +159,9 @@ class _Sums:
                 chain = [np.where(is_whole, array, 0) for array in chain]
             whole = chain[0] - chain[-1]
             self.whole += _dot(whole, whole)
-            self.golden += _dot(chain[-1], chain[-1])
+            # The smallest number of a dtype masks elements; beside it all others have no size.
+            ordinary = np.where(np.abs(chain[-1]) < self._sentinel, chain[-1], 0)
+            self.golden += _dot(ordinary, ordinary)
             born = (chain[0] - chain[1]) + (chain[3] - chain[4])
             self.born += _dot(born, born)
             for place, (left, right) in enumerate(pairwise(chain)):
@@ -156,7 +177,9 @@ class _Sums:
         norm = math.sqrt(self.golden)
         whole = _over(math.sqrt(self.whole), norm)
         parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
-        return Terms(whole, parts, _over(math.sqrt(self.born), norm))
+        born, ends = _over(math.sqrt(self.born), norm), (parts[BORN_TARGET], parts[BORN_GOLDEN])
+        least = 0.0 if ends[0].nonfinite or ends[1].nonfinite else min(ends[0].size, ends[1].size)
+        return Terms(whole, parts, born, least >= _FAR and born < least / 2)
 
     def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
         size, nonfinite = _over(math.sqrt(self.squares[place]), math.sqrt(self.golden)), self.nonfinite[place]
@@ -178,35 +201,66 @@ def _dot(left: Array, right: Array) -> float:
     return float(np.vdot(left, right).real)
 
 
-#: A sum of a few gradients in bfloat16 is off by less.
-_ROUNDING = 0.02
+#: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.
+_ANOTHER = 8.0
+
+
+def is_sum(whole: Array, parts: Sequence[Array]) -> bool | None:
+    """Whether `parts` add up to `whole` within the rounding of the coarsest dtype among them, element by element.
+
+    They may be added in any order, with a rounding after each addition and each cast. A part of other shape has its
+    elements in the same order, or is a transposed matrix. None where sizes differ, there are integers, or the sum is
+    off by up to 8 times what rounding explains.
+    """
+    arrays = (whole, *parts)
+    if any(part.size != whole.size or kind_of(array.dtype) != "float" for part in parts for array in (part, whole)):
+        return None
+    formats = [float_format(array.dtype) for array in arrays]
+    unit = max(unit_roundoff(array.dtype) for array in arrays) * (len(parts) + 1)
+    tiny = max(known.smallest_normal for known in formats)
+    largest = min(known.largest for known in formats)
+    worst = 0.0
+    for _, (total, *terms) in chunks(whole, *(_oriented(part, whole.shape) for part in parts)):
+        worst = max(worst, _excess(total, [term.astype(np.float64) for term in terms], unit, tiny, largest))
+        if worst > _ANOTHER:
+            return False
+    return True if worst <= 1 else None
+
+
+def _excess(whole: Array, terms: Sequence[Array], unit: float, tiny: float, largest: float) -> float:
+    """How many times the rounding of a sum its largest error is; inf where a NaN or infinity has no reason."""
+    with np.errstate(all="ignore"):
+        exact = np.sum(terms, axis=0)
+        scale = np.sum(np.abs(terms), axis=0)
+        same = is_same(whole.astype(np.float64), exact) | ((scale > largest) & ~np.isfinite(whole))
+        error = np.where(same, 0, np.abs(whole.astype(np.float64) - exact) / (unit * scale + tiny))
+    return float(np.where(np.isnan(error), np.inf, error).max())
+
+
+def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
+    """The part, transposed where it is a matrix whose lengths are those of `shape` the other way round."""
+    mine, other = ([length for length in lengths if length > 1] for lengths in (part.shape, shape))
+    return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
 
 
 def is_wrong_sum(
     sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
 ) -> bool:
-    """Whether `sources` add up to the incoming gradient on exactly one of the two sides."""
-    return _adds_up(sides[0], step, key, sources, is_golden=False) != _adds_up(
-        sides[1], step, key, sources, is_golden=True
-    )
+    """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other."""
+    found = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
+    return None not in found and found[0] != found[1]
 
 
 def _adds_up(
     side: ComparedDump, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool
-) -> bool:
-    whole = _values(side, step, key, is_golden=is_golden)
-    if whole is None:
-        return False
-    left = whole.astype(np.float64)
-    for source, value in sources:
-        part = _values(side, source, value, is_golden=is_golden)
-        if part is None or part.shape != left.shape:
-            return False
-        left -= part
-    return bool(np.linalg.norm(left) <= _ROUNDING * np.linalg.norm(whole.astype(np.float64)))
+) -> bool | None:
+    values = ((step, key), *sources)
+    arrays = [_values(side, source, value, is_golden=is_golden) for source, value in values]
+    known = [array for array in arrays if array is not None]
+    return is_sum(known[0], known[1:]) if sources and len(known) == len(arrays) else None
 
 
-def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> npt.NDArray[Any] | None:
+def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Array | None:
     record = step.account.partner if is_golden else step.record
     if record not in side:
         return None

@@ -165,7 +165,7 @@ def test_nonfinite_values_must_stand_where_the_benchmark_is_out_of_range(
 
 
 def test_subnormals_may_be_flushed_where_the_range_is_wide() -> None:
-    for dtype, value, is_pass in ((FLOAT32, 1e-39, True), (np.dtype(np.float16), 3e-5, False)):
+    for dtype, value, is_pass in ((FLOAT32, 1e-39, True), (FLOAT32, 1e-36, False), (np.dtype(np.float16), 3e-5, False)):
         outputs = np.zeros(2, dtype), np.array([value, 0.0])
         assert BackwardError().judge_pair(OutputPair(*outputs, measure(*outputs, off_bound=1.0))).is_pass is is_pass
 
@@ -202,6 +202,18 @@ def test_a_jump_is_what_answers_to_a_tiny_move_as_to_a_large_one() -> None:
     moves = [large.copy(), small.copy()]
     without_jumps(np.array([2.0, 2.0, 2.0]), moves, size)
     np.testing.assert_array_equal(moves, [[np.nan, 0.01, 1.0], [np.nan, 0.01, 0.9]])
+
+
+def test_a_large_move_that_is_small_by_chance_makes_no_jump() -> None:
+    size, reference = 2.0**-12, np.zeros(4)
+    continuous, both, only_small, opposite = (1.3e-9, 2.8e-10), (1.0, 1.0), (1e-4, 1.0), (1.0, -1.0)
+    large, small = np.array([continuous, both, only_small, opposite]).T
+    moves = [large.copy(), small / size]
+    without_jumps(reference, moves, size, is_drawn=True)
+    np.testing.assert_array_equal(np.isnan(moves), [[False, True, True, True]] * 2)
+    moves = [large.copy(), small / size]
+    without_jumps(reference, moves, size)
+    assert np.isnan(moves).all()
 
 
 def test_plain_values_must_be_equal_to_one_ulp() -> None:

@@ -106,3 +106,16 @@ def test_an_error_that_both_sides_make_alike_is_no_part_of_their_difference() ->
     spoilt = target.copy()
     spoilt[0] = math.inf
     assert split(spoilt, exact, exact, exact, golden).is_own(BORN_TARGET)
+
+
+def test_what_masks_others_counts_for_nothing_in_the_norm() -> None:
+    masked = np.array([np.finfo(np.float32).min, 3, 4], np.float32)
+    target = masked + np.array([0, 0.5, 0], np.float32)
+    assert split(target, masked, masked, masked, masked).size == pytest.approx(0.1)
+
+
+def test_a_value_that_the_benchmark_does_not_compute_is_told_from_a_wrong_one() -> None:
+    other, computed = np.full(4, 5.0), np.ones(4)
+    assert split(other + 1e-3, computed, computed, computed, other).is_of_another_value
+    assert not split(other, computed, computed, computed, computed).is_of_another_value
+    assert not split(other, computed, computed, computed, -other).is_of_another_value

@@ -1,0 +1,397 @@
+"""Where tensors come from: which recorded value was written last to their memory.
+
+Memory is known by its storage. A weak reference keeps nothing but the number of the storage, which PyTorch then gives
+to no other one. Writes are known by the version counters of tensors, whoever writes: a version that no recorded call
+left tells of one that no record shows. Tensors made by `.data` count versions of their own, so several are in order.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from msprobe_collector.dump_format import is_cell_record
+from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
+from msprobe_collector.dump_format.writing.files import quoted
+from msprobe_collector.pytorch.api_names import changes_first_argument
+from msprobe_collector.recording.guard import Guard
+
+_UNINITIALIZED = f', "{UNINITIALIZED}": true'
+_CHANGED = f', "{CHANGED}": true'
+#: Of a tensor made in inference mode, which counts none.
+_NO_VERSION = -1
+#: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
+_LEAST_STORAGES, _MOST_NAMES = 1024, 64
+_weak: Callable[[Any], Any] = StorageWeakRef
+_OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+#: Offset, shape and strides of a tensor in its storage, in elements, and their dtype.
+Part = tuple[int, Sequence[int], Sequence[int], Any]
+#: Storage, version and part of a tensor.
+Place = tuple[Any, int, Part]
+
+
+class Memory:
+    """What is known of one storage; all texts are JSON that begins with a comma.
+
+    Attributes:
+        names: the values that lie there whole, since they were written.
+        writes: parts in the order in which they were written; None stands for all. "" is of unknown origin.
+        versions: of the counters, when nobody but recorded calls had written.
+        leaves, gradients: parameters and buffers that lie there, and gradients of parameters.
+    """
+
+    __slots__ = ("_reference", "gradients", "leaves", "names", "versions", "writes")
+
+    def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
+        """Written whole by what `text` says, or as far as it is `part`."""
+        self._reference: Any = _weak(storage)
+        self.names: dict[Part, str] = {} if part is None else {part: text}
+        self.writes: list[tuple[Part | None, str]] = [(part, text)]
+        self.versions: tuple[int, ...] = (version,)
+        self.leaves: dict[Part, str] = {}
+        self.gradients: dict[Part, str] = {}
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no tensor lies there any more."""
+        return bool(self._reference.expired())
+
+    def notice(self, version: int) -> None:
+        """A tensor that lies here has this version: one that no recorded call left, and that is no new counter's."""
+        if version not in self.versions:
+            if version:
+                self.change()
+            self.versions = (*self.versions[-7:], version)
+
+    def change(self) -> None:
+        """Something that is no record has written here."""
+        self.names = {part: _changed(text) for part, text in self.names.items()}
+        self.writes = [(part, _changed(text)) for part, text in self.writes]
+
+    def write(self, part: Part, text: str, before: int, version: int) -> None:
+        """A recorded call has written `part`, and raised a counter from `before` to `version`."""
+        self.names = {other: name for other, name in self.names.items() if not may_overlap(other, part)}
+        self.names[part] = text
+        kept = [write for write in self.writes if write[0] is None or not _covers(part, write[0])]
+        if len(kept) >= _MOST_NAMES:
+            kept = [(None, ""), *kept[-_MOST_NAMES // 2 :]]
+        self.writes = [*kept, (part, text)]
+        self.versions = (*(known for known in self.versions if known != before), version)
+
+    def name(self, part: Part, text: str) -> None:
+        """A recorded call has returned `part`, into which it has not written."""
+        if len(self.names) >= _MOST_NAMES:
+            self.names = dict(list(self.names.items())[_MOST_NAMES // 2 :])
+        self.names[part] = text
+        if self.writes[-1][0] == part:
+            self.writes = [*self.writes[:-1], (part, text)]
+        elif not any(other is None or may_overlap(other, part) for other, _ in self.writes):
+            self.writes = [*self.writes, (part, text)]
+
+    def text(self, part: Part) -> str:
+        """What the dump says of the value at `part`."""
+        if (made := self.names.get(part)) is None:
+            source, made = self._source(part)
+            made = made and _viewed(made, part, source)
+        if self.leaves:
+            made += _own(self.leaves, part, is_part=VIEW not in made)
+        if self.gradients:
+            made += _own(self.gradients, part, is_part=VIEW not in made)
+        return made
+
+    def _source(self, part: Part) -> tuple[Part | None, str]:
+        """What holds all elements of `part`: a value made of them, else what was written last; "" for several."""
+        for other, text in reversed(self.names.items()):
+            if _elements(other) == _elements(part):
+                return other, text
+        for source, text in reversed(self.writes):
+            if source is None or _covers(source, part):
+                return source, text
+            if may_overlap(source, part):
+                break
+        return None, ""
+
+
+class Keys(str):
+    """See `Origin` of encoding: keys that are known at once."""
+
+    __slots__ = ()
+
+    def keys(self, described: str) -> str:
+        """See `Origin`."""
+        return self
+
+
+class TensorProvenances:
+    """See `Provenances` of the recorder."""
+
+    def __init__(self, guard: Guard, backward_passes: Callable[[], int]) -> None:
+        """Know nothing yet; `backward_passes` counts them: each may have given parameters other gradients."""
+        self.guard = guard
+        self._passes = backward_passes
+        self._passes_seen = -1
+        self._memory: dict[int, Memory] = {}
+        self._most = _LEAST_STORAGES
+        self._parameters: list[tuple[weakref.ref[Any], str]] = []
+        self._with_gradients: list[Memory] = []
+
+    def record(self, name: str) -> RecordOrigins:
+        """See `Provenances`."""
+        if self._passes_seen != self._passes():
+            self._passes_seen = self._passes()
+            self.guard.faults.guarded("gradients of parameters", self._find_gradients)
+        return RecordOrigins(self, name)
+
+    def passed(self, name: str, arguments: Sequence[Any]) -> None:
+        """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
+        if arguments and isinstance(arguments[0], torch.Tensor) and changes_first_argument(call_of(name)):
+            place = place_of(arguments[0])
+            if place is not None and (memory := self.get(place[0])) is not None:
+                memory.change()
+
+    def clear(self) -> None:
+        """See `Provenances`."""
+        self._memory = {}
+        self._parameters, self._with_gradients = [], []
+        self._most, self._passes_seen = _LEAST_STORAGES, -1
+
+    def watch(self, modules: Iterable[tuple[str, Any]]) -> None:
+        """Know parameters and buffers by name, of several names by the first; `modules` come with their paths."""
+        for path, module in modules:
+            front = f"{path}." if path else ""
+            for name, parameter in module.named_parameters(recurse=False):
+                self._add_leaf(front + name, parameter)
+                self._parameters.append((weakref.ref(parameter), front + name))
+            for name, buffer in module.named_buffers(recurse=False):
+                self._add_leaf(front + name, buffer)
+
+    def allocated(self, tensor: Any) -> None:
+        """`tensor` is new, and nothing has been written to it."""
+        place = place_of(tensor)
+        if place is not None and place[0]._cdata not in self._memory:
+            self.add(place, _UNINITIALIZED, None)
+
+    def get(self, storage: Any) -> Memory | None:
+        """What is known of a storage."""
+        return self._memory.get(storage._cdata)
+
+    def add(self, place: Place, text: str, part: Part | None) -> Memory:
+        """Memory that is met for the first time, with its first write."""
+        if len(self._memory) >= self._most:
+            self._memory = {key: memory for key, memory in list(self._memory.items()) if not memory.is_gone}
+            self._most = max(_LEAST_STORAGES, 2 * len(self._memory))
+        memory = self._memory[place[0]._cdata] = Memory(place[0], place[1], text, part)
+        return memory
+
+    def _known(self, tensor: Any) -> tuple[Memory, Part] | None:
+        if (place := place_of(tensor)) is None:
+            return None
+        return self.get(place[0]) or self.add(place, "", None), place[2]
+
+    def _add_leaf(self, name: str, tensor: Any) -> None:
+        if (known := self._known(tensor)) is not None:
+            known[0].leaves.setdefault(known[1], f', "{LEAF}": {quoted(name)}')
+
+    def _find_gradients(self) -> None:
+        for memory in self._with_gradients:
+            memory.gradients = {}
+        self._with_gradients = []
+        for reference, name in self._parameters:
+            parameter = reference()
+            gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
+            if gradient is not None and (known := self._known(gradient)) is not None:
+                known[0].gradients.setdefault(known[1], f', "{GRADIENT_OF}": {quoted(name)}')
+                self._with_gradients.append(known[0])
+
+
+class RecordOrigins:
+    """See `Origins` of encoding.
+
+    Attributes:
+        uncounted: paths of arguments into which the call writes although no counter says so.
+    """
+
+    __slots__ = ("_inputs", "_is_layer", "_name", "_provenances", "_versions", "uncounted")
+
+    def __init__(self, provenances: TensorProvenances, name: str) -> None:
+        """Follow the tensors of the forward record `name`."""
+        self._provenances = provenances
+        self._name = name
+        #: Its name for a value yields to those of the calls inside.
+        self._is_layer = is_cell_record(name)
+        #: Arguments of a call, while it runs, by their paths.
+        self._inputs: list[tuple[str, Any]] = []
+        #: Of the storages of the arguments, before the call.
+        self._versions: dict[int, int] = {}
+        self.uncounted: tuple[str, ...] = ()
+
+    def of(self, tensor: Any, path: str) -> Keys | None:
+        """See `Origins`."""
+        try:
+            if (place := place_of(tensor)) is not None:
+                if not path.startswith("output"):
+                    return self._taken(tensor, place, path)
+                self._made(place, path)
+        except Exception as error:
+            self._provenances.guard.faults.note(self._name, error)
+        return None
+
+    def changed(self) -> list[Any]:
+        """The arguments into which the call has written, in order."""
+        places = {id(tensor): (tensor, place_of(tensor)) for _, tensor in self._inputs}
+        return [tensor for tensor, place in places.values() if place is not None and self._is_changed(place)]
+
+    def end(self) -> None:
+        """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
+        for path, tensor in self._inputs:
+            self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
+        self._inputs = []
+
+    def _taken(self, tensor: Any, place: Place, path: str) -> Keys | None:
+        storage, version, part = place
+        self._versions.setdefault(storage._cdata, version)
+        if not self._is_layer:
+            self._inputs.append((path, tensor))
+        memory = self._provenances.get(storage)
+        text = ""
+        if memory is None:
+            self._provenances.add(place, "", None)
+        else:
+            memory.notice(version)
+            text = memory.text(part)
+        if not text and tensor.requires_grad and not tensor._is_view() and tensor.is_leaf:
+            text = f', "{LEAF}": ""'
+        return Keys(text) if text else None
+
+    def _made(self, place: Place, path: str) -> None:
+        storage, version, part = place
+        text = f', "{MADE_BY}": {quoted(f"{self._name}.{path}")}'
+        memory = self._provenances.get(storage)
+        if memory is None:
+            self._provenances.add(place, text, part)
+        elif not self._write(memory, place, text):
+            memory.notice(version)
+            if not (self._is_layer and part in memory.names):
+                memory.name(part, text)
+
+    def _leave(self, path: str, tensor: Any) -> None:
+        if (place := place_of(tensor)) is None or (memory := self._provenances.get(place[0])) is None:
+            return
+        text = f', "{MADE_BY}": {quoted(f"{self._name}.{path}")}'
+        if path in self.uncounted:
+            memory.write(place[2], text, place[1], place[1])
+        else:
+            self._write(memory, place, text)
+
+    def _write(self, memory: Memory, place: Place, text: str) -> bool:
+        """Whether the call has written into an argument that lies there, and no record before has told of it."""
+        storage, version, part = place
+        if not self._is_changed(place) or (version in memory.versions and version != _NO_VERSION):
+            return False
+        # What else of it the call returns are views of what it has written.
+        memory.write(part, text, self._versions.pop(storage._cdata), version)
+        return True
+
+    def _is_changed(self, place: Place) -> bool:
+        before = self._versions.get(place[0]._cdata)
+        if before == _NO_VERSION:
+            first = place_of(self._inputs[0][1]) if self._inputs else None
+            is_first = first is not None and first[0]._cdata == place[0]._cdata
+            return is_first and changes_first_argument(call_of(self._name))
+        return before is not None and before != place[1]
+
+
+def call_of(record: str) -> str:
+    """`Tensor.add_` of `Tensor.add_.0.forward`."""
+    return record.rsplit(".", 2)[0]
+
+
+def place_of(tensor: Any) -> Place | None:
+    """Where a tensor lies; None for one without memory of its own (sparse, nested, inside vmap, fake, no tensor)."""
+    if type(tensor) not in _OWN_TYPES:
+        tensor = getattr(tensor, "_local_tensor", tensor) if hasattr(tensor, "placements") else tensor
+        if getattr(type(tensor), "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl:
+            return None
+    try:
+        if tensor.is_neg() or tensor.is_conj():  # other values than those in memory
+            return None
+        version = _NO_VERSION if tensor.is_inference() else tensor._version
+        part = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        return tensor.untyped_storage(), version, part
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def may_overlap(left: Part, right: Part) -> bool:
+    """Whether two parts may share elements; False only where they cannot, like columns and their blocks."""
+    if left[3] is not right[3]:  # counted in other elements
+        return True
+    for modulus in (0, *left[2]):
+        first, last = _interval(left, modulus)
+        other_first, other_last = _interval(right, modulus)
+        is_whole = not modulus or max(last, other_last) < modulus
+        if is_whole and (last < other_first or other_last < first):
+            return False
+    return True
+
+
+def _interval(part: Part, modulus: int) -> tuple[int, int]:
+    """First and last element of a part, in memory that is wound up in turns of `modulus`; 0 is no winding."""
+    steps = ((size - 1) * stride for size, stride in zip(part[1], part[2]) if not modulus or stride % modulus)
+    first = part[0] % modulus if modulus else part[0]
+    return first, first + sum(steps)
+
+
+def _covers(outer: Part, inner: Part) -> bool:
+    """Whether every element of `inner` is known to be one of `outer`."""
+    if _elements(outer) == _elements(inner):
+        return True
+    (first, last), width = (step * outer[3].itemsize for step in _interval(outer, 0)), outer[3].itemsize
+    start, end = (step * inner[3].itemsize for step in _interval(inner, 0))
+    if math.prod(outer[1]) != (last - first) // width + 1:  # not every element in between
+        return False
+    return bool(first <= start and end + inner[3].itemsize <= last + width)
+
+
+@lru_cache(maxsize=4096)
+def _elements(part: Part) -> tuple[Any, ...]:
+    """Equal for parts that are made of the same elements, in whatever order and shape."""
+    steps: list[tuple[int, int]] = []
+    for stride, size in sorted((stride, size) for size, stride in zip(part[1], part[2]) if size != 1):
+        if steps and steps[-1][0] * steps[-1][1] == stride:
+            steps[-1] = steps[-1][0], steps[-1][1] * size
+        else:
+            steps.append((stride, size))
+    return part[0], part[3], *steps
+
+
+def _changed(text: str) -> str:
+    if not text or text == _UNINITIALIZED:
+        return ""
+    return text if text.endswith(_CHANGED) else text + _CHANGED
+
+
+def _own(names: dict[Part, str], part: Part, *, is_part: bool) -> str:
+    """The text of the tensor at `part`, or of the one that it is a part of."""
+    if (text := names.get(part)) is not None:
+        return text
+    near = [(other, text) for other, text in names.items() if may_overlap(other, part)]
+    if len(near) != 1:
+        return ""
+    return _viewed(near[0][1], part, near[0][0]) if is_part else near[0][1]
+
+
+def _viewed(text: str, part: Part, source: Part | None) -> str:
+    """`text` with the offset of `part` in `source`, and its shape and strides, in its own elements; "" for no such."""
+    if source is None or part == source:
+        return text
+    distance, rest = divmod(part[0] * part[3].itemsize - source[0] * source[3].itemsize, part[3].itemsize)
+    steps = " ".join(f"{size}x{stride}" for size, stride in zip(part[1], part[2]))
+    return "" if rest else f'{text}, "{VIEW}": "{distance},{steps}"'

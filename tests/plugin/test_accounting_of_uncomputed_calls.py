@@ -1,0 +1,47 @@
+"""Items of calls that no benchmark computes, and of outputs that are inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+pytestmark = pytest.mark.needs("torch")
+X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
+
+
+def step(folder: Path, *, before: float, inside: float) -> None:
+    """A custom API between two exponentials; `before` times what it gets, `inside` times what it gives."""
+    grown, builder = np.exp(X) * np.float32(before), DumpBuilder(folder / "step0" / "rank0")
+    made = grown * np.float32(inside)
+    builder.call("Mint.exp.0", [X], [grown])
+    builder.call("Mint.own_operator.0", [grown], [made])
+    builder.call(
+        "Mint.linear.0", [made, X], [made @ X.T], incoming=[made @ X.T], gradients=[(made @ X.T).reshape(-1, 3)]
+    )
+    builder.write()
+
+
+def outcomes(pytester: pytest.Pytester, *options: str, **target: Any) -> dict[str, int]:
+    step(pytester.path / "target", **{"before": 1.0, "inside": 1.0, **target})
+    step(pytester.path / "golden", before=1.0, inside=1.0)
+    folders = "--msprobe-dump=target", "--msprobe-golden=golden"
+    result = pytester.runpytest_inprocess(*folders, "-rx", *options)
+    if target.get("before") and not options:
+        result.stdout.fnmatch_lines(["*cannot be computed again: no benchmark*"])
+    return result.parseoutcomes()
+
+
+def test_what_differs_already_in_its_inputs_fails_nothing(pytester: pytest.Pytester) -> None:
+    assert outcomes(pytester, before=1.1) == {"failed": 1, "xfailed": 3}  # exp, which is at fault
+
+
+def test_what_cannot_be_computed_although_its_inputs_agree_fails(pytester: pytest.Pytester) -> None:
+    assert outcomes(pytester, inside=1.1) == {"failed": 1, "passed": 1, "xfailed": 2}
+
+
+def test_it_fails_where_inherited_differences_are_to_fail(pytester: pytest.Pytester) -> None:
+    assert outcomes(pytester, "--msprobe-inherited=fail", before=1.1) == {"failed": 4}

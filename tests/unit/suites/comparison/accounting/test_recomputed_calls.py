@@ -1,0 +1,116 @@
+"""Records of real steps that are computed again: lists, what calls leave in their arguments, optimizers, scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from debugger_fixtures import make_debugger
+
+from msprobe_collector.dump_format import Dump
+from msprobe_collector.pytorch import PrecisionDebugger
+from pytest_msprobe.cases.recorded_call import RecordedCall
+from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
+from pytest_msprobe.engines.selection import EngineChoice, Engines
+
+torch = pytest.importorskip("torch")
+
+ENGINES = Engines(EngineChoice(parse_device("recorded"), "torch", None))
+
+
+__all__ = ["make_debugger"]
+
+
+@pytest.fixture
+def debugger_type() -> Any:
+    return PrecisionDebugger
+
+
+@pytest.fixture
+def dumped(make_debugger: Callable[..., Any], tmp_path: Path) -> Callable[[Callable[[], Any]], Dump]:
+    """Collects what a function calls."""
+
+    def collect(function: Callable[[], Any], model: Any = None) -> Dump:
+        torch.manual_seed(0)
+        debugger = make_debugger(task="tensor", scope=[], list=[], data_mode=["all"])
+        debugger.start(model=model)
+        function()
+        debugger.stop()
+        debugger.step()
+        return Dump(next((tmp_path / "dump").rglob("dump.json")))
+
+    return collect
+
+
+def off(dump: Dump, call: str, direction: Any) -> dict[str, float]:
+    """How far what the run got is off what the benchmark computes, by the place of the value."""
+    with_backward = f"{call}.backward" in dump
+    run = RecordedCall(dump, call, ENGINES, with_backward=with_backward, max_memory_bytes=1 << 30)
+    return {found.path: float(abs(found.recorded - found.reference).max()) for found in run.outputs(direction)}
+
+
+def test_gradients_of_lists_are_computed_again(dumped: Callable[..., Dump]) -> None:
+    def step() -> None:
+        x, y = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+        (torch.stack([x * 2, y]).sum() + (torch.cat([y * 3, x]) ** 2).sum()).backward()
+
+    dump = dumped(step)
+    for call in ("Torch.stack.0", "Torch.cat.0"):
+        found = off(dump, call, "backward")
+        assert list(found) == ["other_gradients.input.0.0", "other_gradients.input.0.1"]
+        assert max(found.values()) < 1e-5
+
+
+def test_parameters_of_a_recurrent_layer_have_gradients(dumped: Callable[..., Dump]) -> None:
+    layer, x = torch.nn.LSTM(4, 3), torch.randn(5, 2, 4, requires_grad=True)
+    dump = dumped(lambda: layer(x * 2)[0].sum().backward(), layer)
+    found = off(dump, "VF.lstm.0", "backward")
+    assert {"output.0", "other_gradients.input.2.0", "other_gradients.input.2.3"} <= found.keys()
+    assert max(found.values()) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
+def test_steps_of_optimizers_are_computed_again(dumped: Callable[..., Dump], name: str) -> None:
+    parameters = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    optimizer = getattr(torch.optim, name)(parameters, 0.1, foreach=True)
+    dump = dumped(optimizer.step)
+    calls = [record.rpartition(".")[0] for record in dump.record_names if "._foreach_" in record]
+    assert calls
+    for call in calls:
+        assert max(off(dump, call, "forward").values(), default=0) < 1e-5, call
+
+
+def test_clipping_and_scaling_are_computed_again(dumped: Callable[..., Dump]) -> None:
+    def step() -> None:
+        torch._foreach_norm([torch.randn(3), torch.randn(4)])
+        scale, tracker = torch.full((), 8.0), torch.zeros((), dtype=torch.int32)
+        torch._amp_update_scale_(scale, tracker, torch.ones(()), 2.0, 0.5, 2000)
+
+    dump = dumped(step)
+    assert max(off(dump, "Torch._foreach_norm.0", "forward").values()) < 1e-6
+    assert max(off(dump, "Torch._amp_update_scale_.0", "forward").values()) == 0
+
+
+def test_the_benchmark_gives_what_a_call_leaves_in_its_argument(dumped: Callable[..., Dump]) -> None:
+    def step() -> None:
+        x = torch.zeros(3, 2)
+        x[1] = torch.ones(2, requires_grad=True) * 2
+        x.sum().backward()
+
+    dump = dumped(step)
+    run = RecordedCall(dump, "Tensor.__setitem__.0", ENGINES, with_backward=True, max_memory_bytes=1 << 30)
+    _, outputs = run.benchmark(ENGINES, lambda execution: execution.outputs)
+    changed = [output.value for output in outputs if output.path[0] == CHANGED]
+    assert [array.tolist() for array in changed] == [[[0, 0], [2, 2], [0, 0]]]
+    assert max(off(dump, "Tensor.__setitem__.0", "backward").values()) == 0
+
+
+def test_attention_with_dropout_is_never_computed_again(dumped: Callable[..., Dump]) -> None:
+    q = torch.randn(1, 2, 4, 4)
+    dump = dumped(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
+    with pytest.raises(NotJudged, match="dropout_p"):
+        off(dump, "Functional.scaled_dot_product_attention.0", "forward")
