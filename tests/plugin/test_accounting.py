@@ -253,7 +253,30 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
     assert answer["points"][1] == first
     assert answer["is_bad"]
     notes = [section["texts"][note] for note in section["rows"]["note"]]
-    assert [note.startswith(f"At fault: {sentence}") for note in notes] == [False, True, True, False]
+    assert [note.startswith(f"output.0: {sentence}") for note in notes] == [False, True, True, False]
+    assert not any("arises" in note for note in notes)
+
+
+def test_what_the_rows_do_not_tell_goes_with_them(pytester: pytest.Pytester) -> None:
+    options = pair(pytester.path, weight=1.5)
+    result = pytester.runpytest(
+        *options, "--msprobe-jsonl=rows.jsonl", "-k", "matmul or exp", "--msprobe-diagnosis=d.json"
+    )
+    text = json.loads((pytester.path / "d.json").read_text(encoding="utf-8"))["text"]
+    assert text in result.outlines
+    assert text.endswith(" 1 records of the target were not part of this run.")
+    write_page(pytester.path / "page.html", [pytester.path / "rows.jsonl"], {"comparison": ComparisonSuite}.get)
+    (section,) = page_content(pytester.path / "page.html")["sections"]
+    assert f"{section['answer']['headline']}. {section['answer']['points'][0]}" == text
+
+
+def test_a_value_at_fault_is_said_where_it_is_used(pytester: pytest.Pytester) -> None:
+    """No item fails for it: the record that uses it inherits its difference."""
+    pytester.runpytest(*pair(pytester.path, weight=1.5), "--msprobe-page=page.html")
+    (section,) = page_content(pytester.path / "page.html")["sections"]
+    notes = [section["texts"][note] for note in section["rows"]["note"]]
+    assert [note.startswith("At fault: ") for note in notes] == [True, False, False, False]
+    assert section["answer"]["is_bad"]
 
 
 def test_rows_that_came_later_make_an_answer_of_their_own(pytester: pytest.Pytester) -> None:

@@ -67,9 +67,7 @@ def test_node_ids_outcomes_and_rows(pytester: pytest.Pytester) -> None:
     assert [(row["name"], row["direction"], row["status"]) for row in rows] == [
         ("Mint.op.0", "forward", "pass"),
         ("Mint.op.0", "backward", "error"),
-        ("Mint.op.0", "forward", "pass"),  # once more, with what the run amounts to
     ]
-    assert ["answer" in row["attachment"] for row in rows] == [False, False, True]
     assert rows[1]["outputs"][1]["max_rel"] == pytest.approx(0.01, rel=1e-4)
 
 
