@@ -340,6 +340,9 @@ class FaultFinder:
         more = [maker for maker in other.makers[:1] if maker.step.account.partner]
         if other.makers and not more:
             more = self._climb(other.makers[0], 1 - side)[1]
+            is_of_same = {maker.identity for maker in anchors} == {maker.identity for maker in more}
+            if is_of_same and lone.key.path != other.makers[0].key.path:
+                return self._rewired(step, key, *self._flow.sources(step, key))
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
         for maker in anchors:
@@ -397,6 +400,9 @@ class FaultFinder:
         """An input that comes from another output, another maker or another parameter than on the other side."""
         makers = (*mine.makers[:1], *theirs.makers[:1])
         self._take(step, key, makers)
+        for maker in makers:
+            if not maker.step.account.partner:
+                self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
         sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
@@ -440,7 +446,8 @@ class FaultFinder:
             sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
-        if self._is_whole and step.account.place <= self._first_place and not _overwrites(step, key):
+        is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
+        if self._is_whole and is_first and not _overwrites(step, key):
             self._blame(step, fault, f"value {key.target} {key.golden}")
             return True
         fault.records.append(step.record)
