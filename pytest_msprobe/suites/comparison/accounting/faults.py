@@ -128,6 +128,8 @@ class FaultFinder:
         self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
+        if not self._by_node and self._is_one_framework:
+            self._blame_lone_gradient()
         self._reach()
         self._drop_reached()
         return sorted(
@@ -209,6 +211,8 @@ class FaultFinder:
         for output, part, sentence in account.blamed:
             if part in _OBSERVED and self._takes_from_forward(step):
                 continue
+            if part == DEFINED and _is_cast(step) and not self._tells_dtypes:
+                continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
             self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
@@ -288,7 +292,12 @@ class FaultFinder:
             return self._blame_wiring(
                 step, key, f"gets another part or order of {name} in the target than in the golden run", name
             )
-        if not any(maker.key.differs for maker in makers):
+        is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
+        agree = not any(maker.key.differs for maker in makers)
+        if is_view and (agree or _is_enlarged(key, makers)):
+            words = f"gets another part or order of {name} in the target than in the golden run"
+            return self._blame_wiring(step, key, words, name)
+        if agree:
             changed = (
                 "something that is no record changed it since"
                 if mine.is_changed or theirs.is_changed
@@ -302,10 +311,6 @@ class FaultFinder:
             return self._note_unknown(step, key, makers[0])
         if not _is_enlarged(key, makers):
             return self._are_shown(makers)
-        if mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}:
-            return self._blame_wiring(
-                step, key, f"gets another part or order of {name} in the target than in the golden run", name
-            )
         return self._note_unknown(step, key, makers[0])
 
     def _trace_sum(self, step: Step, key: ValueKey, sources: list[Maker]) -> bool:
@@ -314,6 +319,15 @@ class FaultFinder:
         self._take(step, key, differing)
         if not self._is_beyond(step, key) or any(self._is_beyond(maker.step, maker.key) for maker in differing):
             return self._are_shown(differing)
+        matched = (maker for maker in sources if maker.step.account.partner)
+        lone = next((maker for maker in matched if bool(maker.key.target) != bool(maker.key.golden)), None)
+        if lone is not None:
+            side = "target" if lone.key.target else "golden run"
+            sentence = f"the gradient of its use in {lone.step.operation.call} enters in the {side} only"
+            self._blame(
+                step, Fault(step, "gradient", "both", key.path, sentence, "", key.distance), f"{step.record} {key.path}"
+            )
+            return True
         if self._is_wrong_sum(step, key, [(maker.step, maker.key) for maker in sources]):
             names = " and ".join(dict.fromkeys(maker.step.record for maker in sources))
             sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
@@ -321,6 +335,17 @@ class FaultFinder:
             self._blame(step, fault, f"{step.record} {key.path}")
             return True
         return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+
+    def _blame_lone_gradient(self) -> None:
+        """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
+        for step in self._flow.steps.values():
+            lone = (key for key in step.outputs if bool(key.target) != bool(key.golden))
+            key = next(lone, None) if step.operation.phase == "backward" and step.account.partner else None
+            if key is not None:
+                side, other = ("target", "golden run") if key.target else ("golden run", "target")
+                sentence = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
+                self._blame(step, Fault(step, "gradient", "both", key.path, sentence))
+                return
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
         """(maker that only one run has, its side)."""
@@ -355,6 +380,9 @@ class FaultFinder:
             return self._are_shown(anchors)
         if not self._tells_dtypes and _is_cast(first):
             return self._are_shown(anchors)
+        # Integers that are only brought into another form are data, whatever brings them there.
+        if key.is_integer and not (anchors or self._is_one_framework):
+            return self._note_unknown(step, key)
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
         sentence = f"only the {has} calls it, not the {lacks}"
         fault = Fault(first, "only_one_side", "golden" if side else "target", "output.0", sentence)
