@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.judgement import Judgement, OutputPair, Standard, number, place_and_values, share
+from pytest_msprobe.numerics.judgement import (
+    COUNTABLE,
+    Judgement,
+    OutputPair,
+    Standard,
+    number,
+    place_and_values,
+    share,
+)
 from pytest_msprobe.numerics.measurement import Metrics, widened
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError
@@ -65,7 +73,7 @@ def diagnose(
     tolerance = _SECOND.tolerances(output)
     pattern = name_pattern(output.tested, output.reference, tolerance, others=others())
     ratio = second.ratio
-    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and math.isfinite(ratio) else ""
+    times = f" ({number(ratio)} times its tolerance)" if ratio is not None and ratio < COUNTABLE else ""
     return RoundingDiagnosis(f"not explained by rounding{times}", pattern, _median(output, tolerance))
 
 

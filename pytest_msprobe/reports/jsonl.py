@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +22,7 @@ import msgspec
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import Suite
+from pytest_msprobe.suites.contract import ANSWER, Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -56,22 +56,35 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
-    def append_corrections(self, levels: Mapping[tuple[str, str, str], str]) -> None:
-        """Add the rows of (dump, call, part) in `levels` once more, with that property `level`: the last one counts.
+    def append_corrections(
+        self,
+        properties: Mapping[tuple[str, str, str], Mapping[str, str]],
+        answers: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Add the rows of (dump, call, part) in `properties` once more, with those: the last one counts.
 
-        Raises OSError.
+        The answer on a dump goes with its first row. Raises OSError.
         """
-        if not levels:
+        waiting = dict(answers or {})
+        if not (properties or waiting):
             return
         decode = msgspec.json.Decoder(_Key).decode
-        last = {}
+        last: dict[tuple[str, str, str], bytes] = {}
+        answered: dict[tuple[str, str, str], Mapping[str, Any]] = {}
         for _, line in _whole_lines(self.path):
             found = decode(line)
-            if (key := (found.dump, found.call, found.part)) in levels:
+            key = (found.dump, found.call, found.part)
+            if found.dump in waiting:
+                answered[key] = waiting.pop(found.dump)
+            if key in properties or key in answered:
                 last[key] = line
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
-            self.write(name, row.with_property("level", levels[key]))
+            for entry in properties.get(key, {}).items():
+                row = row.with_property(*entry)
+            if key in answered:
+                row = replace(row, attachment={**(row.attachment or {}), ANSWER: answered[key]})
+            self.write(name, row)
 
     def close(self) -> None:
         """Close the file."""

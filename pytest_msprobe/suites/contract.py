@@ -104,6 +104,10 @@ class Placement:
     open_engine: str = ""
 
 
+#: Where a row's attachment holds what the whole run amounts to, and the property of a record that is at fault.
+ANSWER, AT_FAULT = "answer", "at_fault"
+
+
 class SuiteReport:
     """What a suite makes of its rows on the process that writes; the defaults say nothing."""
 
@@ -116,8 +120,12 @@ class SuiteReport:
     def finish(self) -> None:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
-    def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
+    def corrections(self) -> Mapping[tuple[str, str, str], Mapping[str, str]]:
+        """Properties by (dump, call, part), of rows of which all rows together say more than they did."""
+        return {}
+
+    def answers(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the run amounts to, by dump, in builtin types, where its rows alone do not tell: it goes with them."""
         return {}
 
     def findings(self) -> Iterable[str]:
@@ -156,8 +164,13 @@ class RowSummary:
         return ()
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
+        """Property `level` by (dump, call, part), as all rows together tell it; asked after `lines`."""
         return {}
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the findings say that something is wrong, item or not; asked after `lines`."""
+        return False
 
 
 class Suite(ABC):

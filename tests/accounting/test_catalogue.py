@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_msprobe.suites.comparison.accounting.answer import Answer
 from tools.accounting.causes import Cause
 from tools.accounting.clean_pairs import CleanPair
 from tools.accounting.diagnosing import diagnose
@@ -60,7 +61,7 @@ def test_nothing_is_blamed_where_nothing_is_wrong(pair: CleanPair | FrameworkPai
     diagnosis = diagnose(*pair.write(tmp_path))
     assert diagnosis.faults == ()
     assert diagnosis.outcome == "rounding"
-    assert "all of it rounding" in diagnosis.text
+    assert "all of it rounding" in Answer.of(diagnosis).text
 
 
 def test_the_catalogue_is_as_large_as_the_page_says() -> None:

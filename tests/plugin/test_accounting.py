@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import weakref
 import zlib
 from collections import Counter
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 from comparison_dumps import unpack_perturbed
 from dump_builder import DumpBuilder
+from page_reader import page_content
 
 from msprobe_collector.dump_format import FieldPath, TensorFolder, TensorValue
+from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.comparison import figures
 from pytest_msprobe.suites.comparison.accounting import accountant
+from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -223,3 +227,64 @@ def test_float32_against_bfloat16_is_rounding(pytester: pytest.Pytester) -> None
     assert result.ret == pytest.ExitCode.OK
     assert diagnosis(pytester)["outcome"] == "rounding"
     result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])
+
+
+def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: pytest.Pytester) -> None:
+    """The page is made later, from the rows alone, without the tensors that showed what is at fault."""
+    options = pair(pytester.path, fault=1.02)
+    result = pytester.runpytest(*options, "--msprobe-diagnosis=diagnosis.json", "--msprobe-jsonl=rows.jsonl")
+    text = diagnosis(pytester)["text"]
+    assert text in result.outlines
+    first = next(line for line in result.outlines if line.startswith("first divergence: Mint.exp.0.forward.output.0: "))
+    sentence = first.partition("output.0: ")[2]
+    assert sentence in text
+    (advice,) = pytester.path.glob("advisor_*.txt")
+    line, suspect, expert = advice.read_text(encoding="utf-8").splitlines()
+    assert suspect == "Suspect Nodes: Mint.exp.0.forward.output.0"
+    assert sentence[1:] in expert
+    (table,) = pytester.path.glob("compare_result_*.csv")
+    row = table.read_text(encoding="utf-8").splitlines()[int(line.removeprefix("Line: ")) - 1]
+    assert row.startswith("Mint.exp.0.forward.output.0,")
+    shutil.rmtree(pytester.path / "golden")
+    write_page(pytester.path / "page.html", [pytester.path / "rows.jsonl"], {"comparison": ComparisonSuite}.get)
+    (section,) = page_content(pytester.path / "page.html")["sections"]
+    answer = section["answer"]
+    assert f"{answer['headline']}. {answer['points'][0]}" == text
+    assert answer["points"][1] == first
+    assert answer["is_bad"]
+    notes = [section["texts"][note] for note in section["rows"]["note"]]
+    assert [note.startswith(f"At fault: {sentence}") for note in notes] == [False, True, True, False]
+
+
+def test_rows_that_came_later_make_an_answer_of_their_own(pytester: pytest.Pytester) -> None:
+    """An answer holds for the rows that it was made from."""
+    options = pair(pytester.path, fault=1.02)
+    for number in (1, 2):
+        pytester.runpytest(*options, f"--msprobe-shard={number}/2", f"--msprobe-jsonl=rows/{number}.jsonl")
+    rows = sorted((pytester.path / "rows").glob("*.jsonl"))
+    write_page(pytester.path / "page.html", rows, {"comparison": ComparisonSuite}.get)
+    (section,) = page_content(pytester.path / "page.html")["sections"]
+    assert "not part of this run" not in str(section["answer"])
+    assert section["answer"]["headline"].startswith("At fault: Mint.exp.0.forward (and backward): born in the target")
+
+
+def test_an_earlier_step_that_differs_is_said_before_the_later_one(pytester: pytest.Pytester) -> None:
+    step(pytester.path / "target", fault=1.02)
+    step(pytester.path / "golden")
+    for side in ("target", "golden"):
+        shutil.copytree(pytester.path / side / "step0", pytester.path / side / "step1")
+    result = pytester.runpytest(
+        "--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json"
+    )
+    result.stdout.fnmatch_lines(
+        ["step 0 rank 0: At fault: *", "step 1 rank 0: Step 0 differs already: read its answer first. At fault: *"]
+    )
+    assert [*diagnosis(pytester)["text"].splitlines()] == [line for line in result.outlines if line.startswith("step ")]
+
+
+def test_other_steps_that_are_compared_are_said(pytester: pytest.Pytester) -> None:
+    pair(pytester.path)
+    (pytester.path / "golden" / "step0").rename(pytester.path / "golden" / "step3")
+    dumps = ("target/step0/rank0/dump.json", "golden/step3/rank0/dump.json")
+    result = pytester.runpytest(f"--msprobe-dump={dumps[0]}", f"--msprobe-golden={dumps[1]}")
+    result.stdout.fnmatch_lines(["Step 0 rank 0 is compared with step 3 rank 0. Every tensor *"])

@@ -15,6 +15,7 @@ import numpy as np
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
+    COUNTABLE,
     Judgement,
     OutputPair,
     count_of,
@@ -428,7 +429,7 @@ class _Search:
 
     def _beyond(self, errors: ErrorStatistics) -> str:
         verb = "is" if errors.beyond == 1 else "are"
-        times = f"{number(errors.largest_use)} times" if errors.largest_use < math.inf else "beyond"
+        times = f"{number(errors.largest_use)} times" if errors.largest_use < COUNTABLE else "beyond"
         is_known = any(response.is_known for response in self._responses)
         caveat = "" if is_known else " of rounding alone, as the benchmark did not run on perturbed inputs"
         what = "inside and of the output" if self._standard.has_exact_inputs else "of inputs and output"

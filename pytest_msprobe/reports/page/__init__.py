@@ -25,7 +25,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
 from pytest_msprobe.reports.terminal import RowCounts
-from pytest_msprobe.suites.contract import Suite
+from pytest_msprobe.suites.contract import AT_FAULT, Suite
 from pytest_msprobe.support import version_of
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
 
@@ -79,14 +79,16 @@ class Answer(RowCounts):
         if self._first is None or order < self._first[0]:
             self._first = order, row, place
 
-    def content(self, findings: Sequence[str]) -> dict[str, Any]:
-        """The sentences, in types of JSON. `findings` are the suite's own words, which then lead."""
+    def content(self, findings: Sequence[str], *, is_bad: bool = False) -> dict[str, Any]:
+        """The sentences, in types of JSON. `findings` are the suite's own words, which then lead; `is_bad` if they name
+        something that is wrong.
+        """
         sentences = [*(findings or [self._sentence()]), *self._more(has_own=bool(findings))]
         headline, _, rest = sentences[0].strip().partition(". ")
         return {
             "headline": headline[:1].upper() + headline[1:],
             "points": [*([rest] if rest else []), *sentences[1:]],
-            "is_bad": bool(self._faults) or headline.lower().startswith("at fault"),
+            "is_bad": bool(self._faults) or is_bad,
             "outcomes": dict(self.outcomes),
             "explained": self.explained,
             "faults": [[api, found.count, self.by_api[api].total()] for api, found in self._ranked()],
@@ -224,7 +226,7 @@ class Section:
             "kinds": suite.group_noun,
             "measure": suite.severity_figures,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
-            "answer": self._answer.content(findings),
+            "answer": self._answer.content(findings, is_bad=self._summary.is_bad),
             "runs": self._runs,
             "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],
@@ -240,6 +242,7 @@ class Section:
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
         facts = dict(row.properties)
+        at_fault = facts.get(AT_FAULT)
         texts = {
             "call": row.call,
             "part": row.part,
@@ -251,7 +254,7 @@ class Section:
             "partner_cell": place.partner_cells[-1] if place.side == "both" and place.partner_cells else "",
             "device": row.device,
             "bench": row.bench,
-            "note": row.explanation,
+            "note": "\n\n".join(filter(None, [f"At fault: {at_fault}" if at_fault else "", row.explanation])),
             "level": str(facts.get("level", "")),
             "from": str(facts.get("propagated_from", "")),
         }

@@ -18,21 +18,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
-from pytest_msprobe.suites.comparison.cells import CellDifference, CellDifferences
+from pytest_msprobe.suites.comparison.cells import LEVEL, CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
-from pytest_msprobe.suites.contract import RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.suites.comparison.values import ValueComparison
+from pytest_msprobe.suites.contract import ANSWER, AT_FAULT, RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.verdicts import VerdictRow, Wire
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.account import Step
-    from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+    from pytest_msprobe.suites.comparison.accounting.answer import Answer, First, PairDiagnosis
+    from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
 _MOST_KINDS = 3
@@ -90,6 +92,7 @@ class RecordSummary(Wire):
         first: name of the first value that differs, "" when none does.
         reason: what differs there.
         is_input: whether that value went into the operation.
+        is_plain: whether it is no tensor: another argument, so that the two runs call the operation otherwise.
         row: which of its values that is.
         is_origin: whether its inputs agree and its outputs do not.
         first_bits: name of the first value whose checksum or fingerprint differs, "" when none does.
@@ -111,11 +114,13 @@ class RecordSummary(Wire):
     distance: float = 0.0
     growth: float = 0.0
     tolerances: dict[str, int] = field(default_factory=dict)
+    is_plain: bool = False
 
     @classmethod
     def of(cls, verdict: OperationComparison) -> RecordSummary:
         """The summary of a verdict."""
         first = verdict.first_error
+        is_plain = first is not None and not first.is_output and not first.is_tensor
         values: Counter[str] = Counter(
             value.status for value in verdict.values if value.status != "unmatched" or value.is_tensor
         )
@@ -133,7 +138,7 @@ class RecordSummary(Wire):
             status=verdict.status,
             values=dict(values),
             first=first.name if first is not None else "",
-            reason=first.message if first is not None else "",
+            reason="" if first is None else _called_otherwise(first) if is_plain else first.message,
             is_input=first is not None and not first.is_output,
             row=verdict.values.index(first) if first is not None else 0,
             is_origin=verdict.is_origin,
@@ -143,7 +148,20 @@ class RecordSummary(Wire):
             distance=distance,
             growth=growth,
             tolerances=tolerances,
+            is_plain=is_plain,
         )
+
+
+#: Plain values up to this length are shown as the dump has them.
+_SHORT = 40
+
+
+def _called_otherwise(value: ValueComparison) -> str:
+    """`called otherwise: dropout_p 0.1 against 0.0`."""
+    sides = (leaf.statistics[0] if leaf is not None else "absent" for leaf in (value.target, value.golden))
+    target, golden = (side if isinstance(side, str) and len(side) <= _SHORT else abbreviated(side) for side in sides)
+    name = value.path.rpartition(".")[2]
+    return f"called otherwise: {value.path if name.isdecimal() else name} {target} against {golden}"
 
 
 #: Parts of the step for which the largest distance is said.
@@ -188,12 +206,14 @@ class Divergence:
         operations: operations by who holds them.
         verdicts: operations by verdict.
         why_unmatched: what is said when no operation matched.
+        answer: what the accounts say of the dump; None where there are none.
     """
 
     values: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     why_unmatched: str = "no operation matched"
+    answer: Answer | None = None
     _differing: list[RecordSummary] = field(default_factory=list)
     _golden_only: list[str] = field(default_factory=list)
     _growth: Growth = field(default_factory=Growth)
@@ -286,7 +306,9 @@ class Divergence:
 
     def _first_lines(self) -> Iterator[str]:
         first = self.first
-        if first is None:
+        if self.named is not None:
+            yield f"first divergence: {self.named.record}.{self.named.value}: {self.named.sentence}"
+        elif first is None:
             if not self.verdicts:
                 yield "no operation was compared"
             elif not self.operations["both"]:
@@ -297,11 +319,28 @@ class Divergence:
                 yield f"no divergence among the values that were compared; {self.unreadable} could not be"
             else:
                 yield "no divergence: every value that was compared agrees"
-            return
-        yield f"first divergence: {first.first}: {first.reason}"
+        elif (
+            self.answer is not None
+            and self.answer.outcome == "rounding"
+            and self.answer.is_known
+            and not first.is_plain
+        ):
+            yield f"first beyond its limit, by rounding: {first.first}: {first.reason}"
+        else:
+            yield f"first divergence: {first.first}: {first.reason}"
+            if self.answer is None or not self.answer.is_known:
+                yield from self._by_distances(first)
+
+    @property
+    def named(self) -> First | None:
+        """Where the accounts say that the runs part; None where they name nothing, or there are none."""
+        return self.answer.first if self.answer is not None else None
+
+    def _by_distances(self, first: RecordSummary) -> Iterator[str]:
+        """What the distances alone say of where the runs part."""
         origins = self.origins
-        if first.is_input:
-            yield "  no operation before it differs: it came from outside the dump, like a parameter or a batch"
+        if first.is_input and not first.is_plain:
+            yield "  no operation before it differs: a parameter, the batch, or made by what the dump does not hold"
         elif any(origin.record == first.record for origin in origins):
             yield "  its inputs agree: the difference arises in this operation"
         if origins:
@@ -317,7 +356,15 @@ class _Findings:
     divergence: Divergence = field(default_factory=Divergence)
     cells: CellDifferences = field(default_factory=CellDifferences)
     steps: list[Step] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     diagnosis: RunDiagnosis | None = None
+
+    def travelled(self) -> Answer | None:
+        """The answer that came with the rows, where it is made from these rows and no others."""
+        from pytest_msprobe.suites.comparison.accounting.answer import covers
+
+        own = covers(self.steps) if self.answers else 0
+        return next((answer for answer in reversed(self.answers) if answer.covers == own), None)
 
 
 class ComparisonSummary(RowSummary):
@@ -340,6 +387,10 @@ class ComparisonSummary(RowSummary):
             step = Step.of(row)
             assert step is not None
             found.steps.append(step)
+        if ANSWER in row.attachment:
+            from pytest_msprobe.suites.comparison.accounting.answer import Answer
+
+            found.answers.append(Answer.from_wire(row.attachment[ANSWER]))
 
     def lines(self) -> Iterator[str]:
         """What is at fault, and the first divergence of each dump."""
@@ -348,24 +399,46 @@ class ComparisonSummary(RowSummary):
 
     def diagnose(
         self, sides: Callable[[str], tuple[ComparedDump, ComparedDump]] | None = None
-    ) -> dict[str, RunDiagnosis]:
-        """The diagnosis of each dump whose differences were accounted for; `sides` are its dumps, where at hand."""
-        diagnoses = {}
-        for dump, found in self._found.items():
-            if found.steps:
-                from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+    ) -> dict[str, PairDiagnosis]:
+        """What is known of each dump whose differences were accounted for.
 
+        `sides` are its dumps, where at hand; without them the answer that came with the rows counts.
+        """
+        diagnoses: dict[str, PairDiagnosis] = {}
+        before: dict[tuple[str, ...], dict[int, Outcome]] = {}
+        for dump in sorted((dump for dump, found in self._found.items() if found.steps), key=_step_of):
+            from pytest_msprobe.suites.comparison.accounting.answer import Answer, PairDiagnosis
+            from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+
+            found = self._found[dump]
+            earlier = before.setdefault(tuple(part for part in Path(dump).parts if not STEP.fullmatch(part)), {})
+            answer = found.travelled() if sides is None else None
+            if answer is None:
                 found.steps.sort(key=lambda step: step.operation.index)
                 found.diagnosis = RunDiagnosis.of(found.steps, sides(dump) if sides is not None else None)
-                diagnoses[dump] = found.diagnosis
-        return diagnoses
+                answer = Answer.of(found.diagnosis, earlier)
+                diagnoses[dump] = PairDiagnosis(found.diagnosis, answer, found.cells.of(found.diagnosis.origins))
+            found.divergence.answer = answer
+            earlier[_step_of(dump)] = answer.outcome
+        return {dump: diagnoses[dump] for dump in self._found if dump in diagnoses}
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is at fault, item or not."""
+        return any(answer.is_bad for answer in self.answers().values())
+
+    def answers(self) -> dict[str, Answer]:
+        """What was said of each dump whose differences were accounted for."""
+        found = ((dump, found.divergence.answer) for dump, found in self._found.items())
+        return {dump: answer for dump, answer in found if answer is not None}
 
     def findings(self, names: Mapping[str, str]) -> Iterator[str]:
         """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
         several = len(self._found) > 1
-        for dump, found in self._found.items():
-            if found.diagnosis is not None:
-                yield f"{f'{names[dump]}: ' if several else ''}{found.diagnosis.text}"
+        if answers := self.answers():
+            from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
+
+            yield from answers_in_words(answers)
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
@@ -376,26 +449,29 @@ class ComparisonSummary(RowSummary):
         """Counts and findings of one dump so far."""
         return self._found[dump].divergence
 
-    def cells(self, dump: str) -> dict[str, CellDifference]:
-        """What differences do in the Cells of one dump, by record."""
-        found = self._found[dump]
-        return found.cells.of(found.diagnosis.origins if found.diagnosis is not None else ())
-
     def levels(self, *, only_born: bool = True) -> Mapping[tuple[str, str, str], str]:
-        """What the calls of other shards say of the Cells around them."""
+        """What the calls of other shards say of the Cells around them; rows that have their answer say it already."""
         return {
             (dump, *key): level
             for dump, found in self._found.items()
+            if found.diagnosis is not None or found.divergence.answer is None
             for key, level in found.cells.changed(
                 found.diagnosis.origins if found.diagnosis is not None else (), only_born=only_born
             ).items()
         }
 
 
+def _step_of(dump: str) -> int:
+    step = Slot.of(Path(dump)).step
+    return -1 if step is None else step
+
+
 #: APIs whose kernels may sum in any order unless determinism is asked for.
 _UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
 
 _ADVICE = {
+    "plain": "The two runs call this operation with other arguments. Compare both lines that make the call, and the "
+    "configuration of the model.",
     "forward input": "The value differs before any recorded operation does. Check what produces it: parameters, the "
     "batch, an operation outside of what was dumped, a tensor changed in place, memory overwritten by another stream.",
     "forward output": "The inputs of this operation agree and its output does not. Run the pre-check on this dump: "
@@ -411,12 +487,17 @@ _NOTHING = "Everything that was compared agrees."
 
 def advice(divergence: Divergence, line: int) -> str:
     """The content of the advisor file of one comparison; `line` of the table is where the first suspect stands."""
-    first = divergence.first
+    first, answer = divergence.first, divergence.answer
+    if divergence.named is not None:
+        suspect = printable(f"{divergence.named.record}.{divergence.named.value}")
+        return f"Line: {line or 'NA'}\nSuspect Nodes: {suspect}\nExpert Advice: {divergence.named.advice}\n"
+    if answer is not None and answer.is_known and first is not None and not first.is_plain:
+        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {answer.text}\n"
     if first is None:
         return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {_NOTHING}\n"
     operation = Operation.of(first.record, first.order)
     phase = "backward" if operation.phase != "forward" else "forward"
-    text = _ADVICE[f"{phase} {'input' if first.is_input else 'output'}"]
+    text = _ADVICE["plain" if first.is_plain else f"{phase} {'input' if first.is_input else 'output'}"]
     name = operation.name.lower()
     if "batch_norm" in name and first.is_input:
         text += _BATCH_NORM
@@ -481,8 +562,11 @@ class ComparisonOutput:
         self._rows.close()
 
     def _write_advice(self, table: Path, stem: str) -> Path:
-        first = self.divergence.first
-        line = self._rows.line_of(first.order, first.row) if first is not None else 0
+        first, named = self.divergence.first, self.divergence.named
+        if named is not None:
+            line = self._rows.line_of_value(named.record, f"{named.record}.{named.value}")
+        else:
+            line = self._rows.line_of(first.order, first.row) if first is not None else 0
         suffix = stem.partition("compare_result")[2]
         path = table.with_name(f"advisor{suffix}_{table.stem.rpartition('_')[2]}.txt")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -502,7 +586,7 @@ class ComparisonReport(SuiteReport):
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
-        self._diagnoses: dict[str, RunDiagnosis] = {}
+        self._diagnoses: dict[str, PairDiagnosis] = {}
 
     def receive(self, name: str, row: VerdictRow) -> None:
         """Take the table rows."""
@@ -522,13 +606,17 @@ class ComparisonReport(SuiteReport):
         """
         settings, tables = self._suite.settings, []
         try:
+            self._diagnoses = self._summary.diagnose(self._sides)
             for target, output in self._outputs.items():
                 comparison = self._suite.comparison(target)
                 written = output.write(self._out, comparison, settings, targets=self._suite.files)
                 tables.append(written[0])
                 self._files += written
             self._files += merge_steps(tables, self._out)
-            self._diagnose()
+            if self._diagnoses and settings.diagnosis is not None:
+                from pytest_msprobe.suites.comparison.accounting.answer import write_diagnosis
+
+                write_diagnosis(settings.diagnosis, list(self._diagnoses.values()))
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
         finally:
@@ -540,24 +628,27 @@ class ComparisonReport(SuiteReport):
         yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
-    def _diagnose(self) -> None:
-        def sides(dump: str) -> tuple[ComparedDump, ComparedDump]:
-            comparison = self._suite.comparison(Path(dump))
-            return comparison.target, comparison.golden
+    def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
+        comparison = self._suite.comparison(Path(dump))
+        return comparison.target, comparison.golden
 
-        self._diagnoses = self._summary.diagnose(sides)
-        if self._diagnoses and self._suite.settings.diagnosis is not None:
-            from pytest_msprobe.suites.comparison.accounting.diagnosis import write_diagnosis
+    def corrections(self) -> Mapping[tuple[str, str, str], Mapping[str, str]]:
+        """What the calls say of the Cells around them, and what is at fault in a record."""
+        found: dict[tuple[str, str, str], dict[str, str]] = {}
+        for key, level in self._summary.levels(only_born=False).items():
+            found.setdefault(key, {})[LEVEL] = level
+        for dump, answer in self._summary.answers().items():
+            for name, sentence in answer.sentences.items():
+                call, _, part = name.rpartition(".")
+                found.setdefault((dump, call, part), {})[AT_FAULT] = sentence
+        return found
 
-            found = [(diagnosis, self._summary.cells(dump)) for dump, diagnosis in self._diagnoses.items()]
-            write_diagnosis(self._suite.settings.diagnosis, found)
-
-    def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """What the calls say of the Cells around them."""
-        return self._summary.levels(only_born=False)
+    def answers(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is at fault in each dump."""
+        return {dump: answer.to_wire() for dump, answer in self._summary.answers().items()}
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """RunDiagnosis, tables and advice."""
+        """Diagnosis, tables and advice."""
         if self._diagnoses and self._suite.settings.diagnosis is not None:
             yield "diagnosis", self._suite.settings.diagnosis
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
@@ -568,7 +659,7 @@ class ComparisonReport(SuiteReport):
         for divergence in divergences:
             if divergence.is_unmatched:
                 return divergence.why_unmatched
-        if any(diagnosis.has_fault_without_item for diagnosis in self._diagnoses.values()):
+        if any(pair.diagnosis.has_fault_without_item for pair in self._diagnoses.values()):
             return "the runs differ by more than rounding: see what is at fault above"
         if self._suite.pairs.lone():
             return "not every dump has a partner, so this run is not a success"

@@ -28,6 +28,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     PARTS,
     Account,
     OutputAccount,
+    readable,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.mapping import MappingError
@@ -88,7 +89,7 @@ def verdict_of(
         found.status,
         message=found.message if found.status != "error" or not has_value else "",
         outputs=tuple(_output(value, shares.get(value.path)) for value in shown),
-        explanation=_explanation(found, comparison.golden, frame) if found.status == "error" else "",
+        explanation=_explanation(found, account, comparison.golden, frame) if found.status == "error" else "",
         bench=f"golden dump, {comparison.mode}" if found.held_by == "both" else "",
         attachment=attachment_of(found, account, cell, mode=comparison.mode, style=settings.result_column),
         properties=properties,
@@ -110,14 +111,17 @@ def attachment_of(
     return attachment
 
 
-def _explanation(found: OperationComparison, golden: ComparedDump, frame: Frame | None) -> str:
-    """What is wrong with an operation, over several lines: values, partner, line of the script."""
+def _explanation(found: OperationComparison, account: Account | None, golden: ComparedDump, frame: Frame | None) -> str:
+    """What is wrong with an operation, over several lines: values, partner, line of the script.
+
+    Where a difference arises its account says, and distances only where nothing was computed again.
+    """
     wrong = [value for value in found.values if value.status in ("error", "unreadable")]
     lines = [printable(found.fault)] if found.fault else []
     lines += [value.explanation or printable(f"{value.name} {value.status}: {value.message}") for value in wrong]
     partner = found.partner.record if found.partner is not None else "nothing"
     lines.append(printable(f"tested: {found.operation.record}; benchmark: {partner} of {golden.path}"))
-    if found.is_origin:
+    if found.is_origin and (account is None or account.basis != "tensors" or account.kind == "unaccounted"):
         lines.append("its inputs agree: the difference arises here, unless a backward took it from its forward")
     if frame is not None:
         lines.append(frame.told)
@@ -182,7 +186,7 @@ def _accounted(verdict: Verdict, found: OperationComparison, account: Account, s
     where `settings` say so, and no value of it is in question beside those that the account splits.
     """
     if account.kind == "fault":
-        sentences = [f"{output.path}: {text}" for output, _, text in account.blamed]
+        sentences = [readable(f"{output.path}: {text}") for output, _, text in account.blamed]
         lines = [*sentences, *(output_text(output) for output in account.outputs if output.shares)]
         explanation = "\n\n".join(filter(None, ["\n".join(lines), verdict.explanation]))
         return replace(verdict, status="error", message=sentences[0], explanation=explanation)

@@ -248,6 +248,16 @@ class RowStore:
         """The line of the table of row `row` of the operation at `order`; the columns' names are line 1."""
         return 2 + row + sum(count for place, (_, _, count) in self._places.items() if place < order)
 
+    def line_of_value(self, record: str, name: str) -> int:
+        """The line of the value `name` of `record`, else of the first of its values; 0 for none."""
+        line = 2
+        for own, rows in self:
+            if own == record:
+                names = [row[:2] for row in rows]
+                return line + next((place for place, pair in enumerate(names) if name in pair), 0)
+            line += len(rows)
+        return 0
+
     def close(self) -> None:
         """Let go of the temporary file."""
         self._file.close()

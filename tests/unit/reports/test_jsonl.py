@@ -127,7 +127,7 @@ def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) 
     first = row("Cell.a.0", "forward").with_property("level", "inherited")
     for item in (first, row("Mint.add.0", "forward"), row("Cell.a.0", "backward")):
         lines.write(item.call, item)
-    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "born inside"})
+    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): {"level": "born inside"}})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 4
     found = {(item.call, item.part): item.properties for item in read_latest_rows([lines.path])}
@@ -144,3 +144,13 @@ def test_without_more_to_say_no_row_is_written_again(tmp_path: Path) -> None:
     lines.append_corrections({})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 1
+
+
+def test_the_answer_on_a_dump_goes_with_its_first_row(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "rows.jsonl")
+    for item in (row("Mint.add.0", "forward"), row("Mint.add.0", "backward")):
+        lines.write(item.call, item)
+    lines.append_corrections({}, {"/d/dump.json": {"text": "At fault"}, "/other/dump.json": {"text": "not in here"}})
+    lines.close()
+    found = {item.part: item.attachment for item in read_latest_rows([lines.path])}
+    assert found == {"forward": {"answer": {"text": "At fault"}}, "backward": None}

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -306,6 +307,8 @@ BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherite
 SHARE = 0.05
 #: Results of the benchmark, in float64, are nearer to each other than this where they are the same.
 _EXACT = 1e-13
+#: A rounding of float32 cannot grow by more and be told from what was there before.
+_LARGEST_GROWTH = 2.0**23
 #: A difference is called inherited when the inputs made this share of it.
 _MOSTLY = 0.5
 
@@ -349,5 +352,28 @@ def of_given_back(key: ValueKey) -> OutputAccount:
 
 
 def with_growth(output: OutputAccount, inputs: float) -> OutputAccount:
-    """The account with its growth: relative size of the inherited part over the largest difference among `inputs`."""
-    return structs.replace(output, growth=output.sizes[INHERITED] / inputs) if 0 < inputs < math.inf else output
+    """The account with its growth: relative size of the inherited part over the largest difference among `inputs`.
+
+    None where an input differs by less than a rounding of its norm, which a masked value may be most of.
+    """
+    growth = output.sizes[INHERITED] / inputs if 0 < inputs < math.inf else math.inf
+    return structs.replace(output, growth=growth) if growth < _LARGEST_GROWTH else output
+
+
+_FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
+_DIGITS, _ALL_DIGITS = 4, 17
+
+
+def readable(text: str) -> str:
+    """`text` with four digits of each figure, or with as many as tell it from the others."""
+    values = {float(figure) for figure in _FIGURE.findall(text)}
+
+    def short(match: re.Match[str]) -> str:
+        value = float(match[0])
+        for digits in range(_DIGITS, _ALL_DIGITS):
+            words = f"{value:.{digits}g}"
+            if all(f"{other:.{digits}g}" != words for other in values - {value}):
+                return min(words, match[0], key=len)
+        return match[0]
+
+    return _FIGURE.sub(short, text)

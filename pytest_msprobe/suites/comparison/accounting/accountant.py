@@ -420,7 +420,10 @@ class Accountant:
         defined = terms.parts[DEFINED]
         is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
         if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
-            blamed[DEFINED] = f"defined differently: {pair.definition}"
+            calls = (pair.target.case.call, pair.golden.case.call)
+            is_one_api = len({(call.framework, call.api.type, call.api.api) for call in calls}) == 1
+            words = "called otherwise" if is_one_api and pair.definition else "defined differently"
+            blamed[DEFINED] = f"{words}: {pair.definition}"
         first = next(iter(blamed), None)
         return OutputAccount(
             mine.path,

@@ -39,7 +39,7 @@ def test_first_divergence_is_the_true_cause(pair: Path, tmp_path: Path, change) 
     assert result.divergence.is_complete
     lines = list(result.divergence.lines())
     assert lines[0].startswith(f"first divergence: {TRUE_CAUSE}: ")
-    assert "it came from outside the dump" in lines[1]
+    assert "made by what the dump does not hold" in lines[1]
 
 
 def test_operations_before_the_cause_agree(pair: Path, tmp_path: Path) -> None:

@@ -1,0 +1,643 @@
+"""What is said of one pair of dumps: one answer, for the terminal, the page, the advice file and JSON.
+
+- The answer as a paragraph, what is at fault first.
+- Faults of one cause, such as the same argument in every layer, as one sentence.
+- The file of --msprobe-diagnosis; docs/accounting.md documents it.
+- What to do about a fault: commands first.
+- What dumps without tensors tell of two runs, in words that claim no more than that.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Step, readable
+from pytest_msprobe.suites.comparison.accounting.diagnosis import (
+    OUTCOMES,
+    Outcome,
+    RunDiagnosis,
+    any_differs,
+    explains,
+    is_suspect,
+)
+from pytest_msprobe.suites.comparison.accounting.faults import Fault
+from pytest_msprobe.suites.comparison.cells import CellDifference
+from pytest_msprobe.suites.comparison.sides import ComparedDump
+from pytest_msprobe.verdicts import Wire
+
+_EQUAL = {
+    "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
+    "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
+    "values": "Every tensor that was compared is equal, element by element.",
+    "statistics": "All statistics that were compared are equal, which equal bits would make and others may.",
+    "none": "No tensor was compared.",
+}
+#: Of operations that an origin reaches, behind their number.
+REACHED: dict[Basis, str] = {
+    "values": "of those that get it differ by more than they may, too",
+    "statistics": "of those that get it differ by more than they may, too",
+    "fingerprints": "of those that get it differ by more than they may, too",
+    "checksums": "of those that get it differ, too",
+}
+HOW_TO_TELL = (
+    'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
+    "this call"
+)
+#: The same where both dumps hold tensors.
+NO_BENCHMARK = (
+    "Only a benchmark can tell whether the operation is wrong: install PyTorch, use --msprobe-accounting=auto"
+)
+_MOST_SHOWN = 5
+#: So many parameters that differ are one cause.
+_SEVERAL = 3
+#: Outputs that are off by the same share of their size, to this share of it, have a factor in common...
+_ONE_FACTOR = 0.02
+#: ... where that is more than roundings make.
+_LEAST_FACTOR = 1e-4
+#: A dump that lacks this share of the other one's records at its end may be of a run that stopped.
+_STOPPED = 0.1
+
+
+class First(msgspec.Struct, frozen=True):
+    """Where two runs part.
+
+    Attributes:
+        record, value: the value that the account names: `Mint.exp.0.forward`, `output.0`.
+        sentence: what is wrong there, one line.
+        advice: the sentence, and what to do.
+    """
+
+    record: str
+    value: str
+    sentence: str
+    advice: str = ""
+
+
+class Answer(Wire, msgspec.Struct, frozen=True):
+    """What is said of one pair of dumps. It travels with the rows: evidence from tensors is only where they are read.
+
+    Attributes:
+        text: the paragraph.
+        outcome: see docs/accounting.md.
+        is_known: whether tensors were computed again, so that nothing else may be said of where the runs part.
+        first: where they part; None where no value is in question.
+        sentences: what is wrong, by each item at fault, as `CALL.PART`.
+        cause: equal for two pairs of dumps, such as ranks, whose answers have the same causes.
+        covers: which rows it was made from.
+    """
+
+    text: str
+    outcome: Outcome
+    is_known: bool
+    first: First | None
+    sentences: dict[str, str]
+    cause: str
+    covers: int
+
+    @classmethod
+    def of(cls, diagnosis: RunDiagnosis, before: Mapping[int, Outcome] | None = None) -> Answer:
+        """The answer from a diagnosis; `before` has the outcomes of earlier steps that the run compared as well."""
+        is_known = diagnosis.basis == "tensors"
+        faults = [(fault, readable(fault.sentence)) for fault in diagnosis.faults if is_known]
+        return cls(
+            " ".join(_sentences(diagnosis, before or {})),
+            diagnosis.outcome,
+            is_known,
+            _first(diagnosis) if is_known else None,
+            {name: sentence for fault, sentence in faults for name in _items(fault)},
+            f"{diagnosis.outcome} {[_cause(group[0]) for group in grouped(diagnosis.faults)]}",
+            covers(diagnosis.steps),
+        )
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is at fault."""
+        return self.is_known and self.outcome == "fault"
+
+
+def _items(fault: Fault) -> Iterator[str]:
+    """`CALL.PART` of the items at fault; what only the golden dump has is called so there."""
+    golden = "golden." if fault.step.account.place < 0 else ""
+    for record in fault.records or [fault.step.record]:
+        operation = Operation.of(record, 0)
+        yield f"{golden}{operation.call}.{operation.phase}"
+
+
+def covers(steps: Iterable[Step]) -> int:
+    """A number that is another one for other records, or for records that were judged otherwise."""
+    return zlib.crc32("\n".join(sorted(f"{step.record} {step.account.kind}" for step in steps)).encode())
+
+
+def answers_in_words(answers: Mapping[str, Answer]) -> Iterator[str]:
+    """The texts of several dumps, by their paths; dumps of one step with the same causes, such as ranks, share one."""
+    slots = {dump: Slot.of(Path(dump)) for dump in answers}
+    is_clear = len({str(slot) for slot in slots.values()}) == len(slots)
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for dump, answer in answers.items():
+        own = (slots[dump].step, answer.cause) if is_clear and slots[dump].rank is not None else (dump,)
+        alike.setdefault(own, []).append(dump)
+    for dumps in alike.values():
+        name = str(slots[dumps[0]]) if is_clear else dumps[0]
+        if len(dumps) > 1:
+            ranks = ranges(slots[dump].rank or 0 for dump in dumps)
+            step = f"step {slots[dumps[0]].step}, " if slots[dumps[0]].step is not None else ""
+            name = f"{step}the same in ranks {ranks}; rank {slots[dumps[0]].rank}"
+        yield f"{name}: {answers[dumps[0]].text}" if len(answers) > 1 else answers[dumps[0]].text
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0 to 3, 7` of 0, 1, 2, 3, 7."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in found)
+
+
+def first_bits(steps: Sequence[Step]) -> tuple[Step, str] | None:
+    """(record, place) of the first value in the order of execution whose fingerprint or checksum differs.
+
+    Nothing before it differs, so that it is the first in the data flow as well.
+    """
+    for step in steps:
+        for key in step.account.keys:
+            if key.differs and key.target[0] in "fm" and step.account.place >= 0:
+                return step, key.path
+    return None
+
+
+def without_fault(steps: Sequence[Step], basis: Basis) -> str:
+    """What is said when nothing differs by more than it may."""
+    count = sum(any(key.differs for key in step.account.keys) for step in steps if not step.operation.is_cell)
+    if not any_differs(steps):
+        return _EQUAL[basis]
+    if explains(steps):
+        return f"{count} operations differ, none by more than the noise run allows: all of it is what rounding does."
+    if any(key.is_beyond for step in steps for key in step.account.keys):
+        return f"{count} operations differ, some by more than they may, and none of them is the first that does."
+    return (
+        f"{count} operations differ, none by more than the limit of its dtype; whether that is rounding a noise run "
+        "tells (--msprobe-noise)."
+    )
+
+
+def lead_of(basis: Basis) -> str:
+    """How origins are introduced."""
+    return "First that differs" if basis == "checksums" else "First that differs by more than it may"
+
+
+_NUMBER = re.compile(r"([A-Za-z_]\w*)\.(\d+)|(?<![\w.])(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
+_PLACES = ("input", "output")
+
+
+def _pieces(sentence: str) -> list[tuple[str, str]]:
+    """(kind, text) of the parts of a sentence: `figure`, `call exp` of `exp.0`, and words, whose kind is their text."""
+    found, end = [], 0
+    for match in _NUMBER.finditer(sentence):
+        found.append((sentence[end : match.start()],) * 2)
+        end = match.end()
+        kind = "figure" if match[3] else f"call {match[1]}" if match[1] not in _PLACES else match[0]
+        found.append((kind, match[0]))
+    return [*found, (sentence[end:],) * 2]
+
+
+def _cause(fault: Fault) -> tuple[object, ...]:
+    """Equal for faults of one cause: the same API, kind and sentence but for its figures."""
+    if fault.kind == "parameter":
+        return fault.kind, fault.name or (fault.step.record, fault.value)
+    kinds = tuple(kind for kind, _ in _pieces(fault.sentence))
+    operation = fault.step.operation
+    name = operation.bare if operation.is_cell else operation.name
+    return fault.kind, fault.side, name, fault.value, fault.step.account.definition, kinds
+
+
+def grouped(faults: Iterable[Fault]) -> list[list[Fault]]:
+    """The faults by their causes, in the order of the first of each."""
+    groups: dict[object, list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault(_cause(fault), []).append(fault)
+    return list(groups.values())
+
+
+def sentence_of(group: Sequence[Fault]) -> str:
+    """What is wrong with all faults of one cause: figures that differ as a range."""
+    merged = []
+    for parts in zip(*(_pieces(readable(fault.sentence)) for fault in group)):
+        kind, text = parts[0]
+        texts = {text for _, text in parts}
+        if len(texts) > 1 and kind == "figure":
+            ordered = sorted(texts, key=float)
+            text = f"{ordered[0]} to {ordered[-1]}"
+        merged.append(f"{kind.removeprefix('call ')}.*" if len(texts) > 1 and kind.startswith("call ") else text)
+    return "".join(merged).rstrip(".")
+
+
+def _sentences(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterator[str]:
+    steps, outcome = diagnosis.steps, diagnosis.outcome
+    yield from _earlier(diagnosis, before)
+    if diagnosis.basis != "tensors":
+        yield from _observations(diagnosis)
+    elif outcome == "equal":
+        yield "Every tensor that was compared is equal, bit by bit."
+    elif outcome == "fault":
+        yield f"At fault: {_listed(diagnosis, diagnosis.faults, before)}."
+    elif outcome == "rounding":
+        count = sum(step.account.kind in ("inherited", "rounding") for step in steps)
+        yield f"No operation is wrong on either side: {count} operations differ, all of it rounding."
+    else:
+        yield "No operation is found to be wrong, but not every difference is accounted for."
+    if outcome != "equal" and diagnosis.last is not None:
+        step, path, distance = diagnosis.last
+        far = f"differs by {distance:.3g}" if math.isfinite(distance) else "differs"
+        yield f"The last forward output, {step.record}.{path}, {far}."
+    if outcome != "equal" and not diagnosis.faults and (largest := diagnosis.growths()):
+        yield f"It grows most in {largest[0][0]} (x {largest[0][1]:.3g})."
+    yield from _open_questions(diagnosis)
+
+
+def _earlier(diagnosis: RunDiagnosis, before: Mapping[int, Outcome]) -> Iterator[str]:
+    """What must be known before the answer: other numbers of the two dumps, and an earlier step that differs."""
+    if diagnosis.sides is not None:
+        slots = [Slot.of(side.path) for side in diagnosis.sides]
+        if not slots[0].agrees(slots[1]):
+            words = f"{slots[0]} is compared with {slots[1]}."
+            yield f"{words[:1].upper()}{words[1:]}"
+    for step, outcome in sorted(before.items()):
+        if outcome in ("fault", "unaccounted"):
+            yield f"Step {step} differs already: read its answer first."
+            return
+        if outcome == "rounding" and diagnosis.outcome == "fault":
+            yield f"Step {step} differs already, by rounding: parameters that differ may be no more than that."
+            return
+
+
+def _open_questions(diagnosis: RunDiagnosis) -> Iterator[str]:
+    """What the answer does not cover."""
+    if uncomputed := diagnosis.unaccounted:
+        verb = "operation" if len(uncomputed) == 1 else "operations"
+        yield f"{len(uncomputed)} {verb} could not be computed again."
+    if unexplained := diagnosis.unexplained:
+        suspects = [step.record for step in unexplained if is_suspect(step)]
+        others = [step.record for step in unexplained if not is_suspect(step)]
+        reason = next((step.account.reason for step in unexplained if step.account.reason), "")
+        named = [f"equal inputs and another output in {_shown(suspects)}"] if suspects else []
+        why = f" ({readable(reason).rstrip('.')})" if reason else ""
+        yield f"Cannot be accounted for: {'; '.join([*named, *([_shown(others)] if others else [])])}{why}."
+    if unknown := diagnosis.unknown:
+        first = f"{unknown[0].step.record}.{unknown[0].value}"
+        which = f"For {len(unknown)} inputs it is not known what made them: first"
+        yield f"{which if len(unknown) > 1 else 'It is not known what made'} {first}."
+    yield from _ended(diagnosis.steps)
+    if diagnosis.missing:
+        yield f"{diagnosis.missing} records of the target were not part of this run."
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{', '.join(names[:_MOST_SHOWN])}{more}"
+
+
+def _ended(steps: Sequence[Step]) -> Iterator[str]:
+    """That one dump ends although the other goes on."""
+    places = [(step.account.place, step.account.partner_place) for step in steps]
+    tails = []
+    for side in (0, 1):
+        last = max((pair[side] for pair in places if min(pair) >= 0), default=None)
+        tails.append(0 if last is None else sum(pair[side] > last for pair in places))
+    for (has, lacks), tail, other in zip((("target", "golden dump"), ("golden dump", "target")), tails, tails[::-1]):
+        if not other and tail > max(_SEVERAL, _STOPPED * len(steps)):
+            yield f"The {lacks} ends {tail} records before the {has} does: see whether its run stopped there."
+
+
+def _observations(diagnosis: RunDiagnosis) -> Iterator[str]:
+    """What dumps without tensors tell."""
+    faults, basis = diagnosis.faults, diagnosis.basis
+    if not faults:
+        yield without_fault(diagnosis.steps, basis)
+    else:
+        yield f"{lead_of(basis)}: {_listed(diagnosis, [fault for fault in faults if not fault.after])}."
+        if names := [fault.step.record for fault in faults if fault.after]:
+            yield f"The same of what they reach: {_shown(names)}."
+        if any(fault.kind == "first" for fault in faults):
+            yield f"{NO_BENCHMARK if basis == 'values' else HOW_TO_TELL}."
+    if (bits := first_bits(diagnosis.steps)) is not None and basis != "checksums":
+        yield f"Bits differ first in {bits[0].record}.{bits[1]}."
+
+
+def _listed(diagnosis: RunDiagnosis, faults: Sequence[Fault], before: Mapping[int, Outcome] | None = None) -> str:
+    state, others = _initial_state(diagnosis, faults, before or {})
+    groups = grouped(others)
+    shown = [*state, *(_sentence(diagnosis, group) for group in groups[:_MOST_SHOWN])]
+    more = sum(map(len, groups[_MOST_SHOWN:]))
+    return f"{'; '.join(shown)}{f'; and {more} more' if more else ''}"
+
+
+def _initial_state(
+    diagnosis: RunDiagnosis, faults: Sequence[Fault], before: Mapping[int, Outcome]
+) -> tuple[list[str], list[Fault]]:
+    """(a sentence on all values when several parameters differ before any operation, the other faults)."""
+    values = [fault for fault in faults if fault.kind in ("parameter", "batch")]
+    parameters = [fault for fault in values if fault.kind == "parameter"]
+    if len(parameters) < _SEVERAL:
+        return [], list(faults)
+    names = [fault.name or f"{fault.step.record}.{fault.value}" for fault in parameters]
+    more = ", ..." if len(names) > _SEVERAL else ""
+    others = len(values) - len(parameters)
+    beside = f" and {others} other value{'s' if others > 1 else ''}" if others else ""
+    step = Slot.of(diagnosis.sides[0].path).step if diagnosis.sides is not None else None
+    hint = f'; no earlier step was compared: dump "step": [0, {step}]' if step and not before else ""
+    return [
+        f"{len(parameters)} parameters ({', '.join(names[:_SEVERAL])}{more}){beside} differ before any operation: "
+        f"another initial state, checkpoint or number of optimizer steps{hint}"
+    ], [fault for fault in faults if fault not in values]
+
+
+def _sentence(diagnosis: RunDiagnosis, group: Sequence[Fault]) -> str:
+    sources = {_source(diagnosis, each): None for each in group}
+    source, *other_sources = sources
+    where = f", {'first ' if other_sources else ''}called from {source}" if source else ""
+    name = _named(group) if len(group) > 1 else _named_alone(group[0])
+    return f"{name}: {sentence_of(group)}{where}{_effect(diagnosis, group)}"
+
+
+def _named_alone(fault: Fault) -> str:
+    name, *more = fault.records or [fault.step.record]
+    others = f" (and {' and '.join(record.rpartition('.')[2] for record in more)})" if more else ""
+    return f"{name}{others}{f', in {fault.step.cells[-1]}' if fault.step.cells else ''}"
+
+
+def _named(group: Sequence[Fault]) -> str:
+    """`Functional.gelu in 12 layers (0 to 11), forward and backward`."""
+    records = [record for fault in group for record in fault.records or [fault.step.record]]
+    phases = [word for word in ("forward", "backward") if any(record.endswith(f".{word}") for record in records)]
+    directions = f", {' and '.join(phases)}" if phases else ""
+    operation = group[0].step.operation
+    layers = [re.split(r"(\d+)", fault.step.cells[-1]) if fault.step.cells else [] for fault in group]
+    words = {tuple(parts[::2]) for parts in layers}
+    if len(words) == 1:
+        numbers = [column for column in list(zip(*layers))[1::2] if len(set(column)) > 1]
+        if len(numbers) == 1:
+            distinct = {int(number) for number in numbers[0]}
+            return f"{operation.name} in {len(distinct)} layers ({ranges(distinct)}){directions}"
+    calls = {fault.step.operation.number for fault in group}
+    known = f" ({ranges(map(int, calls))})" if all(call.isdecimal() for call in calls) else ""
+    return f"{operation.name} in {len(group)} calls{known}{directions}"
+
+
+def _source(diagnosis: RunDiagnosis, fault: Fault) -> str:
+    if diagnosis.sides is None:
+        return fault.step.source
+    frame = diagnosis.frame(fault)
+    return f"{frame.file}:{frame.line}" if frame is not None else ""
+
+
+def _effect(diagnosis: RunDiagnosis, group: Sequence[Fault]) -> str:
+    """What inherits from faults of one cause."""
+    # A record that uses a value at fault inherits from it; an operation at fault does not inherit from its like.
+    own = {
+        record for fault in group for record in fault.records if record not in {each.record for each in fault.reached}
+    }
+    reached = list({step.record: step for fault in group for step in fault.reached if step.record not in own}.values())
+    if not reached:
+        return ""
+    inherit = "operation inherits it" if len(reached) == 1 else "operations inherit it"
+    if diagnosis.basis in REACHED:
+        return f"; {len(reached)} {REACHED[diagnosis.basis]}{_most_growth(diagnosis, reached)}"
+    return f"; {len(reached)} {inherit}{_factor(reached) or _most_growth(diagnosis, reached)}"
+
+
+def _most_growth(diagnosis: RunDiagnosis, reached: Sequence[Step]) -> str:
+    growth = next(iter(diagnosis.growths(reached)), None)
+    return f", and it grows most in {growth[0]} (x {growth[1]:.3g})" if growth is not None and growth[1] > 1 else ""
+
+
+def _factor(reached: Sequence[Step]) -> str:
+    """That all outputs are off by the same share of their size."""
+    distances = [key.distance for step in reached for key in step.outputs if key.differs and key.distance is not None]
+    least, most = min(distances, default=0.0), max(distances, default=0.0)
+    if len(distances) < _SEVERAL or not _LEAST_FACTOR < most < math.inf or most - least > _ONE_FACTOR * most:
+        return ""
+    return f", all {len(distances)} outputs off by {100 * most:.3g} % of their size"
+
+
+def _first(diagnosis: RunDiagnosis) -> First | None:
+    """The first value that the diagnosis names, in the order of execution."""
+
+    def order(step: Step) -> int:
+        return step.account.place if step.account.place >= 0 else step.account.partner_place
+
+    if diagnosis.faults:
+        fault = min(diagnosis.faults, key=lambda fault: order(fault.step))
+        sentence = readable(fault.sentence).rstrip(".")
+        steps = next_steps(diagnosis, fault) if diagnosis.sides is not None else []
+        record = fault.records[0] if fault.records else fault.step.record
+        return First(record, fault.value, sentence, ". ".join([f"{sentence[:1].upper()}{sentence[1:]}", *steps[:1]]))
+    found = [
+        *(
+            (order(each.step), each.step.record, each.value, "it is not known what made it")
+            for each in diagnosis.unknown
+        ),
+        *((order(step), step.record, _beyond(step), _why(step)) for step in diagnosis.unexplained),
+    ]
+    if not found:
+        return None
+    _, record, value, sentence = min(found)
+    return First(record, value, sentence, f"{sentence[:1].upper()}{sentence[1:]}. {_UNEXPLAINED}")
+
+
+_UNEXPLAINED = "Dump both runs with level mix and no scope, so that the calls inside and before it are in the dump"
+
+
+def _beyond(step: Step) -> str:
+    return next((key.path for key in step.outputs if key.is_beyond), "output.0")
+
+
+def _why(step: Step) -> str:
+    reason = f": {readable(step.account.reason).rstrip('.')}" if step.account.reason else ""
+    return f"it cannot be accounted for{reason}"
+
+
+def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
+    """Commands and steps, most useful first."""
+    call = fault.step.operation.call
+    assert diagnosis.sides is not None
+    dump = shlex.quote(str(diagnosis.sides[fault.side == "golden"].path))
+    check = f"pytest --msprobe-dump={dump} -k {shlex.quote(call)}"
+    if fault.kind == "first":
+        return [
+            f'dump both runs again with "task": "tensor", "scope": ["{call}", "{call}"], and compare those dumps',
+            f"pytest --msprobe-dump={dump} --msprobe-device=DEVICE -k {shlex.quote(call)}",
+            *([] if fault.step.account.is_noise else ["dump the golden run with debugger.perturb: --msprobe-noise"]),
+        ]
+    if fault.kind == "born":
+        return [
+            check,
+            f"{check} --msprobe-reproducers=reproducers",
+            f'dump again with "scope": ["{call}", "{call}"] for this call alone',
+        ]
+    if fault.kind == "parameter":
+        step = Slot.of(diagnosis.sides[0].path).step
+        earlier = [f'dump "step": [0, {step}] and read the answer of step 0 first'] if step else []
+        return [*earlier, "compare the initial values, the checkpoint and the optimizer step that gave this parameter"]
+    if fault.kind == "batch":
+        return ["compare the data that both runs read at this step: order, augmentation, padding, masks, seeds"]
+    if fault.kind == "gradient":
+        return ["look for hooks, detached branches and second backwards on this value: gradients are added there"]
+    if fault.kind == "another_rank":
+        return ["compare the dumps of all ranks (--msprobe-dump=STEP_FOLDER): the cause is in the rank that sent it"]
+    if fault.kind in ("unrecorded", "unknown"):
+        return [
+            "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
+        ]
+    if fault.kind == "rewired":
+        return [f"compare both lines that make the call {call}: which value, output or part each of its arguments is"]
+    return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
+
+
+_VERSION = 1
+
+#: What differences do in Cells, by their records.
+Cells = Mapping[str, CellDifference]
+
+
+@dataclass(frozen=True, slots=True)
+class PairDiagnosis:
+    """All that is known of one pair of dumps.
+
+    Attributes:
+        diagnosis: what is to blame.
+        answer: the same in words.
+        cells: what differences do in Cells, by their records.
+    """
+
+    diagnosis: RunDiagnosis
+    answer: Answer
+    cells: Cells
+
+
+def write_diagnosis(path: Path, found: Sequence[PairDiagnosis]) -> None:
+    """Write the answer of a run. Raises OSError when the file cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content(found)), indent=1) + b"\n")
+
+
+def content(found: Sequence[PairDiagnosis]) -> dict[str, Any]:
+    """What the file says, in builtin types; the diagnoses know their dumps."""
+    outcomes = [pair.diagnosis.outcome for pair in found]
+    known = [pair.diagnosis for pair in found if pair.diagnosis.basis == "tensors"]
+    return {
+        "version": _VERSION,
+        "outcome": next((outcome for outcome in OUTCOMES if outcome in outcomes), "equal"),
+        "text": "\n".join(answers_in_words({str(_sides(pair)[0].path): pair.answer for pair in found})),
+        "at_fault": [_fault(diagnosis, fault) for diagnosis in known for fault in diagnosis.faults],
+        "groups": [_group(diagnosis, group) for diagnosis in known for group in grouped(diagnosis.faults)],
+        "dumps": [_dump(pair) for pair in found],
+    }
+
+
+def _sides(pair: PairDiagnosis) -> tuple[ComparedDump, ComparedDump]:
+    assert pair.diagnosis.sides is not None
+    return pair.diagnosis.sides
+
+
+def _dump(pair: PairDiagnosis) -> dict[str, Any]:
+    diagnosis, (target, golden) = pair.diagnosis, _sides(pair)
+    last = diagnosis.last
+    is_known = diagnosis.basis == "tensors"
+    bits = first_bits(diagnosis.steps)
+    return {
+        "target": str(target.path),
+        "golden": str(golden.path),
+        "outcome": diagnosis.outcome,
+        "text": pair.answer.text,
+        "basis": diagnosis.basis,
+        "origins": [] if is_known else [_fault(diagnosis, fault) for fault in diagnosis.faults],
+        "first_bits": None if bits is None else {"record": bits[0].record, "value": bits[1]},
+        "counts": dict(diagnosis.counts),
+        "growth": [{"record": record, "growth": growth} for record, growth in diagnosis.growths()],
+        "last": None if last is None else {"record": last[0].record, "value": last[1], "distance": _number(last[2])},
+        "cells": [
+            {
+                "record": record,
+                "inherited": cell.inherits,
+                "born_inside": list(cell.born),
+                "passed_on": cell.passes_on,
+                "level": cell.level,
+            }
+            for record, cell in pair.cells.items()
+        ],
+        "unknown": [{"record": fault.step.record, "value": fault.value} for fault in diagnosis.unknown],
+        "unexplained": [step.record for step in diagnosis.unexplained],
+        "unaccounted": [
+            {
+                "record": step.record,
+                "reason": step.account.reason,
+                "distance": _distance(step.account),
+                "is_suspect": is_suspect(step),
+            }
+            for step in diagnosis.unaccounted
+        ],
+    }
+
+
+def _fault(diagnosis: RunDiagnosis, fault: Fault) -> dict[str, Any]:
+    assert diagnosis.sides is not None
+    frame = diagnosis.frame(fault)
+    growth = next(iter(diagnosis.growths(fault.reached)), None)
+    return {
+        "dump": str(diagnosis.sides[0].path),
+        "record": fault.records[0] if fault.records else fault.step.record,
+        "records": fault.records,
+        "partner": fault.step.account.partner or None,
+        "cells": list(fault.step.cells),
+        "side": fault.side,
+        "kind": fault.kind,
+        "value": fault.value,
+        "name": fault.name,
+        "sentence": readable(fault.sentence),
+        "size": _number(fault.size),
+        "share": _number(fault.share),
+        "worst": None if fault.worst is None else list(fault.worst),
+        "source": None
+        if frame is None
+        else {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.source},
+        "after": fault.after or None,
+        "inheriting": len(fault.reached),
+        "last": fault.reached[-1].record if fault.reached else None,
+        "growth": None if growth is None else {"record": growth[0], "growth": growth[1]},
+        "next": next_steps(diagnosis, fault),
+    }
+
+
+def _group(diagnosis: RunDiagnosis, group: Sequence[Fault]) -> dict[str, Any]:
+    assert diagnosis.sides is not None
+    sizes = [fault.size for fault in group if fault.size is not None and math.isfinite(fault.size)]
+    return {
+        "dump": str(diagnosis.sides[0].path),
+        "kind": group[0].kind,
+        "records": [record for fault in group for record in fault.records or [fault.step.record]],
+        "sentence": _sentence(diagnosis, group),
+        "sizes": [min(sizes), max(sizes)] if sizes else None,
+    }
+
+
+def _distance(account: Account) -> float | None:
+    found = [key.distance for key in account.keys if key.is_output and key.distance is not None]
+    return _number(max(found, default=None))
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
