@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from msprobe_collector.configuration import Configuration, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
+    Origins,
     RecordText,
     TensorValues,
     ValueEncoder,
@@ -130,6 +131,19 @@ class RecordFilter:
         return list(dict.fromkeys(close + inside))[:3]
 
 
+class Provenances(Protocol):
+    """Follows where the tensors of a step come from; raises nothing."""
+
+    def record(self, name: str) -> Origins | None:
+        """Follows the tensors of the forward record `name`."""
+
+    def passed(self, name: str, arguments: Sequence[Any]) -> None:
+        """The call `name` with these arguments is about to run, and is not recorded."""
+
+    def clear(self) -> None:
+        """The step is over: names of records begin anew."""
+
+
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -141,6 +155,7 @@ class Recorder:
         is_exhausted: overflow_nums records with NaN or Inf have been written; nothing more is collected.
         lost_records, written_records: records that the disk refused, and that it took.
         replaced: folders in which an earlier dump stood.
+        provenances: follows where tensors come from; None where nobody does.
     """
 
     def __init__(self, configuration: Configuration, framework: str, values: FrameworkValues, faults: FaultLog) -> None:
@@ -161,6 +176,7 @@ class Recorder:
         self.lost_records = 0
         self.written_records = 0
         self.replaced: list[Path] = []
+        self.provenances: Provenances | None = None
         self._locks = FolderLocks()
         #: Changes with every step, so that gradients of a step that is over are known.
         self.step_mark = 0
@@ -168,6 +184,7 @@ class Recorder:
         self._keeps_inputs = "input" in configuration.selection.parts
         self._keeps_outputs = "output" in configuration.selection.parts
         self._has_records = configuration.task != "structure"
+        self._follows = self._keeps_inputs and self._has_records
         self._only_overflows = configuration.task == "overflow_check"
 
     @property
@@ -226,6 +243,8 @@ class Recorder:
                 files, self._files = self._files, None
                 self.step_mark += 1
                 self._counters.clear()
+                if self.provenances is not None:
+                    self.provenances.clear()
                 self._stacks.restart()
                 if files is not None:
                     self._faults.guarded(str(files.folder), files.close)
@@ -249,6 +268,8 @@ class Recorder:
                 self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
         if record.is_kept and direction == "forward" and self._files is not None and self._files.stacks is not None:
             record.stack = self._stacks.capture()
+        if record.is_kept and direction == "forward" and self._follows and self.provenances is not None:
+            record.text.origins = self.provenances.record(name)
         return record
 
     def inputs(self, record: OpenRecord, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
@@ -256,12 +277,16 @@ class Recorder:
         if record.is_kept and self._keeps_inputs and self._has_records:
             self._take(record, "input_args", "input", list(arguments))
             self._take(record, "input_kwargs", "kwargs", keywords)
+        elif self._follows and self.provenances is not None:
+            self.provenances.passed(record.name, arguments)
 
     def outputs(self, record: OpenRecord, result: Any) -> None:
         """Take what a forward call returned."""
         if record.is_kept and self._keeps_outputs and self._has_records:
             is_several = isinstance(result, (tuple, list))
             self._take(record, "output", "output", list(result) if is_several else [result])
+            if record.text.origins is not None:
+                record.text.origins.end()
 
     def part(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
         """Take another part: `value` under `key`, its files named by `prefix`."""
@@ -359,7 +384,7 @@ class Recorder:
 
     def _take(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
         if self._queue is not None:
-            record.parts.append((key, prefix, self._encoder.freeze(value)))
+            record.parts.append((key, prefix, self._encoder.freeze(value, record.text, prefix)))
             return
         record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix)))
         if self._only_overflows:

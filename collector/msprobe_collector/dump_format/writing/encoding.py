@@ -167,6 +167,26 @@ def _of_chunk(flat: np.ndarray[Any, Any], see: See | None) -> tuple[float, float
     return float(_MAXIMUM(wide)), float(_MINIMUM(wide)), total, squares
 
 
+class Origin(Protocol):
+    """Where one tensor of a record comes from."""
+
+    def keys(self, described: str) -> str:
+        """The keys of `Provenance` as JSON text, each after a comma; `described` is what the entry says before them.
+
+        Called once, in the order in which records end.
+        """
+
+
+class Origins(Protocol):
+    """Follows the tensors of one record."""
+
+    def of(self, tensor: Any, path: str) -> Origin | None:
+        """Where `tensor` comes from, which stands at `path` (`input.0`, `output.1`) of the record; raises nothing."""
+
+    def end(self) -> None:
+        """The call has run and its outputs have been taken; raises nothing."""
+
+
 class TensorValues:
     """The values of a tensor at one moment, and what a dump says about the tensor besides its statistics.
 
@@ -176,14 +196,16 @@ class TensorValues:
         dtype_name: name of the dtype as the framework's dumps write it: `Float32`, `torch.float32`.
         type_name: the entry's `type`: `mindspore.Tensor`.
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
+        origin: where it comes from, as far as that is followed.
 
     A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is
     then asked for only where the elements are written.
     """
 
-    __slots__ = ("array", "dtype_name", "fields", "type_name")
+    __slots__ = ("array", "dtype_name", "fields", "origin", "type_name")
 
     def __init__(self, array: np.ndarray[Any, Any], dtype_name: str, type_name: str, fields: str = "") -> None:
+        self.origin: Origin | None = None
         self.array = array
         self.dtype_name = dtype_name
         self.type_name = type_name
@@ -271,9 +293,10 @@ class RecordText:
         saves: whether values go to files too, so that tensors get a `data_name`.
         has_nonfinite: whether a tensor so far held NaN or Inf.
         arrays: (file name, values) of the tensors to save, in the form in which they are stored.
+        origins: follows its tensors; None where nobody does.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
@@ -281,6 +304,7 @@ class RecordText:
         self._files: set[str] = set()
         self.has_nonfinite = False
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
+        self.origins: Origins | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -325,7 +349,7 @@ class ValueEncoder:
     def encode(self, value: Any, record: RecordText, path: str, depth: int = 0) -> str:
         """The JSON text of `value`; `path` says where in the record it stands (`input.0`) and names its file."""
         if isinstance(value, self._tensor):
-            return self._array(self._read(value), record, path)
+            return self._array(_followed(self._read(value), value, record, path), record, path)
         try:
             short = _SHORT.get(type(value))
             if short is not None:
@@ -336,10 +360,10 @@ class ValueEncoder:
             pass
         return self._unknown(value, record)
 
-    def freeze(self, value: Any) -> Any:
+    def freeze(self, value: Any, record: RecordText, path: str) -> Any:
         """`value` with every tensor replaced by a copy of its values, so that training may go on and change them."""
         if isinstance(value, self._tensor):
-            return self._values.frozen(value)
+            return _followed(self._values.frozen(value), value, record, path)
         if isinstance(value, np.ndarray):
             return value.copy()
         if type(value) in _SHORT or isinstance(value, TensorValues):
@@ -348,8 +372,10 @@ class ValueEncoder:
         if parts is None:
             parts = self._parts.tree(value)
         if isinstance(parts, Mapping):
-            return {key: self.freeze(item) for key, item in parts.items()}
-        return value if parts is None else tuple(self.freeze(item) for item in parts)
+            return {key: self.freeze(item, record, f"{path}.{key}") for key, item in parts.items()}
+        if parts is None:
+            return value
+        return tuple(self.freeze(item, record, f"{path}.{index}") for index, item in enumerate(parts))
 
     def _container(self, value: Any, record: RecordText, path: str, depth: int) -> str:
         if isinstance(value, TensorValues):
@@ -416,6 +442,8 @@ class ValueEncoder:
             record.has_nonfinite = True
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
+        if tensor.origin is not None:
+            text += tensor.origin.keys(text)
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
@@ -431,6 +459,13 @@ class ValueEncoder:
     def _unknown(self, value: object, record: RecordText) -> str:
         self._on_unknown(record.name, value)
         return "null"
+
+
+def _followed(values: TensorValues, tensor: Any, record: RecordText, path: str) -> TensorValues:
+    """`values` of `tensor` with its origin; after reading, so that nothing waits for a device that would not anyway."""
+    if record.origins is not None:
+        values.origin = record.origins.of(tensor, path)
+    return values
 
 
 def without_files(text: str, names: Iterable[str]) -> str:
