@@ -38,75 +38,135 @@ class _Value:
     """A value that a record names, in memory.
 
     Attributes:
+        tensor: that holds it, by weak reference.
+        writes: into its memory, until it was named.
         described: its entry as the dump describes it; "" as long as that is not known.
     """
 
-    __slots__ = ("described", "is_uninitialized", "name", "place")
+    __slots__ = ("_place", "described", "is_uninitialized", "memory", "name", "tensor", "writes")
 
-    def __init__(self, name: str, place: _Place, *, is_uninitialized: bool = False) -> None:
+    def __init__(self, name: str, tensor: Any, memory: _Memory) -> None:
         self.name = name
-        self.place = place
+        self.tensor = weakref.ref(tensor)
+        self.memory = memory
+        self.writes = memory.writes
         self.described = ""
-        self.is_uninitialized = is_uninitialized
+        self.is_uninitialized = False
+        self._place: _Place | None = None
+
+    def place(self) -> _Place | None:
+        """Where it lies; None where nobody has asked before its tensor was gone. Few are ever asked."""
+        if self._place is None and (tensor := self.tensor()) is not None:
+            self._place = _place(tensor)
+        return self._place
 
 
 class _Memory:
     """What is known of the memory of some tensors.
 
     Attributes:
-        values: by their places, since the last write.
+        values: that records have named, the last one last.
         written: by the last write; None where that was not seen.
-        tensors: that lie there, by weak reference.
+        writes: that were seen.
     """
 
-    __slots__ = ("tensors", "values", "written")
+    __slots__ = ("_most", "address", "values", "writes", "written")
 
-    def __init__(self) -> None:
-        self.values: dict[_Place, _Value] = {}
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.values: list[_Value] = []
         self.written: _Value | None = None
-        self.tensors: list[weakref.ref[Any]] = []
+        self.writes = 0
+        self._most = 8
 
-    def is_at(self, address: int) -> bool:
-        """Whether it is still the memory at `address`."""
-        tensors = (tensor() for tensor in self.tensors)
-        return any(tensor is not None and _address(tensor) == address for tensor in tensors)
+    def is_there(self) -> bool:
+        """Whether a tensor whose value is known still lies there, so that nobody else can have the address."""
+        for value in reversed(self.values):
+            tensor = value.tensor()
+            if tensor is not None and _address(tensor) == self.address:
+                return True
+        return False
 
-    def add(self, value: _Value, tensor: Any, *, is_written: bool) -> None:
-        """A record names `tensor`, which lies here."""
-        if is_written:
-            self.values.clear()
-            self.written = value
-        self.values[value.place] = value
-        self.tensors = [other for other in self.tensors if other() is not None]
-        self.tensors.append(weakref.ref(tensor))
+    def add(self, value: _Value) -> None:
+        """A record names a value that lies here."""
+        self.values.append(value)
+        if len(self.values) >= self._most:
+            self.values = [other for other in self.values if other.writes == self.writes and other.tensor() is not None]
+            self._most = 2 * len(self.values) + 8
+
+    def write(self) -> None:
+        """Something else stands there now: the names of what was there before are no longer those of its parts."""
+        self.writes += 1
+        self.written = None
+
+    def value_at(self, place: _Place) -> _Value | None:
+        """What a record has named just there since the last write."""
+        values = (value for value in reversed(self.values) if value.writes == self.writes)
+        return next((value for value in values if value.place() == place), None)
 
 
-class _Origin(NamedTuple):
+class _Origin:
     """See `Origin` of encoding."""
 
-    own: _Value | None = None
-    source: _Value | None = None
-    place: _Place | None = None
-    leaf: str | None = None
-    gradient_of: str = ""
+    __slots__ = ("gradient_of", "leaf", "own", "source", "view")
+
+    def __init__(
+        self,
+        own: _Value | None,
+        source: _Value | None = None,
+        view: str = "",
+        leaf: str | None = None,
+        gradient_of: str = "",
+    ) -> None:
+        self.own = own
+        self.source = source
+        self.view = view
+        self.leaf = leaf
+        self.gradient_of = gradient_of
 
     def keys(self, described: str) -> str:
         """See `Origin`."""
-        text = ""
-        if self.own is not None:
-            self.own.described = described
-        for key, name in ((LEAF, self.leaf), (GRADIENT_OF, self.gradient_of or None)):
-            if name is not None:
-                text += f', "{key}": {quoted(name)}'
+        if (own := self.own) is not None:
+            own.described = described
+            return f', "{UNINITIALIZED}": true' if own.is_uninitialized else ""
+        text = "" if self.leaf is None else f', "{LEAF}": {quoted(self.leaf)}'
+        if self.gradient_of:
+            text += f', "{GRADIENT_OF}": {quoted(self.gradient_of)}'
         if (source := self.source) is not None:
             text += f', "{MADE_BY}": {quoted(source.name)}'
-            if source.place != self.place and self.place is not None:
-                text += f', "{VIEW}": "{_view_text(self.place)}"'
+            if self.view:
+                text += f', "{VIEW}": "{self.view}"'
             elif source.described and source.described != described:
                 text += f', "{CHANGED}": true'
-        if (value := self.own or self.source) is not None and value.is_uninitialized:
-            text += f', "{UNINITIALIZED}": true'
+            if source.is_uninitialized:
+                text += f', "{UNINITIALIZED}": true'
         return text
+
+
+class _Facts(NamedTuple):
+    """What is known of a call by its name.
+
+    Attributes:
+        is_layer: whether it is one of a Cell.
+        is_writing: whether it writes into its first argument where it returns it.
+        is_factory: whether it makes memory without writing to it.
+        left: places of the arguments that it changes, perhaps without returning them.
+    """
+
+    is_layer: bool
+    is_writing: bool
+    is_factory: bool
+    left: tuple[str, ...]
+
+
+@functools.cache
+def _facts(call: str) -> _Facts:
+    if is_cell_record(f"{call}.forward.0"):
+        return _Facts(True, False, False, ())
+    is_writing = _WRITING.fullmatch(call) is not None
+    changing, places = _LEFT_IN_ARGUMENTS
+    left = ("input.0",) if is_writing else places if changing.fullmatch(call) else ()
+    return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, left)
 
 
 class TensorProvenances:
@@ -122,6 +182,8 @@ class TensorProvenances:
         self.tensor = mindspore.Tensor
         self.is_supported = hasattr(mindspore.Tensor, "untyped_storage")
         self._memory: dict[int, _Memory] = {}
+        #: By the id of the tensor, which is another tensor's where that one is gone.
+        self._values: dict[int, _Value] = {}
         self._gradients: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._swaps = MethodSwaps()
 
@@ -139,27 +201,43 @@ class TensorProvenances:
         return RecordOrigins(self, name)
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
-        """Forget the memory that a call writes to of which there is no record."""
-        if self._memory and _WRITING.fullmatch(_call(name)) and arguments and isinstance(arguments[0], self.tensor):
-            self.guard.faults.guarded(name, lambda: self._memory.pop(_address(arguments[0]), None))
+        """Forget what stood in the memory that a call writes to of which there is no record."""
+        if self._memory and _facts(_call(name)).is_writing and arguments and isinstance(arguments[0], self.tensor):
+            memory = self.guard.faults.guarded(name, lambda: self.known(_address(arguments[0])))
+            if memory is not None:
+                memory.write()
 
     def clear(self) -> None:
         """See `Provenances`."""
         self._memory.clear()
+        self._values.clear()
         self._gradients.clear()
 
     def known(self, address: int) -> _Memory | None:
         """What is known of the memory at `address`."""
         memory = self._memory.get(address)
-        if memory is not None and not memory.is_at(address):
-            del self._memory[address]
-            return None
-        return memory
+        return memory if memory is not None and memory.is_there() else None
 
-    def new(self, address: int) -> _Memory:
-        """Memory of which nothing is known."""
-        memory = self._memory[address] = _Memory()
-        return memory
+    def value(self, tensor: Any, address: int) -> _Value | None:
+        """What a record has named last of this very tensor, if it has been nothing else since."""
+        value = self._values.get(id(tensor))
+        if value is None or value.tensor() is not tensor:
+            return None
+        memory = value.memory
+        return value if memory.address == address and memory.writes == value.writes else None
+
+    def name(self, name: str, tensor: Any, address: int, *, known: _Memory | None, is_written: bool) -> _Value:
+        """A record names `tensor`."""
+        memory = known
+        if memory is None:
+            memory = self._memory[address] = _Memory(address)
+        if is_written:
+            memory.write()
+        value = self._values[id(tensor)] = _Value(name, tensor, memory)
+        if is_written:
+            memory.written = value
+        memory.add(value)
+        return value
 
     def gradient_of(self, tensor: Any) -> str:
         """The parameter whose gradient `tensor` is, or ""."""
@@ -189,17 +267,13 @@ class TensorProvenances:
 class RecordOrigins:
     """See `Origins` of encoding."""
 
-    __slots__ = ("_changed", "_inputs", "_is_layer", "_is_writing", "_left", "_name", "_provenances")
+    __slots__ = ("_changed", "_facts", "_inputs", "_name", "_provenances")
 
     def __init__(self, provenances: TensorProvenances, name: str) -> None:
         """Follow the tensors of the forward record `name`."""
-        call = _call(name)
         self._provenances = provenances
         self._name = name
-        self._is_layer = is_cell_record(name)
-        self._is_writing = not self._is_layer and _WRITING.fullmatch(call) is not None
-        leaves, places = _LEFT_IN_ARGUMENTS
-        self._left = ("input.0",) if self._is_writing else places if leaves.fullmatch(call) else ()
+        self._facts = _facts(_call(name))
         #: Addresses of the arguments, the first one's first.
         self._inputs: list[int] = []
         #: Arguments that the call changes.
@@ -218,49 +292,49 @@ class RecordOrigins:
         for path, tensor in self._changed:
             self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
 
-    def _taken(self, tensor: Any, path: str) -> _Origin:
+    def _taken(self, tensor: Any, path: str) -> _Origin | None:
         provenances = self._provenances
-        leaf = None
-        if isinstance(tensor, provenances.parameter):
-            leaf = "" if _UNNAMED.fullmatch(tensor.name) else tensor.name
         address = _address(tensor)
         self._inputs.append(address)
-        if path in self._left:
+        if path in self._facts.left:
             self._changed.append((path, tensor))
+        source = provenances.value(tensor, address)
+        is_parameter = isinstance(tensor, provenances.parameter)
+        if source is not None and not is_parameter:
+            return _Origin(None, source)
+        leaf = None
+        if is_parameter:
+            leaf = "" if _UNNAMED.fullmatch(tensor.name) else tensor.name
         memory = provenances.known(address)
         if memory is None:
-            return _Origin(leaf=leaf, gradient_of=provenances.gradient_of(tensor))
+            gradient_of = provenances.gradient_of(tensor)
+            return _Origin(None, None, "", leaf, gradient_of) if is_parameter or gradient_of else None
+        if is_parameter and memory.written is None:  # a call that returned the parameter did not make it
+            return _Origin(None, None, "", leaf)
         place = _place(tensor)
-        source = memory.values.get(place)
-        if source is None and provenances.sees_writes:
-            source = memory.written
-        if leaf is not None and memory.written is None:  # a call that returned the parameter did not make it
-            source = None
-        return _Origin(source=source, place=place, leaf=leaf)
+        view = ""
+        if source is None and (source := memory.value_at(place)) is None and provenances.sees_writes:
+            source, view = memory.written, _view_text(place)
+        return _Origin(None, source, view, leaf)
 
     def _made(self, tensor: Any, path: str) -> _Origin:
-        address, place = _address(tensor), _place(tensor)
-        memory = self._provenances.known(address)
-        if self._is_layer and memory is not None and place in memory.values:
-            return _Origin(source=memory.values[place], place=place)
-        is_argument = address in self._inputs
-        is_written = not is_argument or (self._is_writing and address == self._inputs[0])
-        bare = _call(self._name).rpartition(".")[2]
-        value = _Value(f"{self._name}.{path}", place, is_uninitialized=bare in _FACTORIES)
-        if memory is None:
-            memory = self._provenances.new(address)
-        elif not is_argument:  # a view of what the call did not get as an argument
-            is_written = False
-        memory.add(value, tensor, is_written=is_written)
-        return _Origin(own=value)
+        provenances, facts = self._provenances, self._facts
+        address = _address(tensor)
+        if facts.is_layer and (source := provenances.value(tensor, address)) is not None:
+            return _Origin(None, source)
+        known, is_argument = provenances.known(address), address in self._inputs
+        # Other memory that is known is a view of what the call did not get as an argument.
+        is_written = facts.is_writing and address == self._inputs[0] if is_argument else known is None
+        value = provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=is_written)
+        value.is_uninitialized = facts.is_factory
+        return _Origin(value)
 
     def _leave(self, path: str, tensor: Any) -> None:
-        address, place = _address(tensor), _place(tensor)
-        memory = self._provenances.known(address)
-        value = None if memory is None else memory.values.get(place)
+        provenances, address = self._provenances, _address(tensor)
+        value = provenances.value(tensor, address)
         if value is None or not value.name.startswith(f"{self._name}."):
-            memory = memory or self._provenances.new(address)
-            memory.add(_Value(f"{self._name}.{path}", place), tensor, is_written=True)
+            known = provenances.known(address)
+            provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=True)
 
 
 def _call(record: str) -> str:
