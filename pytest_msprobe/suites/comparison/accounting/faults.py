@@ -253,6 +253,8 @@ class FaultFinder:
             return self._trace_lone(step, key, *lone)
         if mine.how == theirs.how == "leaf" and mine.name == theirs.name:
             return self._blame_value(step, key, "parameter", mine.name)
+        if "elements" in (mine.how, theirs.how) and _overwrites(step, key):
+            return self._note_unknown(step, key)
         if _is_known(mine) and _is_known(theirs):
             return self._rewired(step, key, mine, theirs)
         makers = (*mine.makers[:1], *theirs.makers[:1])
@@ -366,7 +368,9 @@ class FaultFinder:
         if other.makers and not more:
             more = self._climb(other.makers[0], 1 - side)[1]
             is_of_same = {maker.identity for maker in anchors} == {maker.identity for maker in more}
-            if is_of_same and lone.key.path != other.makers[0].key.path:
+            # The earliest name of a value is that of the call that made it; reshapes follow.
+            paths = {source.makers[-1].key.path for source in self._flow.sources(step, key)}
+            if is_of_same and len(paths) > 1:
                 return self._rewired(step, key, *self._flow.sources(step, key))
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
@@ -434,7 +438,9 @@ class FaultFinder:
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
         sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
-        return self._blame_wiring(step, key, sentence, f"{_named(mine)} {_named(theirs)}")
+        # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
+        values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
+        return self._blame_wiring(step, key, sentence, " ".join(sorted(values)))
 
     def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
