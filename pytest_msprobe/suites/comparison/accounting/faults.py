@@ -371,7 +371,8 @@ class FaultFinder:
             # The earliest name of a value is that of the call that made it; reshapes follow.
             paths = {source.makers[-1].key.path for source in self._flow.sources(step, key)}
             if is_of_same and len(paths) > 1:
-                return self._rewired(step, key, *self._flow.sources(step, key))
+                what = " ".join([*sorted(maker.name for maker in more), *sorted(paths)])
+                return self._rewired(step, key, *self._flow.sources(step, key), what)
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
         for maker in anchors:
@@ -428,7 +429,7 @@ class FaultFinder:
                 waiting += [] if matched else [maker.step for maker in makers[:1]]
         return first, anchors
 
-    def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> bool:
+    def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source, what: str = "") -> bool:
         """An input that comes from another output, another maker or another parameter than on the other side."""
         makers = (*mine.makers[:1], *theirs.makers[:1])
         self._take(step, key, makers)
@@ -440,7 +441,7 @@ class FaultFinder:
         sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
         # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
         values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
-        return self._blame_wiring(step, key, sentence, " ".join(sorted(values)))
+        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)))
 
     def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
