@@ -88,7 +88,13 @@ class Perturbation:
         if largest > _FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
         saved = 0.0 if saves_exactly else largest
-        return replace(call, saved_roundoff=saved, saved_seed=self.number, arithmetic_roundoff=arithmetic)
+        return replace(
+            call,
+            saved_roundoff=saved,
+            saved_seed=self.number,
+            arithmetic_roundoff=arithmetic,
+            total_roundoff=largest if largest > arithmetic else 0.0,
+        )
 
     def incoming(self, call: Call, incoming: Sequence[Array | None]) -> tuple[Array | None, ...]:
         """Incoming gradients of `call`, moved: float64 or complex128, in their shapes; others and None as they are."""

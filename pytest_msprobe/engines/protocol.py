@@ -91,6 +91,8 @@ class Call:
             that keeps it in its own dtype; 0 for none. Engines that cannot reach such values ignore it.
         saved_seed: chooses whether up or down.
         arithmetic_roundoff: relative error to put on every result inside the operation; 0 for none. Only PyTorch can.
+        total_roundoff: relative error to put on the total inside a log_softmax, which kernels keep in their own dtype:
+            log(total) of a row whose right class stands out is then lost as a whole; 0 for none.
         attributes: what the class of a Primitive was called with; None where the dump does not say.
         is_strided: whether a device under test gets tensors of two and more dimensions as transposed views.
     """
@@ -102,6 +104,7 @@ class Call:
     saved_roundoff: float = 0.0
     saved_seed: int = 0
     arithmetic_roundoff: float = 0.0
+    total_roundoff: float = 0.0
     attributes: Mapping[str, Argument] | None = None
     is_strided: bool = False
 

@@ -369,9 +369,12 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
     It may be entered again for the gradients, which PyTorch computes in the thread that asks for them.
     """
 
-    def __init__(self, roundoff: float, seed: int) -> None:
+    def __init__(self, roundoff: float, seed: int, *, totals: float = 0.0) -> None:
+        """A mode that moves results by `roundoff`, and the totals of log_softmax by `totals` where that is not 0."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._roundoff = roundoff
+        self._totals = totals
+        self._of_total = roundoff
         self._generator = torch.Generator().manual_seed(seed)
         self._depth = 0
 
@@ -405,6 +408,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
         if rule is None or self._depth >= _DEEPEST:
             return NotImplemented
         self._depth += 1
+        self._of_total = max(self._totals, self._roundoff) if rule is _log_softmax else self._roundoff
         try:
             with self:
                 return rule(*args, **kwargs)
@@ -413,6 +417,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
             return NotImplemented
         finally:
             self._depth -= 1
+            self._of_total = self._roundoff
 
     def _sum(self, func: Any, position: int, args: Any, kwargs: Any) -> Any:
         """A sum whose terms are off by as much as adding them one by one leaves."""
@@ -439,7 +444,7 @@ class RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
             size /= max(1, rows.shape[-1])
         drawn = torch.rand(size.shape, generator=self._generator, dtype=torch.float64).mul_(2).sub_(1)
         off = (_WIDTH * size * drawn).reshape(returned.shape)
-        return self._moved(returned + off.to(returned.dtype), self._roundoff)
+        return self._moved(returned + off.to(returned.dtype), self._of_total)
 
     def _changed(self, operand: Any) -> Any:
         """A matrix that is off by as much as rounding it once for each of its rows leaves."""

@@ -411,4 +411,4 @@ def _rounded_arithmetic(call: Call) -> AbstractContextManager[object]:
         return nullcontext()
     from pytest_msprobe.engines.torch_arithmetic import RoundedArithmetic
 
-    return RoundedArithmetic(call.arithmetic_roundoff, call.saved_seed)
+    return RoundedArithmetic(call.arithmetic_roundoff, call.saved_seed, totals=call.total_roundoff)

@@ -61,15 +61,13 @@ class CosineSums:
 
     def add(self, tested: Array, reference: Array) -> None:
         """Adds a chunk of float64 or complex128 values."""
-        tested, reference = _real_parts(tested), _real_parts(reference)
-        self.tested += _inner(tested, tested)
-        self.reference += _inner(reference, reference)
-        self.shared += _inner(tested, reference)
+        self.tested += inner(tested, tested)
+        self.reference += inner(reference, reference)
+        self.shared += inner(tested, reference)
 
     def add_equal(self, both: Array) -> None:
         """Adds a chunk that is the same on both sides."""
-        both = _real_parts(both)
-        square = _inner(both, both)
+        square = inner(both, both)
         self.tested += square
         self.reference += square
         self.shared += square
@@ -90,9 +88,13 @@ def _real_parts(values: Array) -> Floats:
     return real
 
 
-def _inner(left: Floats, right: Floats) -> float:
-    # np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
-    # engines, and the last digits would depend on how many there are.
+def inner(left: Array, right: Array) -> float:
+    """The real part of the Hermitian product of two vectors, float64 or complex128, in this thread alone.
+
+    np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
+    engines, and the last digits would depend on how many there are.
+    """
+    left, right = _real_parts(left), _real_parts(right)
     if left.size <= _LONGEST_SERIAL_DOT:
         return float(np.dot(left, right))
     return float(np.einsum("i,i->", left, right))

@@ -12,6 +12,7 @@ from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, o
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
 from msprobe_collector.mindspore.gradients import GradientTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
+from msprobe_collector.mindspore.provenance import TensorProvenances
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
 from msprobe_collector.recording.gradients import ParameterGradients
 from msprobe_collector.recording.observing import CallObserver, LayerObserver
@@ -42,6 +43,8 @@ class MindSporeCallWatch:
             sees_inside_calls=True,
         )
         self._parameters = ParameterGradients(session.recorder, guard)
+        self._provenances = TensorProvenances(guard, sees_writes=session.configuration.collects_apis)
+        session.recorder.provenances = self._provenances if self._provenances.is_supported else None
         self._apis = Installation(api_calls.wrapped, is_searched=is_searched)
         self._primitives = PrimitiveCalls(api_calls.wrapped, guard)
         self._jits = JitCalls(
@@ -84,6 +87,7 @@ class MindSporeCallWatch:
         if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
             self._cells.install()
         self._jits.install()
+        self._provenances.install()
 
     def uninstall(self) -> None:
         """See `CallWatch`."""
@@ -92,6 +96,7 @@ class MindSporeCallWatch:
         self._primitives.uninstall()
         self._cells.uninstall()
         self._jits.uninstall()
+        self._provenances.uninstall()
 
     def settle(self) -> None:
         """Wait for graphs."""

@@ -19,7 +19,9 @@ def wait_for_graphs() -> None:
 
     `mindspore.runtime.synchronize` logs an error on CPU, and waits for nothing the first time.
     """
-    graph_executors()._pynative_executor.sync()
+    from mindspore._c_expression import PyNativeExecutor_
+
+    PyNativeExecutor_.get_instance().sync()
 
 
 def communication_rank() -> int | None:

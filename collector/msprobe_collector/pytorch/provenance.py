@@ -226,8 +226,8 @@ class RecordOrigins:
         self._name = name
         #: Its name for a value yields to those of the calls inside.
         self._is_layer = is_cell_record(name)
-        #: Arguments of a call, while it runs, by their paths.
-        self._inputs: list[tuple[str, Any]] = []
+        #: Path, tensor and version of the arguments of a call, while it runs.
+        self._inputs: list[tuple[str, Any, int]] = []
         #: Of the storages of the arguments, before the call.
         self._versions: dict[int, int] = {}
         self.uncounted: tuple[str, ...] = ()
@@ -245,20 +245,21 @@ class RecordOrigins:
 
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
-        places = {id(tensor): (tensor, place_of(tensor)) for _, tensor in self._inputs}
+        places = {id(tensor): (tensor, place_of(tensor)) for _, tensor, _ in self._inputs}
         return [tensor for tensor, place in places.values() if place is not None and self._is_changed(place)]
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
-        for path, tensor in self._inputs:
-            self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
-        self._inputs = []
+        inputs, self._inputs = self._inputs, []
+        for path, tensor, version in inputs:
+            if path in self.uncounted or (version != _NO_VERSION and tensor._version != version):
+                self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
 
     def _taken(self, tensor: Any, place: Place, path: str) -> Keys | None:
         storage, version, part = place
         self._versions.setdefault(storage._cdata, version)
         if not self._is_layer:
-            self._inputs.append((path, tensor))
+            self._inputs.append((path, tensor, version))
         memory = self._provenances.get(storage)
         text = ""
         if memory is None:
@@ -320,11 +321,11 @@ def place_of(tensor: Any) -> Place | None:
         if getattr(type(tensor), "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl:
             return None
     try:
-        if tensor.is_neg() or tensor.is_conj():  # other values than those in memory
+        dtype = tensor.dtype
+        if tensor.is_conj() if dtype.is_complex else tensor.is_neg():  # other values than those in memory
             return None
-        version = _NO_VERSION if tensor.is_inference() else tensor._version
-        part = (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        return tensor.untyped_storage(), version, part
+        storage, part = tensor.untyped_storage(), (tensor.storage_offset(), tensor.shape, tensor.stride(), dtype)
+        return storage, _NO_VERSION if tensor.is_inference() else tensor._version, part
     except (RuntimeError, NotImplementedError):
         return None
 

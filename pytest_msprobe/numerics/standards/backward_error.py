@@ -24,7 +24,17 @@ from pytest_msprobe.numerics.judgement import (
     plain_judgement,
     unforgivable_reasons,
 )
-from pytest_msprobe.numerics.measurement import Array, Element, Floats, Metrics, chunks, is_same, unravelled, widened
+from pytest_msprobe.numerics.measurement import (
+    Array,
+    Element,
+    Floats,
+    Metrics,
+    chunks,
+    inner,
+    is_same,
+    unravelled,
+    widened,
+)
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
@@ -104,8 +114,8 @@ class ErrorStatistics:
         is_finite = np.isfinite(reference) & np.isfinite(tested)
         finite = np.where(is_finite, reference, 0)
         error = np.where(is_finite, tested, 0) - finite
-        self._projection += float(np.vdot(finite, error).real)
-        self._squares += float(np.vdot(finite, finite).real)
+        self._projection += inner(finite, error)
+        self._squares += inner(finite, finite)
 
     @property
     def is_large(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_msprobe.numerics.dtypes import FloatFormat
 from pytest_msprobe.numerics.judgement import Perturbed
-from pytest_msprobe.numerics.measurement import Array, Floats, chunks, widened
+from pytest_msprobe.numerics.measurement import Array, Floats, chunks, inner, widened
 
 #: Two perturbations move an element that hangs on one input by the same amount, up to terms of second order.
 _SAME = 0.9
@@ -146,10 +146,10 @@ class ChangeStatistics:
         magnitude = np.abs(reference)
         self._nonzero += int(np.count_nonzero(magnitude))
         finite = np.where(np.isfinite(magnitude), reference, 0)
-        self._squares += float(np.vdot(finite, finite).real)
+        self._squares += inner(finite, finite)
         self._projections = self._projections or [0.0] * len(moves)
         for number, move in enumerate(moves):
-            self._projections[number] += float(np.vdot(finite, np.where(np.isnan(move), 0, move)).real)
+            self._projections[number] += inner(finite, np.where(np.isnan(move), 0, move))
         self._log_means.add(magnitude, largest)
 
     def finish(self) -> Sensitivity:
@@ -358,10 +358,10 @@ class ProbedResponse(MeasuredResponse):
         squares, projections = 0.0, [0.0] * len(self._probe_results)
         for start, chunk in self.chunks():
             finite = np.where(np.isfinite(chunk), chunk, 0)
-            squares += float(np.vdot(finite, finite).real)
+            squares += inner(finite, finite)
             for number, probe in enumerate(self._probe_results):
                 move = self._move(probe, start, chunk)
-                projections[number] += float(np.vdot(finite, np.where(np.isfinite(move), move, 0)).real)
+                projections[number] += inner(finite, np.where(np.isfinite(move), move, 0))
         return max(map(abs, projections)) / squares if squares else 0.0
 
     def _move(self, probe: Array, start: int, reference: Array) -> Array:

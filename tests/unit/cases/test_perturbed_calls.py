@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -32,6 +35,12 @@ def test_arithmetic_inside_moves_with_and_without_what_is_saved() -> None:
     assert Perturbation(1).inside(CALL).saved_roundoff == 2.0**-24
     exact = Perturbation(1).inside(CALL, saves_exactly=True)
     assert (exact.saved_roundoff, exact.arithmetic_roundoff) == (0.0, 2.0**-24)
+
+
+def test_totals_of_narrow_dtypes_move_as_these_round() -> None:
+    assert Perturbation(1).inside(CALL).total_roundoff == 0
+    narrow = replace(CALL, arguments=tuple(np.ones(4, ml_dtypes.bfloat16) for _ in range(2)))
+    assert Perturbation(1).inside(narrow, saves_exactly=True).total_roundoff == 2.0**-8
 
 
 def test_elements_of_all_tensors_of_floats_count() -> None:

@@ -174,6 +174,21 @@ def test_a_decomposed_kernel_computes_what_the_kernel_computes(function: Callabl
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
+def test_a_total_in_a_narrow_dtype_moves_what_is_left_of_a_class_that_stands_out() -> None:
+    """bfloat16 kernels of PyTorch give 0 for -1.7e-4: they keep 1.00017 as 1."""
+    x = torch.full((4, 10), -12.0, dtype=torch.float64)
+    x[:, 0], x[:, 1] = 0.0, -9.0
+    exact = torch.log_softmax(x, -1)
+    with RoundedArithmetic(UNIT, 1):
+        fine = (torch.log_softmax(x, -1) - exact)[:, 0].abs().max()
+    with RoundedArithmetic(UNIT, 1, totals=2.0**-9):
+        coarse = (torch.log_softmax(x, -1) - exact)[:, 0].abs().max()
+        other_sums = x.sum(-1)
+    assert fine < 1e-6
+    assert 2.0**-12 < coarse < 2.0**-7
+    torch.testing.assert_close(other_sums, x.sum(-1), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 50])
 def test_linspace_is_a_sum_of_two_products(steps: int) -> None:
     exact = torch.linspace(-2.0, 1.0, steps, dtype=torch.float64)

@@ -151,6 +151,7 @@ def test_a_call_comes_back_with_every_field() -> None:
         saved_roundoff=2.0**-9,
         saved_seed=7,
         arithmetic_roundoff=2.0**-24,
+        total_roundoff=2.0**-9,
         attributes=MappingProxyType({"keep_dims": True}),
         is_strided=True,
     )

@@ -16,8 +16,10 @@ from msgspec import structs
 from msprobe_collector.dump_format import (
     DIRECTIONS,
     Direction,
+    Dtype,
     DumpError,
     TensorValue,
+    array_dtype,
     find_dtype,
     parse_api_name,
     split_record_name,
@@ -25,9 +27,19 @@ from msprobe_collector.dump_format import (
 from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
-from pytest_msprobe.engines.protocol import Array, Call, LeafPath, NotJudged, Unsupported, map_attributes, map_leaves
+from pytest_msprobe.engines.protocol import (
+    Array,
+    Call,
+    LeafPath,
+    NotJudged,
+    Unsupported,
+    leaves,
+    map_attributes,
+    map_leaves,
+)
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import unit_roundoff
+from pytest_msprobe.numerics import kind_of, unit_roundoff
+from pytest_msprobe.numerics.dtypes import float_format
 from pytest_msprobe.suites.comparison.accounting.account import (
     BORN_GOLDEN,
     BORN_TARGET,
@@ -53,9 +65,13 @@ from pytest_msprobe.suites.comparison.values import ValueComparison
 Tensors: TypeAlias = Mapping[LeafPath, Array]
 
 
-def describe_call_difference(target: Call, golden: Call) -> str:
-    """How two calls differ beside the values of their tensors, as one line; "" when they do not."""
-    left, right = _plain(target), _plain(golden)
+def describe_call_difference(target: Call, golden: Call, *, with_dtypes: bool = True) -> str:
+    """How two calls differ beside the values of their tensors, as one line; "" when they do not.
+
+    A limit of a call's own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype;
+    without `with_dtypes` so are the float dtypes that it asks for.
+    """
+    left, right = _plain(target, with_dtypes=with_dtypes), _plain(golden, with_dtypes=with_dtypes)
     if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
         named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
             f"{golden.api.type}.{golden.api.api} ({golden.framework})"
@@ -75,16 +91,34 @@ def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
 
 
-def _plain(call: Call) -> dict[str, str]:
+def _plain(call: Call, *, with_dtypes: bool) -> dict[str, str]:
     """Arguments and attributes that are not tensors, as text, by their place."""
     found: dict[str, str] = {}
+    limits = _limits_of_dtypes(call)
 
     def note(path: LeafPath, value: object) -> None:
-        is_tensor = hasattr(value, "__array_interface__")
-        found[".".join(map(str, path))] = "tensor" if is_tensor else repr(getattr(value, "name", value))
+        text = "tensor" if hasattr(value, "__array_interface__") else repr(getattr(value, "name", value))
+        if isinstance(value, float):
+            text = limits.get(value, text)
+        elif not with_dtypes and isinstance(value, Dtype) and value.kind == "float":
+            text = "float"
+        found[".".join(map(str, path))] = text
 
     map_leaves(call, note)
     map_attributes(call, note)
+    return found
+
+
+def _limits_of_dtypes(call: Call) -> dict[float, str]:
+    """What the limits of the float dtypes of its tensors and arguments are, by their values."""
+    values = [value for _, value in leaves(call)]
+    asked = [array_dtype(value) for value in values if isinstance(value, Dtype)]
+    found: dict[float, str] = {}
+    for dtype in (*(value.dtype for value in values if hasattr(value, "__array_interface__")), *asked):
+        if dtype is not None and kind_of(dtype) == "float":
+            limits = float_format(dtype)
+            found |= {-limits.largest: "lowest of its dtype", limits.largest: "largest of its dtype"}
+            found |= {limits.smallest_normal: "smallest of its dtype"}
     return found
 
 
@@ -170,12 +204,18 @@ def _has_one_shape(value: ValueComparison) -> bool:
 
 @dataclass(slots=True)
 class _Pair:
-    """An API call on both sides, with what both benchmarks compute."""
+    """An API call on both sides, with what both benchmarks compute.
+
+    Attributes:
+        definition: how the sides call it differently, "" when alike.
+        is_defined_otherwise: whether they do in more than float dtypes, which may saturate: a run in another precision.
+    """
 
     name: str
     target: RecordedCall
     golden: RecordedCall
     definition: str
+    is_defined_otherwise: bool
 
 
 class Accountant:
@@ -322,11 +362,12 @@ class Accountant:
             )
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
-        differing = describe_call_difference(target.case.call, golden.case.call)
+        calls = target.case.call, golden.case.call
+        differing, in_more = (describe_call_difference(*calls, with_dtypes=shown) for shown in (True, False))
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
             is_same = np.array_equal(target.factors != 0, golden.factors != 0)
-            differing = "" if is_same else "other elements are dropped (compare seeds)"
-        return _Pair(operation.call, target, golden, differing)
+            differing = in_more = "" if is_same else "other elements are dropped (compare seeds)"
+        return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _outputs(
         self, pair: _Pair, direction: Direction, values: Sequence[ValueComparison], changed: set[str]
@@ -377,7 +418,8 @@ class Accountant:
                 blamed[part] = f"born in the {_SIDES[part]}: {' '.join(judgement.reasons)}"
                 ratio = judgement.ratio if ratio is None else ratio
         defined = terms.parts[DEFINED]
-        if defined.weight >= SHARE and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
+        is_blamed = pair.is_defined_otherwise and defined.weight >= SHARE
+        if is_blamed and defined.size > max(_roundoff(mine.recorded), _roundoff(theirs.recorded)):
             calls = (pair.target.case.call, pair.golden.case.call)
             is_one_api = len({(call.framework, call.api.type, call.api.api) for call in calls}) == 1
             words = "called otherwise" if is_one_api and pair.definition else "defined differently"

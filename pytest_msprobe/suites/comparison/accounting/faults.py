@@ -128,6 +128,8 @@ class FaultFinder:
         self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
+        if not self._by_node and self._is_one_framework:
+            self._blame_lone_gradient()
         self._reach()
         self._drop_reached()
         return sorted(
@@ -209,6 +211,8 @@ class FaultFinder:
         for output, part, sentence in account.blamed:
             if part in _OBSERVED and self._takes_from_forward(step):
                 continue
+            if part == DEFINED and _is_cast(step) and not self._tells_dtypes:
+                continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
             self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
@@ -249,6 +253,8 @@ class FaultFinder:
             return self._trace_lone(step, key, *lone)
         if mine.how == theirs.how == "leaf" and mine.name == theirs.name:
             return self._blame_value(step, key, "parameter", mine.name)
+        if "elements" in (mine.how, theirs.how) and _overwrites(step, key):
+            return self._note_unknown(step, key)
         if _is_known(mine) and _is_known(theirs):
             return self._rewired(step, key, mine, theirs)
         makers = (*mine.makers[:1], *theirs.makers[:1])
@@ -288,7 +294,12 @@ class FaultFinder:
             return self._blame_wiring(
                 step, key, f"gets another part or order of {name} in the target than in the golden run", name
             )
-        if not any(maker.key.differs for maker in makers):
+        is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
+        agree = not any(maker.key.differs for maker in makers)
+        if is_view and (agree or _is_enlarged(key, makers)):
+            words = f"gets another part or order of {name} in the target than in the golden run"
+            return self._blame_wiring(step, key, words, name)
+        if agree:
             changed = (
                 "something that is no record changed it since"
                 if mine.is_changed or theirs.is_changed
@@ -302,10 +313,6 @@ class FaultFinder:
             return self._note_unknown(step, key, makers[0])
         if not _is_enlarged(key, makers):
             return self._are_shown(makers)
-        if mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}:
-            return self._blame_wiring(
-                step, key, f"gets another part or order of {name} in the target than in the golden run", name
-            )
         return self._note_unknown(step, key, makers[0])
 
     def _trace_sum(self, step: Step, key: ValueKey, sources: list[Maker]) -> bool:
@@ -314,6 +321,15 @@ class FaultFinder:
         self._take(step, key, differing)
         if not self._is_beyond(step, key) or any(self._is_beyond(maker.step, maker.key) for maker in differing):
             return self._are_shown(differing)
+        matched = (maker for maker in sources if maker.step.account.partner)
+        lone = next((maker for maker in matched if bool(maker.key.target) != bool(maker.key.golden)), None)
+        if lone is not None:
+            side = "target" if lone.key.target else "golden run"
+            sentence = f"the gradient of its use in {lone.step.operation.call} enters in the {side} only"
+            self._blame(
+                step, Fault(step, "gradient", "both", key.path, sentence, "", key.distance), f"{step.record} {key.path}"
+            )
+            return True
         if self._is_wrong_sum(step, key, [(maker.step, maker.key) for maker in sources]):
             names = " and ".join(dict.fromkeys(maker.step.record for maker in sources))
             sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
@@ -321,6 +337,17 @@ class FaultFinder:
             self._blame(step, fault, f"{step.record} {key.path}")
             return True
         return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+
+    def _blame_lone_gradient(self) -> None:
+        """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
+        for step in self._flow.steps.values():
+            lone = (key for key in step.outputs if bool(key.target) != bool(key.golden))
+            key = next(lone, None) if step.operation.phase == "backward" and step.account.partner else None
+            if key is not None:
+                side, other = ("target", "golden run") if key.target else ("golden run", "target")
+                sentence = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
+                self._blame(step, Fault(step, "gradient", "both", key.path, sentence))
+                return
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
         """(maker that only one run has, its side)."""
@@ -340,6 +367,12 @@ class FaultFinder:
         more = [maker for maker in other.makers[:1] if maker.step.account.partner]
         if other.makers and not more:
             more = self._climb(other.makers[0], 1 - side)[1]
+            is_of_same = {maker.identity for maker in anchors} == {maker.identity for maker in more}
+            # The earliest name of a value is that of the call that made it; reshapes follow.
+            paths = {source.makers[-1].key.path for source in self._flow.sources(step, key)}
+            if is_of_same and len(paths) > 1:
+                what = " ".join([*sorted(maker.name for maker in more), *sorted(paths)])
+                return self._rewired(step, key, *self._flow.sources(step, key), what)
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
         for maker in anchors:
@@ -352,6 +385,9 @@ class FaultFinder:
             return self._are_shown(anchors)
         if not self._tells_dtypes and _is_cast(first):
             return self._are_shown(anchors)
+        # Integers that are only brought into another form are data, whatever brings them there.
+        if key.is_integer and not (anchors or self._is_one_framework):
+            return self._note_unknown(step, key)
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
         sentence = f"only the {has} calls it, not the {lacks}"
         fault = Fault(first, "only_one_side", "golden" if side else "target", "output.0", sentence)
@@ -393,14 +429,19 @@ class FaultFinder:
                 waiting += [] if matched else [maker.step for maker in makers[:1]]
         return first, anchors
 
-    def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> bool:
+    def _rewired(self, step: Step, key: ValueKey, mine: Source, theirs: Source, what: str = "") -> bool:
         """An input that comes from another output, another maker or another parameter than on the other side."""
         makers = (*mine.makers[:1], *theirs.makers[:1])
         self._take(step, key, makers)
+        for maker in makers:
+            if not maker.step.account.partner:
+                self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
         sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
-        return self._blame_wiring(step, key, sentence, f"{_named(mine)} {_named(theirs)}")
+        # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
+        values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
+        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)))
 
     def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
@@ -440,7 +481,8 @@ class FaultFinder:
             sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
-        if self._is_whole and step.account.place <= self._first_place and not _overwrites(step, key):
+        is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
+        if self._is_whole and is_first and not _overwrites(step, key):
             self._blame(step, fault, f"value {key.target} {key.golden}")
             return True
         fault.records.append(step.record)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, inner, is_same, unravelled
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -158,16 +158,16 @@ class _Sums:
                     self.nonfinite[place] += int(np.count_nonzero(changed))
                 chain = [np.where(is_whole, array, 0) for array in chain]
             whole = chain[0] - chain[-1]
-            self.whole += _dot(whole, whole)
+            self.whole += inner(whole, whole)
             # The smallest number of a dtype masks elements; beside it all others have no size.
             ordinary = np.where(np.abs(chain[-1]) < self._sentinel, chain[-1], 0)
-            self.golden += _dot(ordinary, ordinary)
+            self.golden += inner(ordinary, ordinary)
             born = (chain[0] - chain[1]) + (chain[3] - chain[4])
-            self.born += _dot(born, born)
+            self.born += inner(born, born)
             for place, (left, right) in enumerate(pairwise(chain)):
                 part = left - right
-                self.squares[place] += _dot(part, part)
-                self.projections[place] += _dot(part, whole)
+                self.squares[place] += inner(part, part)
+                self.projections[place] += inner(part, whole)
                 magnitude = np.abs(part)
                 at = int(magnitude.argmax())
                 if magnitude[at] > self.worst[place][0]:
@@ -195,10 +195,6 @@ def _over(size: float, norm: float) -> float:
     if size == 0:
         return 0.0
     return size / norm if norm > 0 else math.inf
-
-
-def _dot(left: Array, right: Array) -> float:
-    return float(np.vdot(left, right).real)
 
 
 #: A sum that is farther off than this many times what rounding explains is another one; in between neither is shown.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
-from msprobe_collector.dump_format import ApiName, parse_api_name
+from msprobe_collector.dump_format import ApiName, find_dtype, parse_api_name
 from pytest_msprobe.engines.protocol import Call
 from pytest_msprobe.suites.comparison.accounting.accountant import describe_call_difference, placed
 from pytest_msprobe.suites.comparison.matching import canonical_operation
@@ -98,6 +98,33 @@ def test_golden_tensors_stand_where_the_target_has_them() -> None:
     assert np.array_equal(found["input", 0], TABLE + 1)
     assert np.array_equal(found["input", 1], IDS)
     assert found["input", 1].dtype == np.int32
+
+
+def _mask(dtype: str, lowest: float) -> Call:
+    return _call("Torch.full.0", "pytorch", [3, 3], lowest, dtype=find_dtype(dtype))
+
+
+def test_the_lowest_number_is_one_definition_in_two_dtypes() -> None:
+    narrow, wide = _mask("BFloat16", -3.3895313892515355e38), _mask("Float32", -3.4028234663852886e38)
+    assert describe_call_difference(narrow, wide) == "kwargs.dtype 'BFloat16' against 'Float32'"
+    assert not describe_call_difference(narrow, wide, with_dtypes=False)
+    filled = [
+        _call("Tensor.masked_fill.0", "pytorch", array, array > 0, lowest)
+        for array, lowest in ((TABLE, -3.4028234663852886e38), (TABLE.astype(np.float16), -65504.0))
+    ]
+    assert not describe_call_difference(*filled)
+
+
+@pytest.mark.parametrize("value", [-1e9, -65504.0, 0.0])
+def test_any_other_number_is_another_definition(value: float) -> None:
+    differing = describe_call_difference(_mask("Float32", value), _mask("Float32", -3.4028234663852886e38))
+    assert differing == f"input.1 {value} against lowest of its dtype"
+
+
+def test_a_cast_to_integers_is_another_definition_than_one_to_floats() -> None:
+    casts = [_call("Tensor.to.0", "pytorch", TABLE, find_dtype(name)) for name in ("Int32", "Float32", "BFloat16")]
+    assert describe_call_difference(casts[0], casts[1], with_dtypes=False)
+    assert not describe_call_difference(casts[1], casts[2], with_dtypes=False)
 
 
 def test_the_definition_says_what_the_other_framework_does_not_get() -> None:

@@ -1,0 +1,78 @@
+"""The program on networks of others: what it plants and how it counts, on networks that need no package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tools.accounting.foreign import torch_pairs
+from tools.accounting.foreign.answers import answered, verdict_of
+from tools.accounting.foreign.pairs import Answer, half_of
+from tools.accounting.foreign.writing import Pairs
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+#: What may be named, as it is found where a kernel goes wrong or a script says so.
+EXPECTED = {
+    "windows: sigmoid 0 low forward": ["Tensor.sigmoid.0"],
+    "siamese: convolution_backward 0 factor backward of output 1": ["Functional.conv2d.1.backward"],
+    "scan: loss in bfloat16": ["Tensor.bfloat16.0"],
+}
+
+
+def test_the_calls_that_go_wrong_are_found_and_named(tmp_path: Path) -> None:
+    pairs = Pairs(tmp_path)
+    chosen = [pair for pair in torch_pairs.PAIRS if pair.name in EXPECTED]
+    assert pairs.write(chosen) == []
+    assert {name: pairs[name]["expected"] for name in EXPECTED} == EXPECTED
+    assert {name: answered(pairs, name).verdict for name in EXPECTED} == dict.fromkeys(EXPECTED, "exact")
+    assert Pairs(tmp_path).write(chosen) == []  # nothing is written twice
+
+
+def test_a_fault_that_does_not_happen_is_no_pair(tmp_path: Path) -> None:
+    pair = torch_pairs._kernel("windows", "sigmoid", 7)
+    (failed,) = Pairs(tmp_path).write([pair])
+    assert "did not happen" in failed
+
+
+@pytest.mark.parametrize(
+    ("outcome", "faults", "answer", "verdict"),
+    [
+        ("fault", [["Torch.mm.1", "Torch.mm.1.forward"]], "fault", "exact"),
+        ("fault", [["Torch.mm.1", "Torch.mm.1.forward"], ["batch"]], "fault", "right first"),
+        ("fault", [["batch"], ["Torch.mm.1", "Torch.mm.1.forward"]], "fault", "innocent first"),
+        ("fault", [["rewired Torch.mm.1"]], "fault", "not found"),
+        ("fault", [["Torch.mm.10"]], "fault", "not found"),
+        ("unaccounted", [], "fault", "not found"),
+        ("unaccounted", [], "unaccounted", "exact"),
+        ("rounding", [], "fault", "false all-clear"),
+        ("equal", [], "unaccounted", "false all-clear"),
+        ("rounding", [], "nothing", "exact"),
+        ("fault", [["Torch.mm.1"]], "nothing", "blamed"),
+    ],
+)
+def test_answers_are_counted(outcome: str, faults: list[list[str]], answer: Answer, verdict: str) -> None:
+    assert verdict_of(outcome, faults, ["Torch.mm.1"], answer) == verdict
+
+
+def test_the_catalogue_has_two_halves_and_no_name_twice() -> None:
+    names = [pair.name for pair in torch_pairs.PAIRS]
+    assert len(set(names)) == len(names)
+    assert half_of("a name") == half_of("a name")
+    for half in "ab":
+        own = [pair for pair in torch_pairs.PAIRS if pair.half == half]
+        assert sum(pair.kind != "clean" for pair in own) >= 60
+        assert sum(pair.kind == "clean" for pair in own) >= 20

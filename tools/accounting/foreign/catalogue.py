@@ -1,0 +1,24 @@
+"""All pairs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tools.accounting.foreign import cell_pairs, torch_pairs
+from tools.accounting.foreign.pairs import Pair
+
+
+@functools.cache
+def all_pairs() -> tuple[Pair, ...]:
+    """Those of both frameworks; imports both."""
+    return (*torch_pairs.PAIRS, *cell_pairs.pairs())
+
+
+def chosen(names: Sequence[str] = (), half: str | None = None) -> list[Pair]:
+    """Pairs in whose name one of `names` is, of one half or of both; all where no name is given."""
+    return [
+        pair
+        for pair in all_pairs()
+        if (not names or any(name in pair.name for name in names)) and half in (None, pair.half)
+    ]
