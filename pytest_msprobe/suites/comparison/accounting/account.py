@@ -124,7 +124,8 @@ class Account(Wire, msgspec.Struct, frozen=True):
         is_cast: whether those of its inputs do not.
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
-        is_given: whether a value that it was given is beyond its limit; of a backward also one of its forward.
+        is_given: whether a value that it was given is beyond its limit, or off by a tenth of what its outputs are; of a
+            backward also one of its forward.
     """
 
     kind: Kind

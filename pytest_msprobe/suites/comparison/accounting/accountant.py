@@ -5,6 +5,7 @@ How two sides call one operation: other APIs, other arguments, other dtypes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -182,6 +183,8 @@ def _kind(dtype: str) -> str:
 #: slightly beyond.
 _EXCESS = 2.0
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
+#: So many times the difference of its inputs a call may give, of which it cannot be told what it does with them.
+_GROWTH = 10.0
 #: From this growth on it is looked whether something in the inputs has a size beside which their differences vanish.
 _STEEP = 100.0
 
@@ -230,8 +233,8 @@ class Accountant:
         self._max_memory_bytes = max_memory_bytes
         self._pair: _Pair | NotJudged | None = None
         self._name = ""
-        # The last forward of which a value is beyond its limit: its backward uses what it kept.
-        self._far_forward = ""
+        # The call of the last forward, and its values: its backward uses what it kept.
+        self._forward: tuple[str, Sequence[ValueKey]] = "", ()
 
     def close(self) -> None:
         """Release the tensors of the last API call."""
@@ -251,10 +254,7 @@ class Accountant:
             return account_of(found, "unmatched", keys)
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
-        far = [key.is_output for key in keys if key.is_beyond]
-        is_given = False in far or self._far_forward == found.operation.call
-        if far and found.operation.phase == "forward":
-            self._far_forward = found.operation.call
+        is_given = self._is_given(found.operation, keys)
         changed = {key.path for key in keys if key.is_output and key.differs}
         dtype, is_cast = dtype_change(found.values)
         if not changed and not dtype:
@@ -266,6 +266,17 @@ class Accountant:
             return self._split(found, found.partner, known, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
+
+    def _is_given(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
+        """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
+        given = [key for key in keys if not key.is_output]
+        if operation.phase == "forward":
+            self._forward = operation.call, keys
+        elif operation.call == self._forward[0]:
+            given += self._forward[1]
+        made = max((_distance(key) for key in keys if key.is_output), default=0.0)
+        known = max((key.distance or 0.0 for key in given), default=0.0)
+        return any(key.is_beyond for key in given) or (known > 0 and made <= _GROWTH * known)
 
     def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
@@ -435,6 +446,13 @@ class Accountant:
             terms.parts[first].worst if first is not None else None,
             ratio,
         )
+
+
+def _distance(key: ValueKey) -> float:
+    """How far an output is off; infinitely where that is not known."""
+    if key.distance is not None:
+        return key.distance
+    return math.inf if key.differs else 0.0
 
 
 def _roundoff(array: Array) -> float:
