@@ -48,6 +48,7 @@ class RandomApi:
         return dict(bound.arguments)
 
 
+@lru_cache(maxsize=256)  # asked several times on the way of each call
 def random_api(api: ApiName, framework: str) -> RandomApi | None:
     """What is known of `api` in a dump of `framework` when it is random or uninitialised, else None."""
     unwritten = facts("unwritten").of(api, framework)
