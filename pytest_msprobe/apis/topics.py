@@ -252,6 +252,11 @@ def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | Non
     return None if found is None else found.reason
 
 
+def adds_up_narrowly(api: ApiName, framework: str) -> bool:
+    """Whether gradients that `api` sums over an incoming gradient are added up in the dtype of that one."""
+    return facts("narrow_sums").of(api, framework) is not None
+
+
 #: `sums`: the order of additions changes. `writes`: any of several values may be the last one written.
 Kind = Literal["sums", "writes"]
 

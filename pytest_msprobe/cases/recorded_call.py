@@ -11,11 +11,12 @@ from functools import cached_property
 from operator import methodcaller
 from typing import Any, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
-from pytest_msprobe.apis.topics import random_api
+from pytest_msprobe.apis.topics import adds_up_narrowly, random_api
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import in_one_order, index_metrics, paired_gradients, paired_outputs
@@ -33,9 +34,10 @@ from pytest_msprobe.engines.protocol import (
     output_label,
 )
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure
+from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure, unit_roundoff
 
 _STANDARD = BackwardError()
+_NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))
 _Result = TypeVar("_Result")
 
 
@@ -122,7 +124,18 @@ class RecordedCall(CallRun):
         def pair() -> OutputPair:
             return self._extra(direction).pair(output.position, *compared, metrics)
 
-        return judge_output(_STANDARD, metrics, pair)
+        return judge_output(self._standard(direction, output), metrics, pair)
+
+    def _standard(self, direction: Direction, output: RecordedOutput) -> BackwardError:
+        """What explains errors: of sums over the elements of an incoming gradient also those of narrow sums."""
+        call, incoming = self.case.call, self.incoming(direction)
+        summed = max((array for array in incoming if array is not None), key=lambda array: array.size, default=None)
+        if summed is None or not 0 < output.recorded.size < summed.size or summed.dtype not in _NARROW:
+            return _STANDARD
+        if not adds_up_narrowly(call.api, call.framework):
+            return _STANDARD
+        count = -(-summed.size // output.recorded.size)
+        return replace(_STANDARD, narrow_sums=(count, unit_roundoff(summed.dtype)))
 
     def tensor_arguments(self) -> dict[LeafPath, Array]:
         """Tensors among the arguments, by their place."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +116,32 @@ def test_attention_with_dropout_is_never_computed_again(dumped: Callable[..., Du
     dump = dumped(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.1))
     with pytest.raises(NotJudged, match="dropout_p"):
         off(dump, "Functional.scaled_dot_product_attention.0", "forward")
+
+
+def test_gradients_of_what_a_kernel_gives_beside_its_outputs_are_left_out(
+    dumped: Callable[..., Dump], tmp_path: Path
+) -> None:
+    norm = torch.nn.GroupNorm(2, 4)
+    dumped(lambda: norm(torch.randn(3, 4, 5)).square().sum().backward(), norm)
+    file = next((tmp_path / "dump").rglob("dump.json"))
+    content = json.loads(file.read_text())
+    content["data"]["Functional.group_norm.0.backward"]["input"] += [None, None]
+    file.write_text(json.dumps(content))
+    found = off(Dump(file), "Functional.group_norm.0", "backward")
+    assert list(found) == ["output.1", "output.2"]
+    assert max(found.values()) < 1e-4
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+def test_gradients_that_a_norm_adds_up_in_its_own_dtype_are_rounding(
+    dumped: Callable[..., Dump], parameters: Any
+) -> None:
+    x, incoming = torch.randn(256, 8).bfloat16().requires_grad_(), torch.randn(256, 8).bfloat16() + 1
+    weight, bias = (torch.ones(8, dtype=parameters, requires_grad=True) for _ in range(2))
+    dump = dumped(lambda: torch.nn.functional.layer_norm(x * 1, (8,), weight, bias).backward(incoming))
+    run = RecordedCall(dump, "Functional.layer_norm.0", ENGINES, with_backward=True, max_memory_bytes=1 << 30)
+    found = {output.path: output for output in run.outputs("backward")}
+    assert [run.judge("backward", output).status for output in found.values()] == ["pass"] * 3
+    for output in found.values():
+        wrong = replace(output, recorded=output.recorded * output.recorded.dtype.type(1.5))
+        assert run.judge("backward", wrong).status == "error"
