@@ -385,8 +385,7 @@ class Accountant:
         differing = describe_call_difference(*calls)
         in_more = differing and describe_call_difference(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
-            is_same = np.array_equal(target.factors != 0, golden.factors != 0)
-            differing = in_more = "" if is_same else "other elements are dropped (compare seeds)"
+            differing = in_more = "" if target.drops_as(golden) else "other elements are dropped (compare seeds)"
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _outputs(

@@ -13,7 +13,7 @@ from debugger_fixtures import make_debugger
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.pytorch import PrecisionDebugger
-from pytest_msprobe.cases.recorded_call import RecordedCall
+from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall
 from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 
@@ -145,3 +145,28 @@ def test_gradients_that_a_norm_adds_up_in_its_own_dtype_are_rounding(
     for output in found.values():
         wrong = replace(output, recorded=output.recorded * output.recorded.dtype.type(1.5))
         assert run.judge("backward", wrong).status == "error"
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)])
+def test_what_a_dropout_drops_of_zeros_is_learnt_from_gradients_and_the_other_run(
+    make_debugger: Callable[..., Any], tmp_path: Path, seeds: tuple[int, int]
+) -> None:
+    debugger, values = make_debugger(task="tensor", scope=[], list=[], data_mode=["all"]), torch.randn(40, 5)
+    calls = []
+    for seed, hidden in zip(seeds, (values > 0, values < 0.5)):
+        torch.manual_seed(seed)
+        debugger.start()
+        x = (values * hidden).requires_grad_()
+        torch.nn.functional.dropout(x, 0.5).backward(torch.ones(40, 5))
+        debugger.stop()
+        debugger.step()
+    for file in sorted((tmp_path / "dump").rglob("dump.json")):
+        dump = Dump(file)
+        made = DropoutCall(dump, "Functional.dropout.0", ENGINES, with_backward=True, max_memory_bytes=1 << 30)
+        calls.append(made)
+    for run in calls:
+        (gradient,) = run.outputs("backward")
+        assert (gradient.recorded == gradient.reference).all()  # half of the inputs are 0
+    assert calls[0].drops_as(calls[1]) is (seeds[0] == seeds[1])
+    for run in calls:
+        assert all((output.recorded == output.reference).all() for output in run.outputs("backward"))
