@@ -170,3 +170,19 @@ def test_what_a_dropout_drops_of_zeros_is_learnt_from_gradients_and_the_other_ru
     assert calls[0].drops_as(calls[1]) is (seeds[0] == seeds[1])
     for run in calls:
         assert all((output.recorded == output.reference).all() for output in run.outputs("backward"))
+
+
+@pytest.mark.parametrize(("left", "right"), [((8, 4), (2, 4, 8)), ((4, 8), (8, 4)), ((2, 4, 4), (4, 8)), (None, None)])
+def test_products_of_groups_are_computed_again(dumped: Callable[..., Dump], left: Any, right: Any) -> None:
+    ends = None if left is None else torch.tensor([3, 8], dtype=torch.int32)
+    x, y = (torch.randn(shape, requires_grad=True) for shape in (left or (2, 3, 4), right or (2, 4, 8)))
+    dump = dumped(lambda: torch._grouped_mm(x * 1, y * 1, offs=ends).square().sum().backward())
+    assert max(off(dump, "Torch._grouped_mm.0", "forward").values()) < 1e-5
+    assert max(off(dump, "Torch._grouped_mm.0", "backward").values()) < 1e-4
+
+
+def test_products_of_groups_that_leave_out_rows_are_not_computed_again(dumped: Callable[..., Dump]) -> None:
+    ends = torch.tensor([3, 8], dtype=torch.int32)
+    dump = dumped(lambda: torch._grouped_mm(torch.randn(9, 4), torch.randn(2, 4, 8), offs=ends))
+    with pytest.raises(NotJudged, match="leave out a part"):
+        off(dump, "Torch._grouped_mm.0", "forward")
