@@ -53,11 +53,11 @@ def diagnosis(pytester: pytest.Pytester) -> dict[str, Any]:
     return found
 
 
-def test_each_tensor_is_read_once_and_each_value_measured_once(
+def test_tensors_are_read_once_to_judge_and_equal_values_are_measured_once(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: Counter[Path] = Counter()
-    measured: Counter[tuple[int, int]] = Counter()
+    measured: Counter[tuple[object, ...]] = Counter()
     load, measure = TensorFolder.load, figures.measure_pair
 
     def counted_load(self: TensorFolder, value: TensorValue, place: FieldPath) -> Any:
@@ -66,7 +66,7 @@ def test_each_tensor_is_read_once_and_each_value_measured_once(
         return load(self, value, place)
 
     def counted_measure(target: Any, golden: Any) -> figures.Figures:
-        measured[zlib.crc32(target.tobytes()), zlib.crc32(golden.tobytes())] += 1
+        measured[target.shape, zlib.crc32(target.tobytes()), zlib.crc32(golden.tobytes())] += 1
         return measure(target, golden)
 
     monkeypatch.setattr(TensorFolder, "load", counted_load)
@@ -78,8 +78,10 @@ def test_each_tensor_is_read_once_and_each_value_measured_once(
     )
     result.assert_outcomes(passed=38, xfailed=138)
     files = {path for side in ("target", "golden") for path in (pytester.path / side).rglob("*.npy")}
-    assert reads == dict.fromkeys(files, 1)
-    assert measured.total() == len(files) // 2
+    assert reads.keys() == files
+    # This dump does not say where tensors come from: a search compares elements, and reads a value once more for that.
+    assert set(reads.values()) == {1, 2}
+    assert set(measured.values()) == {1}
 
 
 def test_no_more_than_the_tensors_of_one_call_are_held(

@@ -125,7 +125,10 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
     wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
     sums = _Sums(sentinel=_largest(golden.dtype) / 2)
     for start in range(0, chain[0].size, CHUNK_ELEMENTS):
-        sums.add(start, [array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain])
+        part = [array[start : start + CHUNK_ELEMENTS].astype(wide, copy=False) for array in chain]
+        if from_golden is golden_reference:
+            part[3] = part[2]
+        sums.add(start, part)
     return sums.terms(np.asarray(golden).shape)
 
 
@@ -165,6 +168,8 @@ class _Sums:
             born = (chain[0] - chain[1]) + (chain[3] - chain[4])
             self.born += inner(born, born)
             for place, (left, right) in enumerate(pairwise(chain)):
+                if left is right:
+                    continue
                 part = left - right
                 self.squares[place] += inner(part, part)
                 self.projections[place] += inner(part, whole)
