@@ -447,7 +447,7 @@ class FaultFinder:
 
         Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
         """
-        silent = list(self._flow.lone_without_effect(step))
+        silent = list(self._flow.lone_without_effect(step)) if self._is_one_framework else []
         if moved:
             names = {maker.identity for maker in moved}
             flows = self._flow.sides
