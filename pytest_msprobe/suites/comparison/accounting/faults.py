@@ -267,7 +267,7 @@ class FaultFinder:
             return self._trace_uninitialized(step, key)
         if step.operation.phase == "backward":
             sums = self._flow.gradient_sources(step, key)
-            if sums and not any(maker.step.account.partner for maker in sums):
+            if self._is_one_framework and not any(maker.step.account.partner for maker in sums):
                 sums = []
             if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
                 return self._trace_sum(step, key, sums)
