@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
-from pytest_msprobe.verdicts import VerdictRow, Wire
+from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.figures import Figures
@@ -109,7 +109,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
     ratio: float | None = None
 
 
-class Account(Wire, msgspec.Struct, frozen=True):
+class Account(FigureWire, msgspec.Struct, frozen=True):
     """What became of the difference of one operation.
 
     Attributes:

@@ -418,7 +418,7 @@ class Accountant:
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
-            if terms.is_of_another_value:
+            if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
@@ -465,6 +465,13 @@ class Accountant:
             terms.parts[first].worst if first is not None else None,
             ratio,
         )
+
+
+def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+    """Whether rounding explains what both runs are off by, as where nothing but rounding is left of a sum."""
+    return all(
+        call.judge(direction, output).status != "error" for call, output in ((pair.target, mine), (pair.golden, theirs))
+    )
 
 
 def _distance(key: ValueKey) -> float:
