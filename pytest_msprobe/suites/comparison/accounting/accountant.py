@@ -419,7 +419,7 @@ class Accountant:
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
-            if terms.is_of_another_value:
+            if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
@@ -473,6 +473,12 @@ def _distance(key: ValueKey) -> float:
     if key.distance is not None:
         return key.distance
     return math.inf if key.differs else 0.0
+
+
+def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+    """Whether rounding explains what both sides hold, as of a gradient that is exactly 0."""
+    sides = (pair.target, mine), (pair.golden, theirs)
+    return all(call.judge(direction, output).is_pass for call, output in sides)
 
 
 def _roundoff(array: Array) -> float:
