@@ -206,6 +206,7 @@ def value_key(
     leaf = target or golden
     assert leaf is not None
     is_equal = contents[0] == contents[1]
+    counts = value.status != "skip" or value.tolerance is not None
     excess = None if figures is None or target is None or golden is None else _excess(value, limits, figures)
     other_path = golden.path if target is not None and golden is not None and golden.path != target.path else ""
     return ValueKey(
@@ -214,7 +215,7 @@ def value_key(
         *contents,
         0.0 if is_equal else distance,
         leaf.shape,
-        not is_equal and (is_beyond(value, limits) if excess is None else not excess <= 1),
+        not is_equal and counts and (is_beyond(value, limits) if excess is None else not excess <= 1),
         is_integer,
         (target.requires_grad if target else "", golden.requires_grad if golden else ""),
         other_path,

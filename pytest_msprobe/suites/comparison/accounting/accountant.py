@@ -261,7 +261,8 @@ class Accountant:
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
         is_given = self._is_given(found.operation, keys)
-        changed = {key.path for key in keys if key.is_output and key.differs}
+        meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
+        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
         if not changed and not dtype:
             return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
@@ -479,6 +480,12 @@ def _distance(key: ValueKey) -> float:
     if key.distance is not None:
         return key.distance
     return math.inf if key.differs else 0.0
+
+
+def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+    """Whether rounding explains what both sides hold, as of a gradient that is exactly 0."""
+    sides = (pair.target, mine), (pair.golden, theirs)
+    return all(call.judge(direction, output).is_pass for call, output in sides)
 
 
 def _roundoff(array: Array) -> float:
