@@ -117,7 +117,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
         reason: of an `unaccounted` one, why.
         outputs: those that differ and could be split.
         keys: of all tensors.
-        definition: how the two sides call the operation differently, "" when alike.
+        definition: how the two sides call the operation differently, in more than float dtypes; "" when alike.
         partner: golden record; "" for none.
         place, partner_place: in the order of execution of its own dump; -1 for none.
         dtype: how the dtypes of its outputs differ: `BFloat16 against Float32`.

@@ -258,7 +258,7 @@ class Accountant:
         changed = {key.path for key in keys if key.is_output and key.differs}
         dtype, is_cast = dtype_change(found.values)
         if not changed and not dtype:
-            return account_of(found, "equal", keys)
+            return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
         known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
@@ -266,6 +266,18 @@ class Accountant:
             return self._split(found, found.partner, known, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
+
+    def _other_arguments(self, found: OperationComparison, partner: Operation) -> str:
+        """How two calls that return the same differ in what is no tensor."""
+        plain = (value for value in found.values if not (value.is_tensor or value.is_output))
+        other = [value for value in plain if value.status == "error"]
+        if not other or found.operation.is_cell or found.operation.phase != "forward":
+            return ""
+        try:
+            pair = self._pair_of(found.operation, partner)
+        except (NotJudged, Unsupported, DumpError, MemoryError):
+            return "; ".join(f"{value.path}: {value.message.rstrip('.')}" for value in other)
+        return pair.definition if pair.is_defined_otherwise else ""
 
     def _split(self, found: OperationComparison, partner: Operation, known: Account, changed: set[str]) -> Account:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
@@ -290,7 +302,8 @@ class Accountant:
         kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
-        return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=pair.definition)
+        definition = pair.definition if pair.is_defined_otherwise else ""
+        return structs.replace(known, kind=kind, reason=reason, outputs=outputs, definition=definition)
 
     def _distance_of_differing(self, value: ValueComparison) -> float:
         """Relative distance of an input over the elements that differ: beside what masks others they have no size."""

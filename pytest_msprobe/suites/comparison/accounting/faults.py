@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
-from pytest_msprobe.apis.topics import is_batch_argument
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import is_batch_argument, keeps_statistics
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
@@ -78,6 +79,8 @@ _OPERATIONS = ("born", "defined", "dtype", "only_one_side", "another_rank", *_OB
 #: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
 _OF_FLOW = ("dtype", "only_one_side", "rewired", "gradient", "unrecorded", "unknown")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
+#: An argument that is a number, rounded to float32, changes results by less.
+_ARGUMENT_ROUNDED = 2.0**-22
 #: A view cannot enlarge the largest difference of an element; figures are rounded.
 _NO_VIEW = 1.01
 
@@ -128,6 +131,7 @@ class FaultFinder:
         self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
+        self.unexplained += self._unexplained_cells()
         if not self._by_node and self._is_one_framework:
             self._blame_lone_gradient()
         self._reach()
@@ -216,9 +220,32 @@ class FaultFinder:
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
             self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
+        if account.definition and not account.blamed:
+            self._blame_arguments(step)
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
         return False
+
+    def _blame_arguments(self, step: Step) -> None:
+        """Blame a call of one API with other arguments that matter less than the limits, or show in no output.
+
+        Arguments may be computed from values, so that nothing that differs may come before it.
+        """
+        account = step.account
+        is_first = step.operation.phase == "forward" and (
+            step.account.place <= self._first_place or self._first_place < 0
+        )
+        if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
+            return
+        effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
+        if effect > _ARGUMENT_ROUNDED:
+            words = f"its exact result is another one by {effect:.3g}"
+        elif account.kind == "equal" and keeps_statistics(step.operation.name):
+            words = "what it returns agrees, the running statistics that it keeps need not"
+        else:
+            return
+        sentence = f"called otherwise: {account.definition}; {words}"
+        self._blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step) -> bool:
         """Whether a backward may have its difference from what its forward kept."""
@@ -240,6 +267,8 @@ class FaultFinder:
             return self._trace_uninitialized(step, key)
         if step.operation.phase == "backward":
             sums = self._flow.gradient_sources(step, key)
+            if sums and not any(maker.step.account.partner for maker in sums):
+                sums = []
             if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
                 return self._trace_sum(step, key, sums)
         shared = _shared(mine, theirs)
@@ -292,13 +321,13 @@ class FaultFinder:
         name = makers[0].name
         if mine.view != theirs.view:
             return self._blame_wiring(
-                step, key, f"gets another part or order of {name} in the target than in the golden run", name
+                step, key, f"gets another part or order of {name} in the target than in the golden run", name, makers
             )
         is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
         agree = not any(maker.key.differs for maker in makers)
         if is_view and (agree or _is_enlarged(key, makers)):
             words = f"gets another part or order of {name} in the target than in the golden run"
-            return self._blame_wiring(step, key, words, name)
+            return self._blame_wiring(step, key, words, name, makers)
         if agree:
             changed = (
                 "something that is no record changed it since"
@@ -307,7 +336,7 @@ class FaultFinder:
             )
             sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
-            self._blame(step, fault, f"value {key.target} {key.golden}")
+            self._blame(step, fault, _node_of_value(key))
             return True
         if mine.is_changed or theirs.is_changed:
             return self._note_unknown(step, key, makers[0])
@@ -337,6 +366,18 @@ class FaultFinder:
             self._blame(step, fault, f"{step.record} {key.path}")
             return True
         return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+
+    def _unexplained_cells(self) -> list[Step]:
+        """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
+        steps = self._flow.cells
+        beyond = [
+            step for step in steps if step.account.kind == "unaccounted" and any(k.is_beyond for k in step.outputs)
+        ]
+        for phase in ("forward", "backward"):
+            own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
+            if own:
+                return [step for step in own if not any(_is_inside(other, step) for other in own)]
+        return [] if self._by_node else beyond[:1]
 
     def _blame_lone_gradient(self) -> None:
         """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
@@ -388,13 +429,41 @@ class FaultFinder:
         # Integers that are only brought into another form are data, whatever brings them there.
         if key.is_integer and not (anchors or self._is_one_framework):
             return self._note_unknown(step, key)
+        self._blame_lone(step, first, side, node)
+        return True
+
+    def _blame_lone(self, step: Step, lone: Step, side: int, node: str) -> None:
+        """Blame a call of one run for what reaches `step`."""
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
         sentence = f"only the {has} calls it, not the {lacks}"
-        fault = Fault(first, "only_one_side", "golden" if side else "target", "output.0", sentence)
+        fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
         known = self._by_node.setdefault(node, fault)
-        if first.record not in known.records:
-            known.records.append(first.record)
+        if lone.record not in known.records:
+            known.records.append(lone.record)
         self._link(step, node)
+
+    def _blame_silent(self, step: Step, moved: Sequence[Maker] = ()) -> bool:
+        """Blame a call of one run whose effect no record shows, for the first value that differs.
+
+        Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
+        """
+        silent = list(self._flow.lone_without_effect(step))
+        if moved:
+            names = {maker.identity for maker in moved}
+            flows = self._flow.sides
+            silent = [
+                (lone, side)
+                for lone, side in silent
+                if any(
+                    names & {maker.identity for maker in flows[side].source(lone, key).makers} for key in lone.inputs
+                )
+            ]
+        if len(silent) != 1:
+            return False
+        (lone, side) = silent[0]
+        node = self._lone_node(step, lone)
+        self._blame_lone(step, lone, side, node)
+        self._link_gradients(moved, node)
         return True
 
     def _lone_node(self, step: Step, first: Step) -> str:
@@ -441,24 +510,38 @@ class FaultFinder:
         sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
         # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
         values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
-        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)))
+        others = {maker.identity for maker in mine.makers} ^ {maker.identity for maker in theirs.makers}
+        moved = [maker for maker in (*mine.makers, *theirs.makers) if maker.identity in others]
+        if mine.is_joined and theirs.is_joined and self._blame_silent(step, moved):
+            return True
+        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)), moved)
 
-    def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
+    def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str, makers: Sequence[Maker]) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
         # All inputs of one call, and all calls that get one wrong value, are one cause.
         known = next(
             (node for node in self._parents.get(step.record, ()) if node.startswith("rewired ")), f"rewired {what}"
         )
         self._blame(step, fault, known)
+        self._link_gradients(makers, known)
         return True
+
+    def _link_gradients(self, makers: Iterable[Maker], node: str) -> None:
+        """What is used elsewhere gets another gradient."""
+        for maker in makers:
+            backward = self._flow.steps.get(f"{maker.step.operation.call}.backward")
+            if backward is not None:
+                self._link(backward, node)
 
     def _trace_unknown(self, step: Step, key: ValueKey) -> bool:
         """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
-        contents = key.target, key.golden
+        # What goes into an outermost layer may also be what unrecorded code made of what differs before.
+        is_first = step.account.place <= self._first_place or _node_of_value(key) in self._by_node
+        is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
         is_batch = step.operation.phase == "forward" and (
-            contents in self._flow.batch or is_batch_argument(step.operation.name, key.path)
+            is_of_layers or is_batch_argument(step.operation.name, key.path)
         )
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
@@ -482,8 +565,11 @@ class FaultFinder:
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
+        is_first &= all(fault.kind == "unknown" for fault in self._by_node.values())
         if self._is_whole and is_first and not _overwrites(step, key):
-            self._blame(step, fault, f"value {key.target} {key.golden}")
+            if self._blame_silent(step):
+                return True
+            self._blame(step, fault, _node_of_value(key))
             return True
         fault.records.append(step.record)
         self.unknown.append(fault)
@@ -498,7 +584,7 @@ class FaultFinder:
         else:
             far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
             sentence = f"{what} differs {far}before any operation"
-        node = f"parameter {name}" if name else f"value {key.target} {key.golden}"
+        node = f"parameter {name}" if name else _node_of_value(key)
         self._link(step, node)
         if node not in self._by_node:
             self._by_node[node] = Fault(
@@ -529,7 +615,7 @@ class FaultFinder:
             own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
             fault.reached = sorted(filter(_is_reached, found), key=lambda step: step.account.place)
-            if fault.kind in _OBSERVED:
+            if fault.kind in _OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
             for record in seen:
                 first_at.setdefault(record, fault.step.record)
@@ -585,6 +671,15 @@ def _overwrites(step: Step, key: ValueKey) -> bool:
     name = step.operation.bare.rpartition(".")[2]
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
     return is_in_place and key.path.startswith("input.0")
+
+
+def _node_of_value(key: ValueKey) -> str:
+    return f"value {key.target} {key.golden}"
+
+
+def _is_inside(step: Step, cell: Step) -> bool:
+    """Whether a layer runs inside another one."""
+    return len(step.cells) > len(cell.cells) and step.cells[: len(cell.cells)] == cell.cells
 
 
 def _is_cast(step: Step) -> bool:

@@ -84,8 +84,8 @@ class Part:
     weight: float = 0.0
 
 
-#: From this relative size on a difference from the benchmark is no rounding.
-_FAR = 0.25
+#: From this relative size on a difference from the benchmark is no rounding, and two are alike up to this factor.
+_FAR, _ALIKE = 0.02, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Terms:
         size: 2-norm of target - golden over that of golden.
         parts: by the names of `PARTS`.
         born: size of both born parts together: an error that both sides make alike is no part of the difference.
-        is_of_another_value: whether both runs hold something else than the benchmark computes, and by far the same.
+        is_of_another_value: whether both runs hold something else than the benchmark computes, about as far off.
     """
 
     size: float
@@ -178,8 +178,8 @@ class _Sums:
         whole = _over(math.sqrt(self.whole), norm)
         parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
         born, ends = _over(math.sqrt(self.born), norm), (parts[BORN_TARGET], parts[BORN_GOLDEN])
-        least = 0.0 if ends[0].nonfinite or ends[1].nonfinite else min(ends[0].size, ends[1].size)
-        return Terms(whole, parts, born, least >= _FAR and born < least / 2)
+        least, most = sorted(0.0 if end.nonfinite else end.size for end in ends)
+        return Terms(whole, parts, born, least >= _FAR and most < _ALIKE * least)
 
     def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
         size, nonfinite = _over(math.sqrt(self.squares[place]), math.sqrt(self.golden)), self.nonfinite[place]
