@@ -257,9 +257,15 @@ class Accountant:
             self._far_forward = found.operation.call
         changed = {key.path for key in keys if key.is_output and key.differs}
         dtype, is_cast = dtype_change(found.values)
+        recomputed = (
+            self._target.is_recomputed_otherwise(found.operation.record),
+            self._golden.is_recomputed_otherwise(found.partner.record),
+        )
         if not changed and not dtype:
-            return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
-        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+            definition = self._other_arguments(found, found.partner)
+            return account_of(found, "equal", keys, definition=definition, recomputed=recomputed)
+        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in recomputed}
+        known = account_of(found, "unaccounted", keys, recomputed=recomputed, **fields)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
