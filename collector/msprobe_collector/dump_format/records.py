@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.values import (
     CHANGED,
     CHECKSUM,
     DATA_NAME,
+    DIFFERS,
     DTYPE_TYPES,
     FINGERPRINT,
     GRADIENT_OF,
@@ -34,6 +35,7 @@ from msprobe_collector.dump_format.values import (
     NAN_COUNT,
     OTHER_GRADIENTS,
     OUTPUT,
+    RECOMPUTED,
     STATISTICS,
     UNINITIALIZED,
     UNKNOWN,
@@ -462,11 +464,14 @@ class BackwardRecord:
         outgoing: gradient of the i-th top-level *tensor* argument; None where no gradient was recorded.
         others: gradients of tensors in lists, dicts and keywords, by path: `input.0.1` is the second tensor of the list
             that is the first argument, `kwargs.weight` a keyword. Empty for dumps of the existing tool.
+        is_recomputed_otherwise: whether the forward, computed again in the backward (activation checkpointing), got or
+            gave other values than the forward record holds. False where the dump does not say.
     """
 
     incoming: tuple[Value, ...] | None
     outgoing: tuple[Value, ...] | None
     others: Mapping[str, Value] = field(default_factory=dict)
+    is_recomputed_otherwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,6 +519,7 @@ def decode_backward(encoded: Any, *, file: str, record: str) -> BackwardRecord:
         _values(fields, FieldPath(file, record, INCOMING)),
         _values(fields, FieldPath(file, record, OUTPUT)),
         _named_values(fields, FieldPath(file, record, OTHER_GRADIENTS), "gradients by path"),
+        decode_value(fields.get(RECOMPUTED)) == PlainValue("str", DIFFERS),
     )
 
 

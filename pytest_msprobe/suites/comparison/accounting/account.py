@@ -125,7 +125,9 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
         is_given: whether a value that it was given is beyond its limit, or off by a tenth of what its outputs are; of a
-            backward also one of its forward.
+            backward also one of its forward, as it was recorded or computed again.
+        recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
+            the target and in the golden run.
     """
 
     kind: Kind
@@ -141,6 +143,7 @@ class Account(FigureWire, msgspec.Struct, frozen=True):
     basis: Basis = "tensors"
     is_noise: bool = False
     is_given: bool = False
+    recomputed: tuple[bool, bool] = (False, False)
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
@@ -180,6 +183,18 @@ class Step:
     def record(self) -> str:
         """Name of the record."""
         return self.operation.record
+
+    @property
+    def has_other_type(self) -> bool:
+        """Whether the partner's API is of another type: `Torch` for `Mint`."""
+        partner = self.account.partner
+        return bool(partner) and partner.partition(".")[0] != self.record.partition(".")[0]
+
+    @property
+    def differs(self) -> bool:
+        """Whether one of its values does; without tensors, by more than it may."""
+        is_known = self.account.basis == "tensors"
+        return any(key.differs if is_known else key.is_beyond for key in self.account.keys)
 
     @property
     def inputs(self) -> Iterator[ValueKey]:

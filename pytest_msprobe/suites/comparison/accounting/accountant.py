@@ -264,9 +264,15 @@ class Accountant:
         meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
         changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
+        recomputed = (
+            self._target.is_recomputed_otherwise(found.operation.record),
+            self._golden.is_recomputed_otherwise(found.partner.record),
+        )
         if not changed and not dtype:
-            return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
-        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+            definition = self._other_arguments(found, found.partner)
+            return account_of(found, "equal", keys, definition=definition, recomputed=recomputed)
+        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in recomputed}
+        known = account_of(found, "unaccounted", keys, recomputed=recomputed, **fields)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
@@ -480,12 +486,6 @@ def _distance(key: ValueKey) -> float:
     if key.distance is not None:
         return key.distance
     return math.inf if key.differs else 0.0
-
-
-def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
-    """Whether rounding explains what both sides hold, as of a gradient that is exactly 0."""
-    sides = (pair.target, mine), (pair.golden, theirs)
-    return all(call.judge(direction, output).is_pass for call, output in sides)
 
 
 def _roundoff(array: Array) -> float:
