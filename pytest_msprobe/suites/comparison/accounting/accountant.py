@@ -72,8 +72,15 @@ def describe_call_difference(target: Call, golden: Call, *, with_dtypes: bool = 
     A limit of a call's own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype;
     without `with_dtypes` so are the float dtypes that it asks for.
     """
-    left, right = _plain(target, with_dtypes=with_dtypes), _plain(golden, with_dtypes=with_dtypes)
-    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
+    is_one_api = (target.framework, target.api.type, target.api.api) == (
+        golden.framework,
+        golden.api.type,
+        golden.api.api,
+    )
+    if is_one_api and _plain(target) == _plain(golden):
+        return ""
+    left, right = (_plain(call, _limits_of_dtypes(call), with_dtypes=with_dtypes) for call in (target, golden))
+    if not is_one_api:
         named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
             f"{golden.api.type}.{golden.api.api} ({golden.framework})"
         )
@@ -92,14 +99,13 @@ def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
 
 
-def _plain(call: Call, *, with_dtypes: bool) -> dict[str, str]:
-    """Arguments and attributes that are not tensors, as text, by their place."""
+def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes: bool = True) -> dict[str, str]:
+    """Arguments and attributes that are not tensors, as text, by their place; numbers that have a name by that."""
     found: dict[str, str] = {}
-    limits = _limits_of_dtypes(call)
 
     def note(path: LeafPath, value: object) -> None:
         text = "tensor" if hasattr(value, "__array_interface__") else repr(getattr(value, "name", value))
-        if isinstance(value, float):
+        if limits and isinstance(value, float):
             text = limits.get(value, text)
         elif not with_dtypes and isinstance(value, Dtype) and value.kind == "float":
             text = "float"
@@ -255,11 +261,18 @@ class Accountant:
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
         is_given = self._is_given(found.operation, keys)
-        changed = {key.path for key in keys if key.is_output and key.differs}
+        meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
+        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
+        recomputed = (
+            self._target.is_recomputed_otherwise(found.operation.record),
+            self._golden.is_recomputed_otherwise(found.partner.record),
+        )
         if not changed and not dtype:
-            return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
-        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+            definition = self._other_arguments(found, found.partner)
+            return account_of(found, "equal", keys, definition=definition, recomputed=recomputed)
+        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in recomputed}
+        known = account_of(found, "unaccounted", keys, recomputed=recomputed, **fields)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
@@ -387,10 +400,10 @@ class Accountant:
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
         calls = target.case.call, golden.case.call
-        differing, in_more = (describe_call_difference(*calls, with_dtypes=shown) for shown in (True, False))
+        differing = describe_call_difference(*calls)
+        in_more = differing and describe_call_difference(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
-            is_same = np.array_equal(target.factors != 0, golden.factors != 0)
-            differing = in_more = "" if is_same else "other elements are dropped (compare seeds)"
+            differing = in_more = "" if target.drops_as(golden) else "other elements are dropped (compare seeds)"
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _outputs(

@@ -510,6 +510,11 @@ def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
         return [
             "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
         ]
+    if fault.kind == "recomputed":
+        return [
+            "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward changes, "
+            "and kernels that do not repeat their results; run without checkpoints to compare"
+        ]
     if fault.kind == "rewired":
         return [f"compare both lines that make the call {call}: which value, output or part each of its arguments is"]
     return [f"compare both lines that make the call {call}: arguments, dtypes, configuration of the model"]
