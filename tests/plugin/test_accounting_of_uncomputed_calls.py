@@ -53,6 +53,22 @@ def test_it_fails_where_inherited_differences_are_to_fail(pytester: pytest.Pytes
     assert outcomes(pytester, "--msprobe-inherited=fail", before=1.1) == {"failed": 4}
 
 
+@pytest.mark.parametrize(
+    ("framework", "outcome"), [("pytorch", {"passed": 1, "xfailed": 1}), ("mindspore", {"passed": 1, "failed": 1})]
+)
+def test_a_gradient_of_another_shape_is_another_one_in_pytorch(
+    pytester: pytest.Pytester, framework: str, outcome: dict[str, int]
+) -> None:
+    """msProbe records one inside the call where a kernel reduces otherwise; autograd gives each value its own shape."""
+    mean = X.mean(1, keepdims=True)
+    for side, gradient in (("target", mean), ("golden", np.ones_like(X))):
+        builder = DumpBuilder(pytester.path / side / "step0" / "rank0", framework=framework)
+        incoming = mean * np.float32(1 + (side == "target") * 1e-6)
+        builder.call("Functional.own_pool.0", [X], [mean], incoming=[incoming], gradients=[gradient]).write()
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden")
+    assert result.parseoutcomes() == outcome
+
+
 def test_what_is_left_of_a_sum_of_zero_is_rounding(pytester: pytest.Pytester) -> None:
     """Both runs are far off from what the benchmark gets, and rounding explains it."""
     values = np.random.default_rng(0).normal(size=4096).astype(np.float32)

@@ -260,8 +260,8 @@ class Accountant:
             return account_of(found, "unmatched", keys)
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
-        is_given = self._is_given(found.operation, keys)
         meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
+        is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
         changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
         recomputed = (
@@ -280,14 +280,17 @@ class Accountant:
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
 
-    def _is_given(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
+    def _is_given(self, found: OperationComparison, keys: Sequence[ValueKey]) -> bool:
         """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
-        given = [key for key in keys if not key.is_output]
+        given, operation = [key for key in keys if not key.is_output], found.operation
+        # PyTorch gives a gradient the shape of its value: one of two shapes is no gradient of an argument.
+        is_sure = operation.phase == "backward" and self._target.framework == self._golden.framework == "pytorch"
+        other = {value.path for value in found.values if is_sure and not _has_one_shape(value)}
         if operation.phase == "forward":
             self._forward = operation.call, keys
         elif operation.call == self._forward[0]:
             given += self._forward[1]
-        made = max((_distance(key) for key in keys if key.is_output), default=0.0)
+        made = max((_distance(key) for key in keys if key.is_output and key.path not in other), default=0.0)
         known = max((key.distance or 0.0 for key in given), default=0.0)
         return any(key.is_beyond for key in given) or (known > 0 and made <= _GROWTH * known)
 
