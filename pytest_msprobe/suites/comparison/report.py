@@ -325,7 +325,9 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            yield f"first beyond its limit, by rounding: {first.first}: {first.reason}"
+            from pytest_msprobe.suites.comparison.accounting.account import readable
+
+            yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:
             yield f"first divergence: {first.first}: {first.reason}"
             if self.answer is None or not self.answer.is_known:
