@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tools.accounting.foreign import cell_pairs, late_torch, torch_pairs
+from tools.accounting.foreign import cell_pairs, late_cell_pairs, late_torch, torch_pairs
 from tools.accounting.foreign.pairs import Pair
 
 
 @functools.cache
 def all_pairs() -> tuple[Pair, ...]:
     """Those of both frameworks; imports both."""
-    return (*torch_pairs.PAIRS, *cell_pairs.pairs(), *late_torch.PAIRS)
+    return (*torch_pairs.PAIRS, *cell_pairs.pairs(), *late_torch.PAIRS, *late_cell_pairs.pairs())
 
 
 def chosen(names: Sequence[str] = (), half: str | None = None) -> list[Pair]:
