@@ -248,7 +248,7 @@ LATE_PACKAGES: dict[str, Callable[[], Training]] = {
         num_encoder_layers=2, num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4,
         ngram=2, num_buckets=8, relative_max_distance=16, max_position_embeddings=32, decoder_start_token_id=1,
     ),
-    "beit": partial(_images, "beit", **VISION, use_relative_position_bias=True),
+    "beit": partial(_images, "beit", **VISION, use_absolute_position_embeddings=True),
     "focalnet": partial(
         _images, "focalnet", image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], focal_levels=[2, 2],
         focal_windows=[3, 3], drop_path_rate=0.0,

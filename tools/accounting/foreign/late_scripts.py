@@ -55,7 +55,8 @@ class Graph(nn.Module):
             with spot(f"sum at sources {at}") as wrong:
                 total = torch.zeros(x.shape[0]).index_add(0, source if wrong else goal, score)
             with spot(f"weights of other nodes {at}") as wrong:
-                share = (score / total[source if wrong else goal].clamp_min(1e-6)).unsqueeze(-1)
+                share = total[source if wrong else goal]
+            share = (score / share.clamp_min(1e-6)).unsqueeze(-1)
             if is_wrong(f"a message hands no gradient on {at}", told):
                 told = Dropped.apply(told)
             places, told, got = goal.unsqueeze(-1).expand_as(told), told * share, torch.zeros_like(x)
@@ -304,7 +305,8 @@ class Queue(nn.Module):
                 k = self.key(left if wrong else right)
             k = functional.normalize(k, dim=-1)
         with spot("keys of other rows") as wrong:
-            near = torch.einsum("nc,nc->n", q, k.flip(0) if wrong else k).unsqueeze(-1)
+            near = torch.einsum("nc,nc->n", q, k.flip(0) if wrong else k)
+        near = near.unsqueeze(-1)
         far = torch.einsum("nc,kc->nk", q, self.queue.clone())
         with spot("written elsewhere") as wrong:
             self.queue[3:7] = k.flip(0) if wrong else k
@@ -352,16 +354,17 @@ class Words(nn.Module):
                 x = Doubled.apply(x)
             parts.append(x)
         with spot("one layer twice in the mean") as wrong:
-            y = torch.stack([*parts[:3], parts[2] if wrong else parts[3]]).mean(0)
+            y = torch.stack([*parts[:3], parts[2] if wrong else parts[3]])
+        y = y.mean(0)
         with spot("mean through bfloat16") as wrong:
             y = y.bfloat16().float() if wrong else y
         return self.head(y)
 
 
 def _words_loss(net: Any, batch: dict[str, Tensor]) -> Tensor:
-    logits = net(batch["ids"]).flatten(0, 1)
+    logits = net(batch["ids"]).flatten(0, 1).float()
     with spot("other labels left out") as wrong:
-        return functional.cross_entropy(logits.float(), batch["labels"], ignore_index=3 if wrong else 5)
+        return functional.cross_entropy(logits, batch["labels"], ignore_index=3 if wrong else 5)
 
 
 def _averaged_step(training: Training, way: Way) -> None:
@@ -460,8 +463,9 @@ class Waves(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x, total = self.inlet(x), torch.zeros(1)
         for at, (wide, skip) in enumerate(zip(self.wide, self.skip)):
+            first, gate = wide(x).split(8, 1)
             with spot(f"tanh and gate exchanged {at}") as wrong:
-                first, gate = wide(x).split(8, 1)[:: -1 if wrong else 1]
+                first, gate = (gate, first) if wrong else (first, gate)
                 y = torch.tanh(first) * torch.sigmoid(gate)
             total = total + skip(y)
             with spot(f"not added {at}") as wrong:
