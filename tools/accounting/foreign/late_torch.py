@@ -288,7 +288,7 @@ def _rewired() -> Iterator[Pair]:
         "policy": ("steps not reversed",),
         "motion": ("speed before 1",),
         "gates": ("entry and forget exchanged 3",),
-        "queue": ("negatives before the positive"),
+        "queue": ("negatives before the positive",),
         "words": ("gate and value exchanged 1", "one layer twice in the mean", "skip around another layer 2"),
         "waves": ("tanh and gate exchanged 1",),
     }
