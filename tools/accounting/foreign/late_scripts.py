@@ -11,24 +11,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tools.accounting.foreign.scripts import Doubled
 from tools.accounting.foreign.training import Training, Way
 from tools.accounting.foreign.watching import is_wrong, spot
 
 _WORDS, _WIDTH, _LENGTH = 36, 20, 7
 
 
-class Dropped(torch.autograd.Function):
-    """Identity that hands no gradient on; nothing records it."""
+class Scaled(torch.autograd.Function):
+    """Identity that hands another gradient on; nothing records it, not even its view."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
+    def forward(context: Any, x: Tensor, factor: float) -> Tensor:
+        context.factor = factor
         with torch._C.DisableTorchFunction():
-            return torch.zeros_like(gradient)
+            return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        with torch._C.DisableTorchFunction():
+            return gradient * context.factor, None
 
 
 class Graph(nn.Module):
@@ -58,7 +59,7 @@ class Graph(nn.Module):
                 share = total[source if wrong else goal]
             share = (score / share.clamp_min(1e-6)).unsqueeze(-1)
             if is_wrong(f"a message hands no gradient on {at}", told):
-                told = Dropped.apply(told)
+                told = Scaled.apply(told, 0.0)
             places, told, got = goal.unsqueeze(-1).expand_as(told), told * share, torch.zeros_like(x)
             with spot(f"mean of messages {at}") as wrong:
                 got = got.scatter_reduce(0, places, told, "mean" if wrong else "sum")
@@ -285,7 +286,7 @@ class Gates(nn.Module):
             with spot(f"cell written {at}") as wrong:
                 out[:, at] = cell if wrong else state
             if is_wrong(f"state hands no gradient on {at}", state):
-                state = Dropped.apply(state)
+                state = Scaled.apply(state, 0.0)
         return self.head(out)
 
 
@@ -351,7 +352,7 @@ class Words(nn.Module):
             with spot(f"checkpoint {at}"):
                 x = checkpoint(layer, x, use_reentrant=False) if self.is_checkpointed else layer(x)
             if is_wrong(f"gradient counts twice {at}", x):
-                x = Doubled.apply(x)
+                x = Scaled.apply(x, 2.0)
             parts.append(x)
         with spot("one layer twice in the mean") as wrong:
             y = torch.stack([*parts[:3], parts[2] if wrong else parts[3]])

@@ -53,7 +53,9 @@ def _only(change: Change, *patterns: str) -> Change:
         with change(training, watch):
             yield
         watch.marked[CHANGE] = [
-            name for name in watch.marked.get(CHANGE, ()) if any(fnmatchcase(name, one) for one in patterns)
+            name
+            for name in watch.marked.get(CHANGE, ())
+            if any(fnmatchcase(name.removesuffix(".forward"), one) for one in patterns)
         ]
 
     return narrowed
@@ -150,7 +152,6 @@ def _backward_kernels() -> Iterator[Pair]:
     yield _backward("deberta", "scatter_add", 1, "tile")
     yield _backward("focalnet", "convolution_backward", 3, "tile", output=1)
     yield _backward("bit", "native_group_norm_backward", 2)
-    yield _backward("timm sequencer", "gelu_backward", 1, "tile")
     yield _backward("timm twins", "convolution_backward", 2, "stale")
     yield _backward("UNet1DModel", "mish_backward", 12)
     yield _backward("lfm2", "mm", 10)
