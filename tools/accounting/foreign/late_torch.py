@@ -256,9 +256,9 @@ def _data() -> Iterator[Pair]:
     yield _value("wavlm", "one sample", batch("sound", changes.one_pixel), *either)
     yield _value("clicks", "one word", batch("words", changes.one_token), *either)
     yield _value("prophetnet", "one label", batch("labels", changes.one_token), *either)
-    yield _value("policy", "one reward", batch("rewards", lambda old: old + torch.eye(3, 6)), *either)
+    yield _value("policy", "other rewards", batch("rewards", lambda old: old + torch.eye(3, 6)), *either)
     other_ends = batch("edges", lambda old: (old + torch.eye(2, 15, dtype=old.dtype)) % 7)
-    yield _value("graph", "one edge", other_ends, *either)
+    yield _value("graph", "other edges", other_ends, *either)
 
 
 def _rewired() -> Iterator[Pair]:
