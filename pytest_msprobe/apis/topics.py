@@ -48,6 +48,7 @@ class RandomApi:
         return dict(bound.arguments)
 
 
+@lru_cache(maxsize=256)  # asked several times on the way of each call
 def random_api(api: ApiName, framework: str) -> RandomApi | None:
     """What is known of `api` in a dump of `framework` when it is random or uninitialised, else None."""
     unwritten = facts("unwritten").of(api, framework)
@@ -257,6 +258,11 @@ def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | Non
         return "a gradient kernel, which MindSpore calls itself: the backward record of its API is judged instead"
     found = facts("not_judged").of(api, framework)
     return None if found is None else found.reason
+
+
+def adds_up_narrowly(api: ApiName, framework: str) -> bool:
+    """Whether gradients that `api` sums over an incoming gradient are added up in the dtype of that one."""
+    return facts("narrow_sums").of(api, framework) is not None
 
 
 #: `sums`: the order of additions changes. `writes`: any of several values may be the last one written.

@@ -30,13 +30,19 @@ def outcomes(pytester: pytest.Pytester, *options: str, **target: Any) -> dict[st
     step(pytester.path / "golden", before=1.0, inside=1.0)
     folders = "--msprobe-dump=target", "--msprobe-golden=golden"
     result = pytester.runpytest_inprocess(*folders, "-rx", *options)
-    if target.get("before") and not options:
+    if target.get("inside", 1.0) == 1.0 and not options:
         result.stdout.fnmatch_lines(["*cannot be computed again: no benchmark*"])
     return result.parseoutcomes()
 
 
 def test_what_differs_already_in_its_inputs_fails_nothing(pytester: pytest.Pytester) -> None:
     assert outcomes(pytester, before=1.1) == {"failed": 1, "xfailed": 3}  # exp, which is at fault
+
+
+def test_what_its_inputs_may_have_made_fails_nothing(pytester: pytest.Pytester) -> None:
+    """They are within their limit, and the output is beyond it by no more than some growth."""
+    assert outcomes(pytester, before=1.00009, inside=1.0001) == {"failed": 1, "xfailed": 3}
+    assert outcomes(pytester, before=1.000001, inside=1.0005) == {"failed": 1, "passed": 1, "xfailed": 2}
 
 
 def test_what_cannot_be_computed_although_its_inputs_agree_fails(pytester: pytest.Pytester) -> None:

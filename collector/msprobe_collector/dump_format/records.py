@@ -359,17 +359,20 @@ def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | Non
     )
 
 
+#: Keys of which a tensor of known origin has at least one.
+_ORIGINS = frozenset((MADE_BY, VIEW, GRADIENT_OF, LEAF, UNINITIALIZED))
+
+
 def _provenance(encoded: dict[str, Any]) -> Provenance:
+    if encoded.keys().isdisjoint(_ORIGINS):
+        return UNKNOWN
     texts = {key: text if isinstance(text := encoded.get(key), str) else "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
     leaf = encoded.get(LEAF)
-    is_leaf = isinstance(leaf, str)
-    if not (is_leaf or any(texts.values()) or UNINITIALIZED in encoded):
-        return UNKNOWN
     return Provenance(
         texts[MADE_BY],
         encoded.get(CHANGED) is True,
         texts[VIEW],
-        leaf if is_leaf else None,
+        leaf if isinstance(leaf, str) else None,
         texts[GRADIENT_OF],
         encoded.get(UNINITIALIZED) is True,
     )

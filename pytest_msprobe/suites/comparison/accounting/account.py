@@ -124,8 +124,8 @@ class Account(Wire, msgspec.Struct, frozen=True):
         is_cast: whether those of its inputs do not.
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
-        is_given: whether a value that it was given is beyond its limit; of a backward also one of its forward, as it
-            was recorded or computed again.
+        is_given: whether a value that it was given is beyond its limit, or off by a tenth of what its outputs are; of a
+            backward also one of its forward, as it was recorded or computed again.
         recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
             the target and in the golden run.
     """
@@ -229,7 +229,7 @@ def value_key(
         *contents,
         0.0 if is_equal else distance,
         leaf.shape,
-        not is_equal and is_beyond(value, limits, figures),
+        not is_equal and (is_beyond(value, limits) if excess is None else not excess <= 1),
         is_integer,
         (target.requires_grad if target else "", golden.requires_grad if golden else ""),
         other_path,
@@ -244,16 +244,19 @@ def value_key(
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
     if value.tolerance is not None:
         return value.tolerance.limit, value.tolerance.limit
-    target, golden = (limits.limit(leaf.dtype) if leaf is not None else 0.0 for leaf in (value.target, value.golden))
-    return target, golden
+    target, golden = (leaf.dtype if leaf is not None else "" for leaf in (value.target, value.golden))
+    limit = limits.limit(target)
+    return limit, limit if golden == target else limits.limit(golden)
 
 
 def _origins(value: ValueComparison) -> tuple[Provenance, Provenance]:
     """Where both sides come from; memory whose content means nothing is uninitialised."""
-    found = [leaf.provenance if leaf is not None else UNKNOWN for leaf in (value.target, value.golden)]
+    target, golden = value.target, value.golden
+    mine = UNKNOWN if target is None else target.provenance
+    theirs = UNKNOWN if golden is None else golden.provenance
     if value.status == "skip":
-        found = [origin._replace(is_uninitialized=True) for origin in found]
-    return found[0], found[1]
+        return mine._replace(is_uninitialized=True), theirs._replace(is_uninitialized=True)
+    return mine, theirs
 
 
 def _is_weak(leaf: Leaf) -> bool:
@@ -264,9 +267,8 @@ def _is_weak(leaf: Leaf) -> bool:
     return math.prod(leaf.shape) != 1 or isinstance(high, (str, bool)) or float(high).is_integer()
 
 
-def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures | None = None) -> bool:
-    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype: by its `figures`, else by
-    what the dumps say of it.
+def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
+    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype, as the dumps say.
 
     Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
     integers.
@@ -274,9 +276,6 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
     target, golden = value.target, value.golden
     if target is None or golden is None:
         return False
-    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
-    if figures is not None:
-        return not _excess(value, limits, figures) <= 1
     if value.status not in ("pass", "warning", "error"):
         return False
     if target.data_name and golden.data_name:
@@ -287,6 +286,7 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
             and golden.tensor.dtype is not None
             and golden.tensor.dtype.kind in ("int", "bool")
         )
+    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
     return not value.distance <= limit
 
 
@@ -389,7 +389,7 @@ def readable(text: str) -> str:
         for digits in range(_DIGITS, _ALL_DIGITS):
             words = f"{value:.{digits}g}"
             if all(f"{other:.{digits}g}" != words for other in values - {value}):
-                return min(words, match[0], key=len)
+                return words
         return match[0]
 
     return _FIGURE.sub(short, text)

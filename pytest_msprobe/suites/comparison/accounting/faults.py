@@ -271,7 +271,7 @@ class FaultFinder:
             return self._trace_uninitialized(step, key)
         if step.operation.phase == "backward":
             sums = self._flow.gradient_sources(step, key)
-            if sums and not any(maker.step.account.partner for maker in sums):
+            if self._is_one_framework and not any(maker.step.account.partner for maker in sums):
                 sums = []
             if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
                 return self._trace_sum(step, key, sums)
@@ -466,7 +466,7 @@ class FaultFinder:
 
         Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
         """
-        silent = list(self._flow.lone_without_effect(step))
+        silent = list(self._flow.lone_without_effect(step)) if self._is_one_framework else []
         if moved:
             names = {maker.identity for maker in moved}
             flows = self._flow.sides
