@@ -130,6 +130,7 @@ Topic = Literal[
     "batch_arguments",
     "benchmark_levels",
     "communication",
+    "composite",
     "elementary",
     "elementwise",
     "index_outputs",

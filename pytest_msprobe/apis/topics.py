@@ -183,7 +183,7 @@ def _keywords(topic: Topic, api: ApiName) -> Mapping[str, Any] | None:
 
 #: More than there are APIs; a dump may hold any names.
 _REMEMBERED = 8192
-_PLACES = ("outputs", "inputs", "mixed", "overwritten")
+_PLACES = ("outputs", "beside", "inputs", "mixed", "overwritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
     terms = [] if found is None else [term for term in read_terms(found.text) if term.name in _PLACES]
     places = {term.name: {str(ast.literal_eval(item)) for item in term.arguments} for term in terms}
     inputs = places.get("inputs", set()) | places.get(partly, set())
-    return UnwrittenMemory(frozenset(places.get("outputs", ())), frozenset(inputs))
+    outputs = places.get("outputs", set()) | places.get("beside", set())
+    return UnwrittenMemory(frozenset(outputs), frozenset(inputs))
 
 
 @lru_cache(_REMEMBERED)

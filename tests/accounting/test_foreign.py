@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tools.accounting.foreign import torch_pairs
+from tools.accounting.foreign import precisions, torch_pairs
 from tools.accounting.foreign.answers import answered, verdict_of
 from tools.accounting.foreign.pairs import Answer, half_of
 from tools.accounting.foreign.writing import Pairs
@@ -40,6 +40,24 @@ def test_the_calls_that_go_wrong_are_found_and_named(tmp_path: Path) -> None:
     assert {name: pairs[name]["expected"] for name in EXPECTED} == EXPECTED
     assert {name: answered(pairs, name).verdict for name in EXPECTED} == dict.fromkeys(EXPECTED, "exact")
     assert Pairs(tmp_path).write(chosen) == []  # nothing is written twice
+
+
+#: Pairs of mixed precision, and what may be named for them.
+PRECISIONS = {
+    "readings: autocast against float32": [],
+    "segments: bfloat16 against float32": [],
+    "towers: GradScaler, another order": [],
+    "towers: another scale": ["Torch.full.0"],
+    "readings: gelu 0, autocast against float32": ["Functional.gelu.0"],
+    "towers: tanh_backward 0, GradScaler": ["Torch.tanh.0.backward"],
+}
+
+
+def test_right_runs_of_other_precision_blame_nothing_and_wrong_ones_the_call(tmp_path: Path) -> None:
+    pairs = Pairs(tmp_path)
+    assert pairs.write(pair for pair in precisions.PAIRS if pair.name in PRECISIONS) == []
+    assert {name: pairs[name]["expected"] for name in PRECISIONS} == PRECISIONS
+    assert {name: answered(pairs, name).verdict for name in PRECISIONS} == dict.fromkeys(PRECISIONS, "exact")
 
 
 #: What is named of pairs whose blocks are checkpointed.

@@ -313,7 +313,7 @@ def main(framework: str, folder: Path) -> None:
     sys.meta_path.insert(0, Finder())
     module = importlib.import_module(f"collectors.injected_{framework}")
     run = Run(module, module.PrecisionDebugger, folder / "dump")
-    for name in sys.argv[4:] or module.SCENARIOS:
+    for name in sys.argv[3:] or module.SCENARIOS:
         run.scenario(name)
         print(f"{time.process_time():5.1f} s of CPU, {run.injections} injections after {name}", file=sys.stderr)
     print(
@@ -321,7 +321,7 @@ def main(framework: str, folder: Path) -> None:
             {
                 "entries": sorted(run.entries),
                 "functions": sorted(POINTS.names[n] for n in run.done),
-                "all": len(POINTS.names),
+                "unreached": sorted(name for n, name in enumerate(POINTS.names) if n not in run.done),
                 "injections": run.injections,
                 "missed": run.missed,
                 "problems": run.problems,

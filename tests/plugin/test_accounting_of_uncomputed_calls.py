@@ -51,3 +51,15 @@ def test_what_cannot_be_computed_although_its_inputs_agree_fails(pytester: pytes
 
 def test_it_fails_where_inherited_differences_are_to_fail(pytester: pytest.Pytester) -> None:
     assert outcomes(pytester, "--msprobe-inherited=fail", before=1.1) == {"failed": 4}
+
+
+def test_what_is_left_of_a_sum_of_zero_is_rounding(pytester: pytest.Pytester) -> None:
+    """Both runs are far off from what the benchmark gets, and rounding explains it."""
+    values = np.random.default_rng(0).normal(size=4096).astype(np.float32)
+    values[-1] -= values.sum(dtype=np.float64)
+    for side, error in (("target", 2e-6), ("golden", -1e-6)):
+        builder = DumpBuilder(pytester.path / side / "step0" / "rank0")
+        builder.call("Mint.sum.0", [values], [np.array(values.sum(dtype=np.float64) + error, np.float32)]).write()
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden")
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])

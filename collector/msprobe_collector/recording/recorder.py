@@ -375,6 +375,7 @@ class Recorder:
         if record.is_ended:
             return
         record.is_ended = True
+        record.text.origins = None  # it may hold arguments, and the record waits for the disk
         self.filter.end(record.name)
         if not record.is_kept or self._files is None:
             return

@@ -29,7 +29,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
-from pytest_msprobe.verdicts import VerdictRow, Wire
+from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.account import Step
@@ -80,7 +80,7 @@ _NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSummary(Wire):
+class RecordSummary(FigureWire):
     """What the report needs of one operation; small, because one is kept for each that differs.
 
     Attributes:

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
-from pytest_msprobe.verdicts import VerdictRow, Wire
+from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.figures import Figures
@@ -109,7 +109,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
     ratio: float | None = None
 
 
-class Account(Wire, msgspec.Struct, frozen=True):
+class Account(FigureWire, msgspec.Struct, frozen=True):
     """What became of the difference of one operation.
 
     Attributes:
@@ -221,6 +221,7 @@ def value_key(
     leaf = target or golden
     assert leaf is not None
     is_equal = contents[0] == contents[1]
+    counts = value.status != "skip" or value.tolerance is not None
     excess = None if figures is None or target is None or golden is None else _excess(value, limits, figures)
     other_path = golden.path if target is not None and golden is not None and golden.path != target.path else ""
     return ValueKey(
@@ -229,7 +230,7 @@ def value_key(
         *contents,
         0.0 if is_equal else distance,
         leaf.shape,
-        not is_equal and (is_beyond(value, limits) if excess is None else not excess <= 1),
+        not is_equal and counts and (is_beyond(value, limits) if excess is None else not excess <= 1),
         is_integer,
         (target.requires_grad if target else "", golden.requires_grad if golden else ""),
         other_path,

@@ -261,7 +261,8 @@ class Accountant:
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
         is_given = self._is_given(found.operation, keys)
-        changed = {key.path for key in keys if key.is_output and key.differs}
+        meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
+        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
         recomputed = (
             self._target.is_recomputed_otherwise(found.operation.record),
@@ -424,7 +425,7 @@ class Accountant:
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
-            if terms.is_of_another_value:
+            if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
@@ -471,6 +472,13 @@ class Accountant:
             terms.parts[first].worst if first is not None else None,
             ratio,
         )
+
+
+def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+    """Whether rounding explains what both runs are off by, as where nothing but rounding is left of a sum."""
+    return all(
+        call.judge(direction, output).status != "error" for call, output in ((pair.target, mine), (pair.golden, theirs))
+    )
 
 
 def _distance(key: ValueKey) -> float:

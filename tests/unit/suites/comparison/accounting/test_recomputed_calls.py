@@ -16,6 +16,7 @@ from msprobe_collector.pytorch import PrecisionDebugger
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall
 from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from tools.accounting.diagnosing import diagnose
 
 torch = pytest.importorskip("torch")
 
@@ -186,3 +187,19 @@ def test_products_of_groups_that_leave_out_rows_are_not_computed_again(dumped: C
     dump = dumped(lambda: torch._grouped_mm(torch.randn(9, 4), torch.randn(2, 4, 8), offs=ends))
     with pytest.raises(NotJudged, match="leave out a part"):
         off(dump, "Torch._grouped_mm.0", "forward")
+
+
+def test_a_gradient_that_is_exactly_0_is_rounding(make_debugger: Callable[..., Any], tmp_path: Path) -> None:
+    """As that of a bias before a norm: each run holds the rounding of its own sum."""
+    debugger = make_debugger(task="tensor", scope=[], list=[], data_mode=["all"])
+    incoming, bias = torch.randn(4096, 4), torch.zeros(4, requires_grad=True)
+    incoming -= incoming.double().mean(0).float()
+    for order in (torch.arange(4096), torch.randperm(4096)):
+        debugger.start()
+        (torch.zeros(4096, 4) + bias).backward(incoming[order])
+        debugger.stop()
+        debugger.step()
+    files = sorted((tmp_path / "dump").rglob("dump.json"))
+    (backward,) = [step for step in diagnose(*files).steps if step.record == "Tensor.__add__.0.backward"]
+    assert backward.account.reason == ""
+    assert [output.blamed for output in backward.account.outputs] == [{}]
