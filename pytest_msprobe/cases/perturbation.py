@@ -77,14 +77,15 @@ class Perturbation:
             call, arguments=tuple(arguments), keywords=keywords, saved_roundoff=saved, saved_seed=self.number
         )
 
-    def inside(self, call: Call, *, saves_exactly: bool = False) -> Call:
+    def inside(self, call: Call, *, saves_exactly: bool = False, is_composite: bool = False) -> Call:
         """`call` with its inputs as they are and the results of all arithmetic inside moved, as float32 rounds them.
 
-        What its gradients use again is moved as its own dtype rounds it, unless it `saves_exactly`. No array changes.
+        Of a call that `is_composite` they are moved as its own dtype rounds them, and so is what its gradients use
+        again, unless it `saves_exactly`. No array changes.
         """
         dtypes = [array.dtype for array in _inexact(call)] or _asked_dtypes(call)
         largest = max((unit_roundoff(dtype) for dtype in dtypes), default=_FLOAT32)
-        arithmetic = min(largest, _FLOAT32)
+        arithmetic = largest if is_composite else min(largest, _FLOAT32)
         if largest > _FLOAT64_LIKE:
             largest, arithmetic = largest * self.relative_size, arithmetic * self.relative_size
         saved = 0.0 if saves_exactly else largest

@@ -190,7 +190,7 @@ class ExtraRuns:
         if not single.fits:
             return np.zeros(0)
         call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
-        moved = Perturbation(1).inside(call, saves_exactly=bool(incoming))
+        moved = Perturbation(1).inside(call, saves_exactly=bool(incoming), is_composite=self._rounds_each_result)
         exact, found = (self._alone(position, each, incoming) for each in (call, moved))
         value = reference.item(at)
         if exact is None or found is None or not abs(exact[0] - value) <= _SAME * abs(value):
@@ -264,7 +264,12 @@ class ExtraRuns:
         execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
         return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
 
-    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
+    @property
+    def _rounds_each_result(self) -> bool:
+        """Whether what the operation computes inside is in its own dtype; of a forward, moved inputs do as much."""
+        return bool(self._incoming) and self._is_known_as("composite")
+
+    def _is_known_as(self, topic: Literal["composite", "elementary", "elementwise"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
 
     def lookalikes(self, position: int) -> dict[str, Array]:
@@ -324,7 +329,8 @@ class ExtraRuns:
 
     def _with_moved_arithmetic(self, kind: _Kind, number: int) -> _Moved | None:
         moving = Perturbation(number)
-        call = moving.inside(self._call, saves_exactly=kind == "arithmetic")
+        saves_exactly = kind == "arithmetic"
+        call = moving.inside(self._call, saves_exactly=saves_exactly, is_composite=self._rounds_each_result)
         results = self._results(self._bench.engine, call, self._incoming, f"{kind} {number}")
         return None if results is None else (moving, results)
 

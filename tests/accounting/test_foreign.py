@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tools.accounting.foreign import torch_pairs
+from tools.accounting.foreign import precisions, torch_pairs
 from tools.accounting.foreign.answers import answered, verdict_of
 from tools.accounting.foreign.pairs import Answer, half_of
 from tools.accounting.foreign.writing import Pairs
@@ -40,6 +40,42 @@ def test_the_calls_that_go_wrong_are_found_and_named(tmp_path: Path) -> None:
     assert {name: pairs[name]["expected"] for name in EXPECTED} == EXPECTED
     assert {name: answered(pairs, name).verdict for name in EXPECTED} == dict.fromkeys(EXPECTED, "exact")
     assert Pairs(tmp_path).write(chosen) == []  # nothing is written twice
+
+
+#: Pairs of mixed precision, and what may be named for them.
+PRECISIONS = {
+    "readings: autocast against float32": [],
+    "segments: bfloat16 against float32": [],
+    "towers: GradScaler, another order": [],
+    "towers: another scale": ["Torch.full.0"],
+    "readings: gelu 0, autocast against float32": ["Functional.gelu.0"],
+    "towers: tanh_backward 0, GradScaler": ["Torch.tanh.0.backward"],
+}
+
+
+def test_right_runs_of_other_precision_blame_nothing_and_wrong_ones_the_call(tmp_path: Path) -> None:
+    pairs = Pairs(tmp_path)
+    assert pairs.write(pair for pair in precisions.PAIRS if pair.name in PRECISIONS) == []
+    assert {name: pairs[name]["expected"] for name in PRECISIONS} == PRECISIONS
+    assert {name: answered(pairs, name).verdict for name in PRECISIONS} == dict.fromkeys(PRECISIONS, "exact")
+
+
+#: What is named of pairs whose blocks are checkpointed.
+CHECKPOINTED = {
+    "checkpointed: gelu factor in the first forward only": ("Functional.gelu.1.forward (born)",),
+    "checkpointed: gelu factor in the recomputation only": ("Functional.gelu.1.backward (recomputed)",),
+    "checkpointed, reentrant: gelu factor in the first forward only": ("Functional.gelu.1.forward (born)",),
+    "checkpointed, reentrant: gelu factor in the recomputation only": ("Functional.gelu.1.backward (recomputed)",),
+    "checkpointed: another order": (),
+}
+
+
+def test_what_one_of_the_two_forwards_of_a_checkpoint_does_is_told_of_its_call(tmp_path: Path) -> None:
+    pairs = Pairs(tmp_path)
+    assert pairs.write([pair for pair in torch_pairs.PAIRS if pair.name in CHECKPOINTED]) == []
+    rows = {name: answered(pairs, name) for name in CHECKPOINTED}
+    assert {name: row.named for name, row in rows.items()} == CHECKPOINTED
+    assert {row.verdict for row in rows.values()} == {"exact"}
 
 
 def test_a_fault_that_does_not_happen_is_no_pair(tmp_path: Path) -> None:

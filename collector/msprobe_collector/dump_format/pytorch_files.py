@@ -23,6 +23,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -68,8 +69,9 @@ class TensorDescription:
     strides: tuple[int, ...]
 
 
+@lru_cache(maxsize=256)
 def read_description(pickled: bytes) -> TensorDescription:
-    """The tensor that `pickled` describes.
+    """The tensor that `pickled` describes; a dump describes many tensors in the same bytes.
 
     Raises:
         DescriptionError: it names or does what a tensor does not need, or describes something else.

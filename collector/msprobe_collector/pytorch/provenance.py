@@ -27,7 +27,7 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
-_weak: Callable[[Any], Any] = StorageWeakRef
+weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 #: Calls that change running statistics, and where those stand.
@@ -65,7 +65,7 @@ class Memory:
 
     def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
         """Written whole by what `text` says, or as far as it is `part`."""
-        self._reference: Any = _weak(storage)
+        self._reference: Any = weak_storage(storage)
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)

@@ -241,7 +241,7 @@ class DumpComparison:
     def verdict(self, operation: Operation, *, for_account: bool = False) -> OperationComparison:
         """The verdict on one operation of the target. Holds the tensors of one value at a time.
 
-        `for_account` it tells the contents of values, too, and the tensors of an API call stay loaded until `release`.
+        `for_account` the tensors of an API call stay loaded until `release`.
         """
         partner = self.matching.partners.get(operation.record)
         self.target.tensors.keeps = self.golden.tensors.keeps = for_account and not operation.is_cell
@@ -266,7 +266,7 @@ class DumpComparison:
                 words = _UNWRITTEN_OUTPUT if left.is_output else _UNWRITTEN_INPUT
                 found = ValueComparison(left, right, "skip", (words,))
             else:
-                found = self._value(left, right, noise, for_account)
+                found = self._value(left, right, noise)
                 if operation.record in self.matching.by_bare_name:
                     status = "warning" if found.status == "pass" else found.status
                     found = replace(found, status=status, reasons=(*found.reasons, FUZZY_NOTE))
@@ -306,13 +306,13 @@ class DumpComparison:
                 (found if operation.is_cell else of_calls).setdefault(theirs, mine)
         return of_calls | found
 
-    def _value(self, target: Leaf, golden: Leaf, noise: RecordNoise | None, with_contents: bool) -> ValueComparison:
+    def _value(self, target: Leaf, golden: Leaf, noise: RecordNoise | None) -> ValueComparison:
         if not (target.is_tensor or golden.is_tensor):
             return judge_plain(target, golden, self.limits)
         if noise is None:
-            return self._tensors.judge(target, golden, with_contents=with_contents)
+            return self._tensors.judge(target, golden)
         tolerance = noise.tolerance(target, golden)
-        found = self._tensors.judge(target, golden, limit=tolerance.limit, with_contents=with_contents)
+        found = self._tensors.judge(target, golden, limit=tolerance.limit)
         return apply_tolerance(found, tolerance)
 
     def unused_mappings(self) -> Iterator[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from msprobe_collector.dump_format import DumpError, TensorFolder, TensorValue, find_dtype
@@ -26,7 +27,7 @@ from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import STATISTICS, printable
 
 if TYPE_CHECKING:
-    from pytest_msprobe.suites.comparison.figures import Figures
+    from pytest_msprobe.suites.comparison.figures import Figures, PairFigures
     from pytest_msprobe.suites.comparison.noise import Tolerance
 
 #: Largest distance by dtype. A step is hundreds of operations long, so each limit is some roundings of its dtype
@@ -68,8 +69,12 @@ class DistanceLimits:
 
     def limit(self, *dtypes: str) -> float:
         """The largest distance between tensors of `dtypes`: that of the coarsest of them."""
-        canonical = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
-        return max((self.distances.get(name, 0.0) for name in canonical), default=0.0)
+        largest = 0.0
+        for text in dtypes:
+            dtype = find_dtype(text)
+            if dtype is not None:
+                largest = max(largest, self.distances.get(dtype.name, 0.0))
+        return largest
 
     def element_limit(self, distance_limit: float, peak: float) -> float:
         """The largest difference of one element of a tensor whose largest magnitude is `peak`."""
@@ -176,7 +181,7 @@ class ValueComparison:
         explanation: several lines for a failure of real data, else "".
         tolerance: of this value, where a noise run gives each its own.
         limit: largest distance of a pass; None where nothing was compared.
-        contents: keys of the content of both, where they were asked for and real data was compared.
+        contents: keys of the content of both, where real data was compared.
         path: place in the record.
         name: full name, the target's where there is one.
         is_tensor: whether either side has a tensor here.
@@ -290,7 +295,7 @@ class _Pair:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorComparison:
     """How tensors are compared.
 
@@ -304,10 +309,8 @@ class TensorComparison:
     limits: DistanceLimits
     accept: frozenset[str]
 
-    def judge(
-        self, target: Leaf, golden: Leaf, *, limit: float | None = None, with_contents: bool = False
-    ) -> ValueComparison:
-        """The verdict on two tensors; `limit` is in place of the dtype's. `with_contents` tells their contents, too."""
+    def judge(self, target: Leaf, golden: Leaf, *, limit: float | None = None) -> ValueComparison:
+        """The verdict on two tensors; `limit` is in place of the dtype's."""
         left, right = target.tensor, golden.tensor
         if left is None or right is None:
             lacking = [leaf for leaf, tensor in ((target, left), (golden, right)) if tensor is None]
@@ -317,7 +320,7 @@ class TensorComparison:
         limit = self.limits.limit(target.dtype, golden.dtype) if limit is None else limit
         pair = self._pair((target, golden), (left, right), limit)
         if target.data_name and golden.data_name:
-            return self._by_data(pair, with_contents)
+            return self._by_data(pair)
         if target.md5 and golden.md5:
             if target.md5 == golden.md5:
                 return pair.verdict((), 0.0)
@@ -363,9 +366,14 @@ class TensorComparison:
         # Equal statistics do not say that the distance is 0.
         return verdict if distance else replace(verdict, distance=None)
 
-    def _by_data(self, pair: _Pair, with_contents: bool) -> ValueComparison:
+    @cached_property
+    def _figures(self) -> PairFigures:
+        from pytest_msprobe.suites.comparison.figures import PairFigures
+
+        return PairFigures()
+
+    def _by_data(self, pair: _Pair) -> ValueComparison:
         from pytest_msprobe.numerics import Judgement, explain, summarise, unforgivable_reasons
-        from pytest_msprobe.suites.comparison.figures import content_keys, measure_pair
 
         target, golden = pair.target, pair.golden
         try:
@@ -375,8 +383,7 @@ class TensorComparison:
             return ValueComparison(target, golden, "unreadable", (str(error),))
         if left.shape != right.shape and left.squeeze().shape == right.squeeze().shape:
             left, right = left.squeeze(), right.squeeze()
-        figures = measure_pair(left, right)
-        contents = content_keys(left, right, figures) if with_contents else None
+        figures, contents = self._figures.of(left, right)
         metrics = figures.metrics
         if metrics.structural:
             hard = pair.hard or (metrics.structural,)

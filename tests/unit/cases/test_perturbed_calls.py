@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from msprobe_collector.dump_format import parse_api_name
+from pytest_msprobe.apis.fact_table import facts
 from pytest_msprobe.cases.perturbation import Perturbation, accumulated_terms, float_elements
 from pytest_msprobe.engines.protocol import Call
 
@@ -41,6 +42,14 @@ def test_totals_of_narrow_dtypes_move_as_these_round() -> None:
     assert Perturbation(1).inside(CALL).total_roundoff == 0
     narrow = replace(CALL, arguments=tuple(np.ones(4, ml_dtypes.bfloat16) for _ in range(2)))
     assert Perturbation(1).inside(narrow, saves_exactly=True).total_roundoff == 2.0**-8
+
+
+def test_results_inside_a_composite_call_move_as_its_own_dtype_rounds() -> None:
+    narrow = replace(CALL, arguments=tuple(np.ones(4, ml_dtypes.bfloat16) for _ in range(2)))
+    assert Perturbation(1).inside(narrow).arithmetic_roundoff == 2.0**-24
+    moved = Perturbation(1).inside(narrow, is_composite=True)
+    assert (moved.arithmetic_roundoff, moved.total_roundoff) == (2.0**-8, 0)
+    assert facts("composite").find("VF", "gru_cell") is not None
 
 
 def test_elements_of_all_tensors_of_floats_count() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tools.accounting.foreign import cell_pairs, torch_pairs
+from tools.accounting.foreign import cell_pairs, precisions, torch_pairs
 from tools.accounting.foreign.pairs import Pair
 
 
 @functools.cache
 def all_pairs() -> tuple[Pair, ...]:
     """Those of both frameworks; imports both."""
-    return (*torch_pairs.PAIRS, *cell_pairs.pairs())
+    return (*torch_pairs.PAIRS, *precisions.PAIRS, *cell_pairs.pairs())
 
 
 def chosen(names: Sequence[str] = (), half: str | None = None) -> list[Pair]:

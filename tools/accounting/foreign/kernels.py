@@ -95,6 +95,10 @@ def _factor(out: Tensor) -> None:
     out.mul_(1.02)
 
 
+def _five_percent(out: Tensor) -> None:
+    out.mul_(1.05)
+
+
 def _large_factor(out: Tensor) -> None:
     out.mul_(1.1)
 
@@ -145,6 +149,7 @@ def _one(out: Tensor) -> None:
 
 SPOILS: dict[str, Callable[[Tensor], None]] = {
     "factor": _factor,
+    "5 %": _five_percent,
     "10 %": _large_factor,
     "tile": _tile,
     "tail": _tail,

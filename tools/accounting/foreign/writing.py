@@ -21,10 +21,11 @@ Run = Callable[[str, Any, Path], tuple[Path, Mapping[str, list[str]]]]
 def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, list[str]]]:
     """See `Run`."""
     from tools.accounting.foreign.packages import PACKAGES
+    from tools.accounting.foreign.precisions import PRECISIONS
     from tools.accounting.foreign.scripts import SCRIPTS
     from tools.accounting.foreign.training import collect
 
-    path, watch = collect({**SCRIPTS, **PACKAGES}[network], way, folder)
+    path, watch = collect({**SCRIPTS, **PACKAGES, **PRECISIONS}[network], way, folder)
     return path, watch.marked
 
 

@@ -71,6 +71,9 @@ class Source:
 
 
 _LOWEST = 1024
+_SORTED = 4 * _LOWEST
+#: Samples are compared by their first hashes before all of them are.
+_FIRST = 8
 #: A value of fewer distinct numbers, zero left out, is like others by chance.
 _FEWEST = 16
 _LARGEST_COUNT = 2.0**20
@@ -112,7 +115,7 @@ class Fingerprint:
             is_counting = is_counting and _is_counting(numbers)
             low = hashes[(hashes <= bound) & (hashes > 0)]
             if low.size:
-                lowest = np.union1d(lowest, low)[:_LOWEST]
+                lowest = _lowest_of(lowest, low)
                 bound = lowest[-1] if lowest.size == _LOWEST else bound
         return cls(total % _MODULUS, negative % _MODULUS, flat.size, nonzero, lowest, is_counting)
 
@@ -142,8 +145,11 @@ class Fingerprint:
         sample = self.lowest[: int(np.searchsorted(self.lowest, np.uint64(whole.bound), side="right"))]
         if not sample.size:
             return 0
-        at = np.minimum(np.searchsorted(whole.lowest, sample), whole.lowest.size - 1)
-        return sample.size if np.array_equal(whole.lowest[at], sample) else None
+        for some in (sample[:_FIRST], sample):
+            at = np.minimum(np.searchsorted(whole.lowest, some), whole.lowest.size - 1)
+            if not np.array_equal(whole.lowest[at], some):
+                return None
+        return sample.size
 
     def copies_of(self, other: Fingerprint, *, is_signed: bool = True) -> int:
         """How many copies of all of `other` this is; 0 when it is not made of copies."""
@@ -151,6 +157,16 @@ class Fingerprint:
         is_copied = not rest and self.nonzero == count * other.nonzero
         theirs = count * other.key(is_signed=is_signed) % _MODULUS
         return count if is_copied and self.key(is_signed=is_signed) == theirs else 0
+
+
+def _lowest_of(known: Hashes, hashes: Hashes) -> Hashes:
+    """The smallest of distinct hashes, ascending; of many, only the lower ones are sorted where they suffice."""
+    if hashes.size > _SORTED:
+        parted = np.partition(hashes, _SORTED)
+        found = np.union1d(known, parted[:_SORTED])
+        if found.size >= _LOWEST and found[_LOWEST - 1] <= parted[_SORTED]:
+            return found[:_LOWEST]
+    return np.union1d(known, hashes)[:_LOWEST]
 
 
 def _is_counting(numbers: Array) -> bool:

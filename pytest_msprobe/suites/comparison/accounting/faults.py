@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
-from pytest_msprobe.apis.topics import is_batch_argument
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.apis.topics import is_batch_argument, keeps_statistics
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
+from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.cells import Origin
 
 ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
-FaultKind = Literal["born", "defined", "dtype", "only_one_side", "rewired", "first", "arguments", ValueKind]
+FaultKind = Literal[
+    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", ValueKind
+]
 
 
 @dataclass(slots=True)
@@ -74,10 +78,12 @@ _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "
 #: Without tensors the first operation that differs may be right.
 _OBSERVED = (FIRST, ARGUMENTS)
 #: Kinds of faults of operations, where others are of values.
-_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "another_rank", *_OBSERVED)
+_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *_OBSERVED)
 #: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
-_OF_FLOW = ("dtype", "only_one_side", "rewired", "gradient", "unrecorded", "unknown")
+_OF_FLOW = ("dtype", "only_one_side", "rewired", "recomputed", "gradient", "unrecorded", "unknown")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
+#: An argument that is a number, rounded to float32, changes results by less.
+_ARGUMENT_ROUNDED = 2.0**-22
 #: A view cannot enlarge the largest difference of an element; figures are rounded.
 _NO_VIEW = 1.01
 
@@ -123,11 +129,13 @@ class FaultFinder:
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        self._is_one_framework = not any(_has_other_type(step) for step in steps)
+        self._is_one_framework = not any(step.has_other_type for step in steps)
         beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
         self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
+        self._blame_recomputed()
+        self.unexplained += self._unexplained_cells()
         if not self._by_node and self._is_one_framework:
             self._blame_lone_gradient()
         self._reach()
@@ -216,9 +224,32 @@ class FaultFinder:
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
             self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
+        if account.definition and not account.blamed:
+            self._blame_arguments(step)
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
             self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
         return False
+
+    def _blame_arguments(self, step: Step) -> None:
+        """Blame a call of one API with other arguments that matter less than the limits, or show in no output.
+
+        Arguments may be computed from values, so that nothing that differs may come before it.
+        """
+        account = step.account
+        is_first = step.operation.phase == "forward" and (
+            step.account.place <= self._first_place or self._first_place < 0
+        )
+        if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
+            return
+        effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
+        if effect > _ARGUMENT_ROUNDED:
+            words = f"its exact result is another one by {effect:.3g}"
+        elif account.kind == "equal" and keeps_statistics(step.operation.name):
+            words = "what it returns agrees, the running statistics that it keeps need not"
+        else:
+            return
+        sentence = f"called otherwise: {account.definition}; {words}"
+        self._blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step) -> bool:
         """Whether a backward may have its difference from what its forward kept."""
@@ -240,6 +271,8 @@ class FaultFinder:
             return self._trace_uninitialized(step, key)
         if step.operation.phase == "backward":
             sums = self._flow.gradient_sources(step, key)
+            if self._is_one_framework and not any(maker.step.account.partner for maker in sums):
+                sums = []
             if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
                 return self._trace_sum(step, key, sums)
         shared = _shared(mine, theirs)
@@ -255,7 +288,7 @@ class FaultFinder:
             return self._blame_value(step, key, "parameter", mine.name)
         if "elements" in (mine.how, theirs.how) and _overwrites(step, key):
             return self._note_unknown(step, key)
-        if _is_known(mine) and _is_known(theirs):
+        if mine.is_certain and theirs.is_certain:
             return self._rewired(step, key, mine, theirs)
         makers = (*mine.makers[:1], *theirs.makers[:1])
         if makers:
@@ -292,13 +325,13 @@ class FaultFinder:
         name = makers[0].name
         if mine.view != theirs.view:
             return self._blame_wiring(
-                step, key, f"gets another part or order of {name} in the target than in the golden run", name
+                step, key, f"gets another part or order of {name} in the target than in the golden run", name, makers
             )
         is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
         agree = not any(maker.key.differs for maker in makers)
         if is_view and (agree or _is_enlarged(key, makers)):
             words = f"gets another part or order of {name} in the target than in the golden run"
-            return self._blame_wiring(step, key, words, name)
+            return self._blame_wiring(step, key, words, name, makers)
         if agree:
             changed = (
                 "something that is no record changed it since"
@@ -307,7 +340,7 @@ class FaultFinder:
             )
             sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
-            self._blame(step, fault, f"value {key.target} {key.golden}")
+            self._blame(step, fault, _node_of_value(key))
             return True
         if mine.is_changed or theirs.is_changed:
             return self._note_unknown(step, key, makers[0])
@@ -337,6 +370,33 @@ class FaultFinder:
             self._blame(step, fault, f"{step.record} {key.path}")
             return True
         return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+
+    def _unexplained_cells(self) -> list[Step]:
+        """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
+        steps = self._flow.cells
+        beyond = [
+            step for step in steps if step.account.kind == "unaccounted" and any(k.is_beyond for k in step.outputs)
+        ]
+        for phase in ("forward", "backward"):
+            own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
+            if own:
+                return [step for step in own if not any(_is_inside(other, step) for other in own)]
+        return [] if self._by_node else beyond[:1]
+
+    def _blame_recomputed(self) -> None:
+        """A checkpoint computed a call again with another result: that reaches the backwards made of it."""
+        for found in recomputed_otherwise(self._flow):
+            call = found.step.operation.call
+            for step in found.reached:
+                self._link(step, call)
+            if call in self._by_node:
+                more = f"in the {found.run} its recomputation in the backward gave another result"
+                known = self._by_node[call]
+                known.sentence = f"{known.sentence.rstrip('.')}; {more}"
+            elif any(self._is_beyond(step, key) for step in found.reached for key in step.outputs):
+                words = "its recomputation in the backward gives another result than its forward"
+                sentence = f"{words}, in the {found.run} only"
+                self._blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
 
     def _blame_lone_gradient(self) -> None:
         """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
@@ -388,13 +448,41 @@ class FaultFinder:
         # Integers that are only brought into another form are data, whatever brings them there.
         if key.is_integer and not (anchors or self._is_one_framework):
             return self._note_unknown(step, key)
+        self._blame_lone(step, first, side, node)
+        return True
+
+    def _blame_lone(self, step: Step, lone: Step, side: int, node: str) -> None:
+        """Blame a call of one run for what reaches `step`."""
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
         sentence = f"only the {has} calls it, not the {lacks}"
-        fault = Fault(first, "only_one_side", "golden" if side else "target", "output.0", sentence)
+        fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
         known = self._by_node.setdefault(node, fault)
-        if first.record not in known.records:
-            known.records.append(first.record)
+        if lone.record not in known.records:
+            known.records.append(lone.record)
         self._link(step, node)
+
+    def _blame_silent(self, step: Step, moved: Sequence[Maker] = ()) -> bool:
+        """Blame a call of one run whose effect no record shows, for the first value that differs.
+
+        Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
+        """
+        silent = list(self._flow.lone_without_effect(step)) if self._is_one_framework else []
+        if moved:
+            names = {maker.identity for maker in moved}
+            flows = self._flow.sides
+            silent = [
+                (lone, side)
+                for lone, side in silent
+                if any(
+                    names & {maker.identity for maker in flows[side].source(lone, key).makers} for key in lone.inputs
+                )
+            ]
+        if len(silent) != 1:
+            return False
+        (lone, side) = silent[0]
+        node = self._lone_node(step, lone)
+        self._blame_lone(step, lone, side, node)
+        self._link_gradients(moved, node)
         return True
 
     def _lone_node(self, step: Step, first: Step) -> str:
@@ -438,27 +526,41 @@ class FaultFinder:
                 self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
-        sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
+        sentence = f"gets {mine.text} in the target, {theirs.text} in the golden run"
         # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
-        values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
-        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)))
+        values = (source.makers[-1].name if source.makers else source.text for source in (mine, theirs))
+        others = {maker.identity for maker in mine.makers} ^ {maker.identity for maker in theirs.makers}
+        moved = [maker for maker in (*mine.makers, *theirs.makers) if maker.identity in others]
+        if mine.is_joined and theirs.is_joined and self._blame_silent(step, moved):
+            return True
+        return self._blame_wiring(step, key, sentence, what or " ".join(sorted(values)), moved)
 
-    def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str) -> bool:
+    def _blame_wiring(self, step: Step, key: ValueKey, sentence: str, what: str, makers: Sequence[Maker]) -> bool:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
         # All inputs of one call, and all calls that get one wrong value, are one cause.
         known = next(
             (node for node in self._parents.get(step.record, ()) if node.startswith("rewired ")), f"rewired {what}"
         )
         self._blame(step, fault, known)
+        self._link_gradients(makers, known)
         return True
+
+    def _link_gradients(self, makers: Iterable[Maker], node: str) -> None:
+        """What is used elsewhere gets another gradient."""
+        for maker in makers:
+            backward = self._flow.steps.get(f"{maker.step.operation.call}.backward")
+            if backward is not None:
+                self._link(backward, node)
 
     def _trace_unknown(self, step: Step, key: ValueKey) -> bool:
         """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
-        contents = key.target, key.golden
+        # What goes into an outermost layer may also be what unrecorded code made of what differs before.
+        is_first = step.account.place <= self._first_place or _node_of_value(key) in self._by_node
+        is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
         is_batch = step.operation.phase == "forward" and (
-            contents in self._flow.batch or is_batch_argument(step.operation.name, key.path)
+            is_of_layers or is_batch_argument(step.operation.name, key.path)
         )
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
@@ -482,8 +584,11 @@ class FaultFinder:
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
+        is_first &= all(fault.kind == "unknown" for fault in self._by_node.values())
         if self._is_whole and is_first and not _overwrites(step, key):
-            self._blame(step, fault, f"value {key.target} {key.golden}")
+            if self._blame_silent(step):
+                return True
+            self._blame(step, fault, _node_of_value(key))
             return True
         fault.records.append(step.record)
         self.unknown.append(fault)
@@ -498,7 +603,7 @@ class FaultFinder:
         else:
             far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
             sentence = f"{what} differs {far}before any operation"
-        node = f"parameter {name}" if name else f"value {key.target} {key.golden}"
+        node = f"parameter {name}" if name else _node_of_value(key)
         self._link(step, node)
         if node not in self._by_node:
             self._by_node[node] = Fault(
@@ -528,8 +633,8 @@ class FaultFinder:
             self._reached_nodes[node] = seen
             own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.reached = sorted(filter(_is_reached, found), key=lambda step: step.account.place)
-            if fault.kind in _OBSERVED:
+            fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
+            if fault.kind in _OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
             for record in seen:
                 first_at.setdefault(record, fault.step.record)
@@ -542,7 +647,11 @@ class FaultFinder:
     def _drop_reached(self) -> None:
         """What the flow alone shows is not claimed of what another fault reaches, nor is it left unexplained."""
         for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
-            others = [seen for other, seen in self._reached_nodes.items() if other != node and other in self._by_node]
+            others = [
+                self._reached_nodes[other]
+                for other, known in self._by_node.items()
+                if other != node and not known.kind == fault.kind == "recomputed"
+            ]
             own = node if node in self._parents else fault.step.record
             is_reached = any(own in seen or fault.step.record in seen for seen in others)
             if fault.kind in _OF_FLOW and is_reached:
@@ -569,17 +678,6 @@ def _is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
 
 
-def _is_known(source: Source) -> bool:
-    """Whether it is certain enough where a value comes from to say that it is somewhere else."""
-    return bool(source.makers) or source.how == "leaf"
-
-
-def _named(source: Source) -> str:
-    if source.how == "leaf":
-        return f"parameter {source.name}".strip()
-    return " and ".join(maker.name for maker in source.makers[: 8 if source.is_joined else 1])
-
-
 def _overwrites(step: Step, key: ValueKey) -> bool:
     """Whether a call writes to this argument: its first, where the name says so."""
     name = step.operation.bare.rpartition(".")[2]
@@ -587,18 +685,15 @@ def _overwrites(step: Step, key: ValueKey) -> bool:
     return is_in_place and key.path.startswith("input.0")
 
 
+def _node_of_value(key: ValueKey) -> str:
+    return f"value {key.target} {key.golden}"
+
+
+def _is_inside(step: Step, cell: Step) -> bool:
+    """Whether a layer runs inside another one."""
+    return len(step.cells) > len(cell.cells) and step.cells[: len(cell.cells)] == cell.cells
+
+
 def _is_cast(step: Step) -> bool:
     """Whether a call does nothing but change a dtype."""
     return step.operation.bare.rpartition(".")[2].lower() in _CASTS
-
-
-def _has_other_type(step: Step) -> bool:
-    """Whether the partner's API is of another type: `Torch` for `Mint`."""
-    partner = step.account.partner
-    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]
-
-
-def _is_reached(step: Step) -> bool:
-    """Whether a record differs; without tensors, beyond its tolerances."""
-    is_known = step.account.basis == "tensors"
-    return any(key.differs if is_known else key.is_beyond for key in step.account.keys)

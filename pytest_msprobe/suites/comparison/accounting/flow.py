@@ -59,6 +59,18 @@ class Source:
     is_changed: bool = False
     is_joined: bool = False
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is certain enough where the value comes from to say that it is somewhere else."""
+        return bool(self.makers) or self.how == "leaf"
+
+    @property
+    def text(self) -> str:
+        """What it is, by name; "" when unknown."""
+        if self.how == "leaf":
+            return f"parameter {self.name}".strip()
+        return " and ".join(maker.name for maker in self.makers[: 8 if self.is_joined else 1])
+
 
 @dataclass(slots=True)
 class SideFlow:
@@ -173,6 +185,7 @@ class DataFlow:
         steps: of API calls by the name of their record, in the order of execution of the target.
         golden_only: of those that only the golden run has.
         sides: of the target and of the golden run.
+        cells: of layers, in that order.
         batch: contents of what goes into the outermost layers, on both sides.
     """
 
@@ -181,12 +194,14 @@ class DataFlow:
     ) -> None:
         """The flow through `steps`, which are in the order of verdicts."""
         calls = sorted((step for step in steps if not step.operation.is_cell), key=lambda step: step.account.place)
+        self._calls = calls
         self.steps = {step.record: step for step in calls if step.account.place >= 0}
         self.golden_only = {step.record: step for step in calls if step.account.place < 0}
         self.sides = SideFlow(is_golden=False, search=searches[0]), SideFlow(is_golden=True, search=searches[1])
         for side in self.sides:
             side.add(steps)
-        outermost = [step for step in steps if step.operation.is_cell and len(step.cells) == 1]
+        self.cells = sorted((step for step in steps if step.operation.is_cell), key=lambda step: step.account.place)
+        outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
         self._users: dict[tuple[str, str], list[tuple[Step, ValueKey]]] | None = None
         self._leaf_users: dict[str, list[tuple[Step, ValueKey]]] = {}
@@ -215,6 +230,20 @@ class DataFlow:
         self._fill_users()
         uses = self._leaf_users.get(parameter, [])
         return [maker for maker in self._gradients(uses, -1) if maker.step.account.place < before]
+
+    def lone_without_effect(self, before: Step) -> Iterator[tuple[Step, int]]:
+        """(call of one run ahead of `before`, its side) whose outputs, if it has any, no other call gets."""
+        for side in self.sides:
+            used = {side.content(key) for step in self._calls for key in step.inputs if side.place(step) >= 0}
+            end = side.place(before)
+            for step in self._calls:
+                is_lone = step.operation.phase == "forward" and not step.account.partner
+                if (
+                    is_lone
+                    and 0 <= side.place(step) < end
+                    and not any(side.content(key) in used for key in step.outputs)
+                ):
+                    yield step, int(side.is_golden)
 
     def users(self, step: Step, path: str) -> list[tuple[Step, ValueKey]]:
         """The forwards of the target that use an output of `step`, with the place where they get it."""

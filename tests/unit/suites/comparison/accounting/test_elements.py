@@ -18,7 +18,7 @@ from msprobe_collector.dump_format.values import dtype_of_array
 from pytest_msprobe.suites.comparison.accounting.account import Account, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.elements import Candidate, ElementSearch, Fingerprint
 from pytest_msprobe.suites.comparison.accounting.terms import is_sum, is_wrong_sum, load
-from pytest_msprobe.suites.comparison.accounting.views import ViewSearch
+from pytest_msprobe.suites.comparison.accounting.views import ViewSearch, hash_magnitudes
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
 Array = npt.NDArray[Any]
@@ -504,3 +504,12 @@ def test_zeros_are_the_sum_of_a_list_only_when_of_no_other(run: Run) -> None:
     one, two, three = ([(f"Torch.{name}.0.forward", "output.0")] for name in ("one", "two", "three"))
     assert search.sum_of("Torch.norm.0.forward", "input.0", 3, [one, two]) is None
     assert search.sum_of("Torch.norm.0.forward", "input.0", 3, [three, two]) == 1
+
+
+@pytest.mark.parametrize("distinct", [500, 1500, 100_000], ids=str)
+def test_the_lowest_hashes_are_found_among_many_equal_ones(distinct: int) -> None:
+    chosen = np.random.default_rng(distinct).standard_normal(distinct)
+    values = np.random.default_rng(1).choice(chosen, 300_000)
+    values[:200_000] = values[0]  # a chunk of few numbers, then one of all
+    found = Fingerprint.of(values, values.dtype).lowest
+    assert np.array_equal(found, np.unique(hash_magnitudes(values, values.dtype))[:1024])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import Provenance
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
@@ -14,12 +17,18 @@ from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})
 
 
-def value(path: str, content: str, *, trains: tuple[str, str] = ("", ""), is_integer: bool = False) -> ValueKey:
-    """A value called `a` on both sides, or `a|b` on target and golden side."""
+def value(path: str, content: str, **fields: Any) -> ValueKey:
+    """A value called `a` on both sides, or `a|b` on target and golden side, where it is beyond its limit."""
     target, _, golden = content.partition("|")
     golden = golden if "|" in content else target
     distance = 0.0 if target == golden else 0.5
-    return ValueKey(path, path.startswith("output"), target, golden, distance, (4,), distance > 0, is_integer, trains)
+    key = ValueKey(path, path.startswith("output"), target, golden, distance, (4,), distance > 0)
+    return structs.replace(key, **fields)
+
+
+def near(path: str, content: str, **fields: Any) -> ValueKey:
+    """A value that differs by less than its limit."""
+    return value(path, content, distance=1e-8, is_beyond=False, **fields)
 
 
 class Run:
@@ -27,21 +36,27 @@ class Run:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.blamed: list[Fault] = []
 
     def call(
         self,
         record: str,
         inputs: Sequence[str | ValueKey],
-        output: str | Sequence[str],
+        output: str | Sequence[str | ValueKey],
         *,
         kind: Kind = "inherited",
         blamed: tuple[OutputAccount, ...] = (),
         side: str = "both",
         partner: str = "",
+        cells: tuple[str, ...] = (),
+        **fields: Any,
     ) -> Run:
         place = len(self.steps)
         given = [key if isinstance(key, ValueKey) else value(f"input.{i}", key) for i, key in enumerate(inputs)]
-        made = [value(f"output.{i}", key) for i, key in enumerate([output] if isinstance(output, str) else output)]
+        made = [
+            key if isinstance(key, ValueKey) else value(f"output.{i}", key)
+            for i, key in enumerate([output] if isinstance(output, str) else output)
+        ]
         account = Account(
             kind,
             outputs=blamed,
@@ -49,12 +64,24 @@ class Run:
             partner=(partner or record) if side == "both" else "",
             place=-1 if side == "golden" else place,
             partner_place=-1 if side == "target" else place,
+            **fields,
         )
-        self.steps.append(Step(Operation.of(record, place), account))
+        self.steps.append(Step(Operation.of(record, place), account, cells))
         return self
 
+    def found(self, *, is_wrong_sum: bool = False) -> FaultFinder:
+        finder = FaultFinder(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum)
+        self.blamed = finder.find()
+        return finder
+
     def faults(self, *, is_wrong_sum: bool = False) -> list[Fault]:
-        return FaultFinder(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum).find()
+        self.found(is_wrong_sum=is_wrong_sum)
+        return self.blamed
+
+
+def both(**fields: Any) -> tuple[Provenance, Provenance]:
+    """What the collectors say of a value on both sides."""
+    return Provenance(**fields), Provenance(**fields)
 
 
 def test_an_operation_at_fault_and_what_inherits_it() -> None:
@@ -184,9 +211,8 @@ def test_in_a_part_of_a_run_a_value_may_come_from_a_record_that_was_left_out() -
 
 @pytest.mark.parametrize(("partner", "blamed"), [("Mint.exp.0.forward", ["Mint.mul.0"]), ("Torch.exp.0.forward", [])])
 def test_a_call_of_one_framework_is_not_to_blame_while_the_values_agree(partner: str, blamed: list[str]) -> None:
-    near = ValueKey("input.0", False, "b", "B", 1e-7, (4,))
     run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
-    run.call("Mint.exp.0.forward", [near], "c|C", kind="rounding", partner=partner)
+    run.call("Mint.exp.0.forward", [near("input.0", "b|B")], "c|C", kind="rounding", partner=partner)
     assert [fault.step.operation.call for fault in run.faults()] == blamed
 
 
@@ -194,3 +220,252 @@ def test_a_call_of_one_framework_that_makes_another_value_is_to_blame() -> None:
     run = Run().call("Mint.mul.0.forward", ["a"], "b", kind="unmatched", side="target")
     run.call("Mint.exp.0.forward", ["b|B"], "c|C", partner="Torch.exp.0.forward")
     assert [fault.kind for fault in run.faults()] == ["only_one_side"]
+
+
+def test_an_input_from_another_output_of_one_maker_is_rewired() -> None:
+    run = Run().call("Mint.split.0.forward", ["a"], ["q", "k"], kind="equal")
+    run.call("Mint.matmul.0.forward", ["q|k", "k|q"], "s|S").call("Mint.softmax.0.forward", ["s|S"], "p|P")
+    (fault,) = run.faults()
+    assert (fault.kind, fault.value, fault.records) == ("rewired", "input.0", ["Mint.matmul.0.forward"])
+    assert (
+        "gets Mint.split.0.forward.output.0 in the target, Mint.split.0.forward.output.1 in the golden"
+        in fault.sentence
+    )
+    assert [step.record for step in fault.reached] == ["Mint.matmul.0.forward", "Mint.softmax.0.forward"]
+
+
+def test_one_value_in_the_place_of_another_is_one_cause_for_all_calls_that_get_it() -> None:
+    run = (
+        Run().call("Mint.exp.0.forward", ["a"], "x", kind="equal").call("Mint.log.0.forward", ["a"], "y", kind="equal")
+    )
+    run.call("Mint.sin.0.forward", ["x|y"], "s|S").call("Mint.cos.0.forward", ["x|y"], "c|C")
+    (fault,) = run.faults()
+    assert (fault.kind, fault.records) == ("rewired", ["Mint.sin.0.forward", "Mint.cos.0.forward"])
+
+
+def test_another_parameter_is_rewired_and_one_that_differs_is_not() -> None:
+    names = Provenance(leaf="up.weight"), Provenance(leaf="down.weight")
+    (fault,) = Run().call("Mint.linear.0.forward", ["a", value("input.1", "w|v", origins=names)], "b|B").faults()
+    assert fault.kind == "rewired"
+    assert "gets parameter up.weight in the target, parameter down.weight in the golden run" in fault.sentence
+    same = both(leaf="up.weight")
+    (fault,) = Run().call("Mint.linear.0.forward", ["a", value("input.1", "w|v", origins=same)], "b|B").faults()
+    assert (fault.kind, fault.name) == ("parameter", "up.weight")
+
+
+def test_another_view_of_one_value_is_rewired() -> None:
+    made = "Mint.exp.0.forward.output.0"
+    views = Provenance(made_by=made, view="0,4 x 1"), Provenance(made_by=made, view="4,4 x 1")
+    run = Run().call("Mint.exp.0.forward", ["a"], "x", kind="equal")
+    (fault,) = run.call("Mint.sin.0.forward", [value("input.0", "l|r", origins=views)], "s|S").faults()
+    assert fault.kind == "rewired"
+    assert "another part or order of Mint.exp.0.forward.output.0" in fault.sentence
+
+
+def test_a_value_that_was_changed_behind_the_collectors_back_is_unrecorded() -> None:
+    written = both(made_by="Mint.exp.0.forward.output.0", is_changed=True)
+    run = Run().call("Mint.exp.0.forward", ["a"], "x", kind="equal")
+    (fault,) = run.call("Mint.sin.0.forward", [value("input.0", "y|Y", origins=written)], "s|S").faults()
+    assert fault.kind == "unrecorded"
+    assert "something that is no record changed it" in fault.sentence
+
+
+def test_what_uninitialised_memory_holds_is_never_at_fault() -> None:
+    origins = both(is_uninitialized=True)
+    run = Run().call("Tensor.zero_.0.forward", [value("input.0", "u|U", origins=origins)], "z", kind="equal")
+    finder = run.found()
+    assert (run.blamed, finder.unknown, finder.unexplained) == ([], [], [])
+
+
+def test_a_value_of_unknown_origin_is_at_fault_only_before_all_others() -> None:
+    run = Run().call("Mint.sin.0.forward", ["x|X"], "s|S").call("Mint.cos.0.forward", ["y|Y"], "c|C")
+    finder = run.found()
+    assert [(fault.kind, fault.records) for fault in run.blamed] == [("unknown", ["Mint.sin.0.forward"])]
+    assert [fault.records for fault in finder.unknown] == [["Mint.cos.0.forward"]]
+
+
+def test_a_record_beyond_its_limit_that_could_not_be_computed_is_unexplained() -> None:
+    run = Run().call("Mint.exp.0.forward", [near("input.0", "a|A")], [near("output.0", "b|B")], kind="rounding")
+    run.call("Custom.mix.0.forward", [near("input.0", "b|B")], "c|C", kind="unaccounted")
+    run.call("Mint.log.0.forward", ["c|C"], "d|D").call("Custom.mix.1.forward", ["d|D"], "e|E", kind="unaccounted")
+    finder = run.found()
+    assert run.blamed == []
+    assert [step.record for step in finder.unexplained] == ["Custom.mix.0.forward"]
+
+
+def test_what_a_fault_reaches_is_not_unexplained() -> None:
+    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    finder = run.call("Custom.mix.0.forward", ["b|B"], "c|C", kind="unaccounted").found()
+    assert [fault.kind for fault in run.blamed] == ["born"]
+    assert finder.unexplained == []
+
+
+def test_the_limit_along_a_path_is_that_of_the_coarsest_dtype() -> None:
+    """A float32 value behind one of bfloat16 may be off by what bfloat16 explains."""
+
+    def outcome(coarse: float) -> list[str]:
+        limits = {"limits": (coarse, coarse), "excess": 0.5}
+        run = Run().call("Mint.exp.0.forward", ["a"], [near("output.0", "b|B", **limits)], kind="rounding")
+        fine = {"limits": (1e-5, 1e-5), "excess": 100.0}
+        run.call("Mint.float.0.forward", [near("input.0", "b|B", **limits)], [value("output.0", "c|C", **fine)])
+        run.call(
+            "Custom.mix.0.forward",
+            [value("input.0", "c|C", **fine)],
+            [value("output.0", "d|D", **fine)],
+            kind="unaccounted",
+        )
+        return [step.record for step in run.found().unexplained]
+
+    assert outcome(1e-2) == []
+    assert outcome(1e-5) == ["Custom.mix.0.forward"]
+
+
+@pytest.mark.parametrize(("effect", "kinds"), [(1e-5, ["arguments"]), (1e-9, [])])
+def test_another_argument_that_matters_less_than_the_limit_is_told(effect: float, kinds: list[str]) -> None:
+    small = OutputAccount("output.0", 1e-4, {"defined": effect}, {"defined": 0.01})
+    run = Run().call(
+        "Mint.norm.0.forward",
+        [near("input.0", "a|A")],
+        [near("output.0", "b|B")],
+        kind="rounding",
+        blamed=(small,),
+        definition="eps 1e-06 against 1e-05",
+    )
+    assert [fault.kind for fault in run.faults()] == kinds
+
+
+@pytest.mark.parametrize(("api", "kinds"), [("Functional.batch_norm", ["arguments"]), ("Functional.softmax", [])])
+def test_another_argument_of_a_call_with_running_statistics_is_told_though_its_outputs_agree(
+    api: str, kinds: list[str]
+) -> None:
+    run = Run().call(f"{api}.0.forward", ["a"], "b", kind="equal", definition="momentum 0.3 against 0.1")
+    run.call(f"{api}.1.forward", ["b", "m|M"], "c|C")
+    assert [fault.kind for fault in run.faults()] == (kinds or ["unknown"])
+
+
+def test_an_argument_behind_what_differs_may_be_computed_from_it() -> None:
+    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    run.call("Functional.batch_norm.0.forward", ["c"], "d", kind="equal", definition="momentum 0.3 against 0.1")
+    assert [fault.kind for fault in run.faults()] == ["born"]
+
+
+def test_of_layers_without_calls_the_innermost_that_makes_the_difference_is_unexplained() -> None:
+    run = Run().call("Cell.a.A.forward.0", ["x"], "y", kind="equal", cells=("a.A",))
+    run.call("Cell.b.c.C.forward.0", ["y"], "z|Z", kind="unaccounted", cells=("b.B", "b.c.C"))
+    run.call("Cell.b.B.forward.0", ["y"], "z|Z", kind="unaccounted", cells=("b.B",))
+    run.call("Cell.d.D.forward.0", ["z|Z"], "u|U", kind="unaccounted", is_given=True, cells=("d.D",))
+    finder = run.found()
+    assert run.blamed == []
+    assert [step.record for step in finder.unexplained] == ["Cell.b.c.C.forward.0"]
+
+
+def test_what_enters_an_outermost_layer_is_the_batch_only_before_all_that_differs() -> None:
+    run = Run().call("Cell.net.Net.forward.0", ["x|X"], "y|Y", kind="contained", cells=("net.Net",))
+    run.call("Mint.conv.0.forward", ["x|X"], "y|Y", cells=("net.Net",))
+    assert [fault.kind for fault in run.faults()] == ["batch"]
+    late = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    late.call("Cell.net.Net.forward.0", ["x|X"], "y|Y", kind="contained", cells=("net.Net",))
+    finder = late.call("Mint.conv.0.forward", ["x|X"], "y|Y", cells=("net.Net",)).found()
+    assert [fault.kind for fault in late.blamed] == ["born"]
+    assert [fault.kind for fault in finder.unknown] == ["unknown"]
+
+
+def test_a_call_of_one_run_whose_effect_no_record_shows_is_blamed_for_the_first_value_of_unknown_origin() -> None:
+    run = Run().call("Torch.tanh.0.forward", ["|e"], "|t", kind="unmatched", side="golden")
+    run.call("Mint.add.0.forward", ["r|R"], "s|S")
+    (fault,) = run.faults()
+    assert (fault.kind, fault.side, fault.records) == ("only_one_side", "golden", ["Torch.tanh.0.forward"])
+    run = Run().call("Torch.tanh.0.forward", ["|e"], "|t", kind="unmatched", side="golden")
+    run.call("Torch.cos.0.forward", ["|f"], "|u", kind="unmatched", side="golden")
+    assert [fault.kind for fault in run.call("Mint.add.0.forward", ["r|R"], "s|S").faults()] == ["unknown"]
+
+
+def test_a_gradient_that_only_one_run_computes_is_told() -> None:
+    run = Run().call("Mint.mul.0.forward", ["a", "b"], "c", kind="equal")
+    run.call("Mint.mul.0.backward", ["g"], ["h", "|i"], kind="unaccounted")
+    (fault,) = run.faults()
+    assert (fault.kind, fault.value) == ("gradient", "output.1")
+    assert "the golden run computes the gradient output.1, the target none" in fault.sentence
+
+
+def test_the_gradient_of_a_parameter_inherits_from_the_gradients_of_its_uses() -> None:
+    weight = {"origins": both(leaf="w")}
+    run = Run().call("Mint.linear.0.forward", ["a", value("input.1", "w", **weight)], "b", kind="equal")
+    run.call("Mint.linear.0.backward", ["g"], ["h", "i|I"], kind="fault", blamed=(BORN,))
+    taken = value("input.0", "j|J", origins=both(grad_of="w"))
+    (fault,) = run.call("Torch.norm.0.forward", [taken], "n|N").faults()
+    assert fault.records == ["Mint.linear.0.backward"]
+    assert [step.record for step in fault.reached] == ["Torch.norm.0.forward"]
+
+
+def repeated(which: int = 0) -> dict[str, Any]:
+    """Fields of a backward whose forward a checkpoint computed again with another result."""
+    return {"recomputed": (which in (0, 2), which in (1, 2))}
+
+
+def checkpointed(first: str, **marks: Any) -> Run:
+    """Of gelu, a view without a gradient and a linear, whose weight has another gradient: made of another gelu."""
+    run = Run().call("Mint.relu.0.forward", ["x"], "a", kind="equal")
+    run.call(
+        "Mint.gelu.0.forward",
+        ["a"],
+        first,
+        kind="equal" if "|" not in first else "fault",
+        blamed=(BORN,) * ("|" in first),
+    )
+    run.call("Mint.signs.0.forward", [first], first.replace("b", "c").replace("B", "C"), kind="inherited")
+    run.call(
+        "Mint.linear.0.forward", [first.replace("b", "c").replace("B", "C"), "w"], "d" if "|" not in first else "d|D"
+    )
+    run.call("Mint.linear.0.backward", ["g"], ["h", "v|V"], kind="unaccounted", is_given=True, **marks)
+    run.call("Mint.gelu.0.backward", ["h"], "i", kind="equal", **marks)
+    return run.call("Mint.norm.0.forward", ["v|V"], "n|N")
+
+
+@pytest.mark.parametrize(("which", "side", "run_name"), [(0, "target", "target"), (1, "golden", "golden run")])
+def test_a_result_that_only_the_recomputation_has_is_told_of_its_call(which: int, side: str, run_name: str) -> None:
+    run = checkpointed("b", **repeated(which))
+    finder = run.found()
+    (fault,) = run.blamed
+    assert (fault.kind, fault.side, fault.records) == ("recomputed", side, ["Mint.gelu.0.backward"])
+    words = "its recomputation in the backward gives another result than its forward"
+    assert fault.sentence == f"{words}, in the {run_name} only"
+    assert {step.record for step in fault.reached} == {"Mint.linear.0.backward", "Mint.norm.0.forward"}
+    assert not finder.unexplained
+
+
+def test_a_result_that_only_the_first_forward_has_is_one_fault_and_says_so() -> None:
+    run = checkpointed("b|B", **repeated())
+    finder = run.found()
+    (fault,) = run.blamed
+    assert (fault.kind, fault.records[0]) == ("born", "Mint.gelu.0.forward")
+    assert fault.sentence.endswith("; in the target its recomputation in the backward gave another result")
+    assert not finder.unexplained
+
+
+def test_recomputations_that_differ_in_both_runs_blame_nothing_and_explain_nothing() -> None:
+    run = checkpointed("b", **repeated(2))
+    finder = run.found()
+    assert run.blamed == []
+    assert [step.record for step in finder.unexplained] == ["Mint.linear.0.backward"]
+
+
+def test_a_recomputation_that_changes_no_gradient_by_more_than_it_may_is_no_fault() -> None:
+    run = Run().call("Mint.gelu.0.forward", ["a"], "b", kind="equal")
+    run.call("Mint.gelu.0.backward", ["g"], [near("output.0", "h|H")], kind="unaccounted", **repeated())
+    assert run.faults() == []
+
+
+def test_each_recomputation_that_differs_is_told_but_not_what_another_fault_reaches() -> None:
+    def dropouts(second: str) -> Run:
+        run = Run().call("Mint.dropout.0.forward", ["a"], "b", kind="equal")
+        run.call("Mint.dropout.1.forward", [second], "c", kind="equal")
+        run.call("Mint.dropout.1.backward", ["g"], "h|H", kind="unaccounted", **repeated())
+        return run.call("Mint.dropout.0.backward", ["h|H"], "i|I", kind="unaccounted", **repeated())
+
+    assert [fault.step.operation.call for fault in dropouts("b").faults()] == ["Mint.dropout.0"]  # which the other gets
+    assert [fault.kind for fault in dropouts("x").faults()] == ["recomputed", "recomputed"]
+    run = Run().call("Mint.sin.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    run.call("Mint.dropout.0.forward", ["b|B"], "c|C")
+    run.call("Mint.dropout.0.backward", ["g"], "h|H", kind="unaccounted", **repeated())
+    assert [fault.kind for fault in run.faults()] == ["born"]
