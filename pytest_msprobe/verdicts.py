@@ -42,6 +42,34 @@ class Wire:
         return msgspec.convert(wire, cls)
 
 
+class FigureWire(Wire):
+    """Base of values whose figures may be NaN or infinite, for which JSON has no word: they travel as text."""
+
+    __slots__ = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value in builtin types, "nan", "inf" or "-inf" for such a figure."""
+        wire: dict[str, Any] = _spelt(msgspec.to_builtins(self))
+        return wire
+
+    @classmethod
+    def from_wire(cls: type[_Sent], wire: Mapping[str, Any]) -> _Sent:
+        """The inverse of `to_wire`.
+
+        Raises:
+            msgspec.ValidationError: `wire` is no such value.
+        """
+        return msgspec.convert(wire, cls, strict=False)
+
+
+def _spelt(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _spelt(item) for key, item in value.items()}
+    return [_spelt(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 @dataclass(frozen=True, slots=True)
 class OutputRow:
     """How one output, gradient or other value of a record was judged.

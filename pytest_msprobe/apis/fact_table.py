@@ -137,6 +137,7 @@ Topic = Literal[
     "mindspore_cpu",
     "mixed_precision",
     "msprobe_standards",
+    "narrow_sums",
     "nondeterministic",
     "not_judged",
     "open_order",

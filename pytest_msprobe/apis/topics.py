@@ -48,6 +48,7 @@ class RandomApi:
         return dict(bound.arguments)
 
 
+@lru_cache(maxsize=256)  # asked several times on the way of each call
 def random_api(api: ApiName, framework: str) -> RandomApi | None:
     """What is known of `api` in a dump of `framework` when it is random or uninitialised, else None."""
     unwritten = facts("unwritten").of(api, framework)
@@ -182,7 +183,7 @@ def _keywords(topic: Topic, api: ApiName) -> Mapping[str, Any] | None:
 
 #: More than there are APIs; a dump may hold any names.
 _REMEMBERED = 8192
-_PLACES = ("outputs", "inputs", "mixed", "overwritten")
+_PLACES = ("outputs", "beside", "inputs", "mixed", "overwritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,8 @@ def unwritten_memory(name: str, framework: str, partly: Literal["mixed", "overwr
     terms = [] if found is None else [term for term in read_terms(found.text) if term.name in _PLACES]
     places = {term.name: {str(ast.literal_eval(item)) for item in term.arguments} for term in terms}
     inputs = places.get("inputs", set()) | places.get(partly, set())
-    return UnwrittenMemory(frozenset(places.get("outputs", ())), frozenset(inputs))
+    outputs = places.get("outputs", set()) | places.get("beside", set())
+    return UnwrittenMemory(frozenset(outputs), frozenset(inputs))
 
 
 @lru_cache(_REMEMBERED)
@@ -257,6 +259,11 @@ def reason_uncomputable(api: ApiName, framework: str = "mindspore") -> str | Non
         return "a gradient kernel, which MindSpore calls itself: the backward record of its API is judged instead"
     found = facts("not_judged").of(api, framework)
     return None if found is None else found.reason
+
+
+def adds_up_narrowly(api: ApiName, framework: str) -> bool:
+    """Whether gradients that `api` sums over an incoming gradient are added up in the dtype of that one."""
+    return facts("narrow_sums").of(api, framework) is not None
 
 
 #: `sums`: the order of additions changes. `writes`: any of several values may be the last one written.

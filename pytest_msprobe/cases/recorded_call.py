@@ -6,16 +6,18 @@ A recorded dropout as the linear operation that it was: what it drew shows in wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import methodcaller
 from typing import Any, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from msprobe_collector.dump_format import ApiName, Direction, Dump, parse_api_name
 from msprobe_collector.dump_format.values import OTHER_GRADIENTS, OUTPUT
-from pytest_msprobe.apis.topics import random_api
+from pytest_msprobe.apis.topics import adds_up_narrowly, random_api
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, Incoming
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import in_one_order, index_metrics, paired_gradients, paired_outputs
@@ -28,25 +30,18 @@ from pytest_msprobe.engines.protocol import (
     LeafPath,
     NotJudged,
     Output,
+    Unsupported,
     leaves,
     map_leaves,
     output_label,
 )
 from pytest_msprobe.engines.selection import Engines
-from pytest_msprobe.numerics import (
-    BackwardError,
-    Judgement,
-    OutputPair,
-    judge_output,
-    kind_of,
-    measure,
-    unit_roundoff,
-)
+from pytest_msprobe.numerics import BackwardError, Judgement, OutputPair, judge_output, measure, unit_roundoff
 
 _STANDARD = BackwardError()
-_FLOAT32 = 2.0**-24
 #: An output that rounding explains is as a whole no farther off than this many roundings of its dtype.
 _MOST_ROUNDINGS = 2
+_NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))
 _Result = TypeVar("_Result")
 
 
@@ -129,10 +124,11 @@ class RecordedCall(CallRun):
             if indices is not None:
                 return _STANDARD.judge(indices)
         metrics = measure(*compared, off_bound=_STANDARD.off_bound)
+        standard = self._standard(direction, output)
 
         def judged(*, is_composite: bool = False) -> Judgement:
             extra = self._extra(direction, is_composite=is_composite)
-            return judge_output(_STANDARD, metrics, lambda: extra.pair(output.position, *compared, metrics))
+            return judge_output(standard, metrics, lambda: extra.pair(output.position, *compared, metrics))
 
         found = judged()
         # A kernel that rounds inside as its tensors do is inaccurate in single elements, and no reason why runs differ.
@@ -140,13 +136,24 @@ class RecordedCall(CallRun):
 
     def _is_roundoff(self, output: RecordedOutput) -> bool:
         """Whether an output of a call in a narrow dtype is as a whole as near to the benchmark as that allows."""
-        arrays = (array for array in self.tensor_arguments().values() if kind_of(array.dtype) == "float")
-        unit = max((unit_roundoff(array.dtype) for array in arrays), default=0.0)
-        if unit <= _FLOAT32 or kind_of(output.recorded.dtype) != "float":
+        dtypes = _NARROW & {array.dtype for array in self.tensor_arguments().values()}
+        if not dtypes:
             return False
+        unit = max(map(unit_roundoff, dtypes))
         with np.errstate(all="ignore"):
             error = np.linalg.norm(output.recorded.astype(np.float64).reshape(-1) - output.reference.reshape(-1))
             return bool(error <= _MOST_ROUNDINGS * unit * np.linalg.norm(output.reference))
+
+    def _standard(self, direction: Direction, output: RecordedOutput) -> BackwardError:
+        """What explains errors: of sums over the elements of an incoming gradient also those of narrow sums."""
+        call, incoming = self.case.call, self.incoming(direction)
+        summed = max((array for array in incoming if array is not None), key=lambda array: array.size, default=None)
+        if summed is None or not 0 < output.recorded.size < summed.size or summed.dtype not in _NARROW:
+            return _STANDARD
+        if not adds_up_narrowly(call.api, call.framework):
+            return _STANDARD
+        count = -(-summed.size // output.recorded.size)
+        return replace(_STANDARD, narrow_sums=(count, unit_roundoff(summed.dtype)))
 
     def tensor_arguments(self) -> dict[LeafPath, Array]:
         """Tensors among the arguments, by their place."""
@@ -236,7 +243,10 @@ def is_dropout(api: ApiName, framework: str) -> bool:
 
 
 class DropoutCall(RecordedCall):
-    """Multiplies by what the recorded forward multiplied by: 0, or the scale of what it kept."""
+    """Multiplies by what the recorded forward multiplied by: 0, or the scale of what it kept.
+
+    Of an element that is 0 its output does not show whether it was dropped: its gradient does, or another run.
+    """
 
     def __init__(self, dump: Dump, name: str, engines: Engines, *, with_backward: bool, max_memory_bytes: int) -> None:
         """See `RecordedCall`."""
@@ -247,7 +257,33 @@ class DropoutCall(RecordedCall):
         made = next((output.value for output in self.recorded_outputs() if hasattr(output.value, "dtype")), None)
         if given is None or made is None or getattr(made, "shape", None) != given.shape:
             raise NotJudged("skip", "random by nature, and what was dropped is not known")
-        self.factors = _factors(given.astype(np.float64), np.asarray(made, np.float64))
+        self._shows = given != 0
+        kept = (np.asarray(made) != 0) & self._shows
+        quotients = np.asarray(made, np.float64)[kept] / given[kept].astype(np.float64)
+        # A quotient of few digits is rounded.
+        self._scale = float(np.median(quotients)) if kept.any() else 0.0
+        self._is_kept = kept | (~self._shows & self._has_gradient(with_backward=with_backward))
+
+    def _has_gradient(self, *, with_backward: bool) -> Array:
+        """Where the gradient shows that an element was kept; everywhere without one."""
+        if with_backward and not self._shows.all():
+            with suppress(NotJudged, Unsupported):
+                gradient = self._gradient()[1]
+                if gradient.shape == self._shows.shape:
+                    found: Array = gradient != 0
+                    return found
+        return np.ones_like(self._shows)
+
+    def drops_as(self, other: DropoutCall) -> bool:
+        """Whether both drop the same of the elements that show it in both; then each learns the rest from the other."""
+        if self._shows.shape != other._shows.shape:
+            return False
+        both = self._shows & other._shows
+        if not np.array_equal(self._is_kept[both], other._is_kept[both]):
+            return False
+        either = np.where(other._shows, other._is_kept, self._is_kept | other._is_kept)
+        self._is_kept = other._is_kept = np.where(self._shows, self._is_kept, either)
+        return True
 
     def outputs(self, direction: Direction) -> tuple[RecordedOutput, ...]:
         """See `RecordedCall`: the output, or the gradient of the input.
@@ -258,14 +294,9 @@ class DropoutCall(RecordedCall):
         if direction == "forward":
             made = next(output.value for output in self.recorded_outputs() if hasattr(output.value, "dtype"))
             given = next(iter(self.tensor_arguments().values()))
-            return (RecordedOutput("output.0", 0, np.asarray(made), given.astype(np.float64) * self.factors),)
-        incoming = self.incoming(direction)
-        gradients = self.recorded_gradients(incoming)
-        first = next(((place, value) for place, value in enumerate(gradients) if value is not None), None)
-        if first is None or not incoming or incoming[0] is None or incoming[0].shape != self.factors.shape:
-            raise NotJudged("skip", "random by nature, and the dump holds no gradient")
-        path = self.gradient_paths()[first[0]]
-        return (RecordedOutput(path, 0, first[1], incoming[0].astype(np.float64) * self.factors),)
+            return (RecordedOutput("output.0", 0, np.asarray(made), self._dropped(given)),)
+        path, gradient = self._gradient()
+        return (RecordedOutput(path, 0, gradient, self._dropped(self.incoming(direction)[0])),)
 
     def references(self, direction: Direction, call: Call, incoming: Incoming, variant: str) -> Mapping[str, Array]:
         """See `RecordedCall`: with what this call dropped.
@@ -276,18 +307,24 @@ class DropoutCall(RecordedCall):
         given = incoming[0] if direction == "backward" else call.arguments[0]
         if not hasattr(given, "dtype"):
             raise NotJudged("skip", "random by nature, and its input is not known")
-        path = self.outputs(direction)[0].path
-        return {path: np.asarray(given, np.float64) * self.factors}
+        path = "output.0" if direction == "forward" else self._gradient()[0]
+        return {path: self._dropped(given)}
+
+    def _gradient(self) -> tuple[str, Array]:
+        """The recorded gradient, with its place."""
+        incoming = self.incoming("backward")
+        gradients = self.recorded_gradients(incoming)
+        first = next(((place, value) for place, value in enumerate(gradients) if value is not None), None)
+        if first is None or not incoming or incoming[0] is None or incoming[0].shape != self._shows.shape:
+            raise NotJudged("skip", "random by nature, and the dump holds no gradient")
+        return self.gradient_paths()[first[0]], first[1]
+
+    def _dropped(self, given: Any) -> Array:
+        """`given` with its dropped elements 0 and the others scaled, float64."""
+        dropped: Array = np.asarray(given, np.float64) * np.where(self._is_kept, self._scale, 0.0)
+        return dropped
 
     def judge(self, direction: Direction, output: RecordedOutput) -> Judgement:
         """See `RecordedCall`: one multiplication is rounded."""
         metrics = measure(output.recorded, output.reference, off_bound=_STANDARD.off_bound)
         return judge_output(_STANDARD, metrics, lambda: OutputPair(output.recorded, output.reference, metrics))
-
-
-def _factors(given: Array, made: Array) -> Array:
-    kept = (made != 0) & (given != 0)
-    scale = float(np.median(made[kept] / given[kept])) if kept.any() else 0.0
-    # Of a zero nothing shows whether it was dropped.
-    factors: Array = np.where(kept | (given == 0), scale, 0.0)
-    return factors

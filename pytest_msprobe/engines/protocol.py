@@ -192,9 +192,13 @@ class DeviceEngine(Engine, Protocol):
 def padded_incoming(incoming: tuple[Array | None, ...], outputs: int) -> tuple[Array | None, ...]:
     """`incoming` with None, which counts as zero, for each further one of the `outputs` tensors.
 
+    None behind them belongs to what a kernel gives beside its outputs, such as the mean of a norm.
+
     Raises:
         ValueError: there are more gradients than output tensors.
     """
+    while len(incoming) > outputs and incoming[-1] is None:
+        incoming = incoming[:-1]
     if len(incoming) > outputs:
         raise ValueError(f"{len(incoming)} incoming gradients for {outputs} output tensors")
     return incoming + (None,) * (outputs - len(incoming))

@@ -225,12 +225,18 @@ class RecordedEngine:
         return tuple(self._leaves((), self._forward.outputs, FieldPath(self._file, f"{call}.forward", OUTPUT)))
 
     def load_gradient(self, call: str, path: LeafPath) -> Array | None:
-        """The recorded gradient of one argument, or None where none was recorded."""
+        """The recorded gradient of one argument, or None where none was recorded.
+
+        Raises:
+            Unsupported: it was made of other values than those of the forward record, or of drawn ones.
+        """
         entry = self._pairing.entries.get(path)
         if entry is None or self._backward is None:
             return None
         if self._drawn:
             self._refuse_drawn()
+        if self._backward.is_recomputed_otherwise:
+            raise Unsupported("its forward was computed again in the backward, with other values than the first time")
         value = self._backward.others[entry] if isinstance(entry, str) else (self._backward.outgoing or ())[entry]
         if not isinstance(value, TensorValue):
             return None

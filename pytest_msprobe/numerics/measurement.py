@@ -94,7 +94,8 @@ def inner(left: Array, right: Array) -> float:
     np.dot has the least overhead, but on longer vectors BLAS takes threads: they would fight with those of the
     engines, and the last digits would depend on how many there are.
     """
-    left, right = _real_parts(left), _real_parts(right)
+    if left.dtype != np.float64 or right.dtype != np.float64:
+        left, right = _real_parts(left), _real_parts(right)
     if left.size <= _LONGEST_SERIAL_DOT:
         return float(np.dot(left, right))
     return float(np.einsum("i,i->", left, right))

@@ -22,7 +22,7 @@ import msgspec
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import CsvPair
 from pytest_msprobe.reports.terminal import VerdictCounts
-from pytest_msprobe.suites.contract import ANSWER, Suite
+from pytest_msprobe.suites.contract import ANSWERS, Suite
 from pytest_msprobe.verdicts import OutputRow, VerdictRow
 
 _OUTPUT_FIELDS = frozenset(field.name for field in fields(OutputRow))
@@ -56,35 +56,35 @@ class JsonLines:
         self._file.write(encode_row(name, row))
         self._file.flush()
 
-    def append_corrections(
-        self,
-        properties: Mapping[tuple[str, str, str], Mapping[str, str]],
-        answers: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Add the rows of (dump, call, part) in `properties` once more, with those: the last one counts.
+    def append_corrections(self, levels: Mapping[tuple[str, str, str], str]) -> None:
+        """Add the rows of (dump, call, part) in `levels` once more, with that property `level`: the last one counts.
 
-        The answer on a dump goes with its first row. Raises OSError.
+        Raises OSError.
         """
-        waiting = dict(answers or {})
-        if not (properties or waiting):
+        if not levels:
             return
         decode = msgspec.json.Decoder(_Key).decode
-        last: dict[tuple[str, str, str], bytes] = {}
-        answered: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+        last = {}
         for _, line in _whole_lines(self.path):
             found = decode(line)
-            key = (found.dump, found.call, found.part)
-            if found.dump in waiting:
-                answered[key] = waiting.pop(found.dump)
-            if key in properties or key in answered:
+            if (key := (found.dump, found.call, found.part)) in levels:
                 last[key] = line
         for key, line in last.items():
             name, row = _decoded(line, str(self.path))
-            for entry in properties.get(key, {}).items():
-                row = row.with_property(*entry)
-            if key in answered:
-                row = replace(row, attachment={**(row.attachment or {}), ANSWER: answered[key]})
-            self.write(name, row)
+            self.write(name, row.with_property("level", levels[key]))
+
+    def attach_answers(self, answers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put what the run amounts to, by dump, into the attachment of the last row. Raises OSError."""
+        start, last = 0, b""
+        for _, line in _whole_lines(self.path) if answers else ():
+            start, last = start + len(last), line
+        if last:
+            name, row = _decoded(last, str(self.path))
+            longer = encode_row(name, replace(row, attachment={**(row.attachment or {}), ANSWERS: answers}))
+            os.truncate(self.path, start)
+            self._file.seek(start)
+            self._file.write(longer)
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -229,7 +229,8 @@ class ReportPlugin:
             self._fail(f"--msprobe-out={self._settings.out}", "", error)
         if self._lines is not None:
             try:
-                self._lines.append_corrections(self._report.corrections(), self._report.answers())
+                self._lines.append_corrections(self._report.levels())
+                self._lines.attach_answers(self._report.answers())
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)

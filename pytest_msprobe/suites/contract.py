@@ -104,8 +104,8 @@ class Placement:
     open_engine: str = ""
 
 
-#: Where a row's attachment holds what the whole run amounts to, and the property of a record that is at fault.
-ANSWER, AT_FAULT = "answer", "at_fault"
+#: Where the attachment of the last row holds what the whole run amounts to.
+ANSWERS = "answers"
 
 
 class SuiteReport:
@@ -120,8 +120,8 @@ class SuiteReport:
     def finish(self) -> None:
         """Complete the files. Raises OSError or SuiteError when one cannot be written."""
 
-    def corrections(self) -> Mapping[tuple[str, str, str], Mapping[str, str]]:
-        """Properties by (dump, call, part), of rows of which all rows together say more than they did."""
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """Property `level` by (dump, call, part), of rows of which all rows together say more than they did."""
         return {}
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -164,7 +164,11 @@ class RowSummary:
         return ()
 
     def levels(self) -> Mapping[tuple[str, str, str], str]:
-        """Property `level` by (dump, call, part), as all rows together tell it; asked after `lines`."""
+        """Levels as `SuiteReport.levels` has them; asked after `lines`."""
+        return {}
+
+    def marks(self) -> Mapping[tuple[str, str, str], str]:
+        """What all rows together say of a record that its own row does not, likewise."""
         return {}
 
     @property

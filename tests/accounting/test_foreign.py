@@ -60,6 +60,24 @@ def test_right_runs_of_other_precision_blame_nothing_and_wrong_ones_the_call(tmp
     assert {name: answered(pairs, name).verdict for name in PRECISIONS} == dict.fromkeys(PRECISIONS, "exact")
 
 
+#: What is named of pairs whose blocks are checkpointed.
+CHECKPOINTED = {
+    "checkpointed: gelu factor in the first forward only": ("Functional.gelu.1.forward (born)",),
+    "checkpointed: gelu factor in the recomputation only": ("Functional.gelu.1.backward (recomputed)",),
+    "checkpointed, reentrant: gelu factor in the first forward only": ("Functional.gelu.1.forward (born)",),
+    "checkpointed, reentrant: gelu factor in the recomputation only": ("Functional.gelu.1.backward (recomputed)",),
+    "checkpointed: another order": (),
+}
+
+
+def test_what_one_of_the_two_forwards_of_a_checkpoint_does_is_told_of_its_call(tmp_path: Path) -> None:
+    pairs = Pairs(tmp_path)
+    assert pairs.write([pair for pair in torch_pairs.PAIRS if pair.name in CHECKPOINTED]) == []
+    rows = {name: answered(pairs, name) for name in CHECKPOINTED}
+    assert {name: row.named for name, row in rows.items()} == CHECKPOINTED
+    assert {row.verdict for row in rows.values()} == {"exact"}
+
+
 def test_a_fault_that_does_not_happen_is_no_pair(tmp_path: Path) -> None:
     pair = torch_pairs._kernel("windows", "sigmoid", 7)
     (failed,) = Pairs(tmp_path).write([pair])

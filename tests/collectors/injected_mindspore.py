@@ -190,6 +190,25 @@ def perturbed(debugger: Any) -> bytes:
     return bytes_of(net(x))
 
 
+def written(debugger: Any) -> bytes:
+    """Tensors that are written to: recorded and left out."""
+    net, _, x = made()
+    if debugger:
+        debugger.start(net)
+    y = mint.square(x)
+    row = y[1]
+    y[:, 0] = 2.0
+    mint.exp(row)
+    y.add_(row)
+    z = mint.exp(mint.chunk(y, 2, 1)[1])
+    net.parts.append(ops.Assign()(net.block.dense.bias, z[0, 0] + mint.square(net.block.dense.bias)))
+    mint.exp(net.block.dense.bias)
+    if debugger:
+        debugger.stop()
+        debugger.step()
+    return bytes_of(y, z, *net.get_parameters())
+
+
 def with_level(level: str, task: str = "statistics", **more: Any) -> dict[str, Any]:
     section = {name: more.pop(name) for name in ("scope", "list", "summary_mode", "overflow_nums") if name in more}
     return {"task": task, "level": level, task: section, **more}
@@ -206,4 +225,5 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Any]] = {
     "monitor": ({"task": "grad_probe", "grad_probe": {"grad_level": "L2", "bounds": [-1, 0, 1]}}, monitored),
     "callbacks": (with_level("L0"), called_back),
     "perturb": (with_level("L0"), perturbed),
+    "writes": (with_level("L1", list=["square", "exp", "chunk", "__setitem__", "__getitem__", "Assign"]), written),
 }

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from msprobe_collector.pytorch import PrecisionDebugger
+from msprobe_collector.pytorch import PrecisionDebugger, provenance
 
 __all__ = ["SCENARIOS", "PrecisionDebugger"]
 
 torch.set_num_threads(1)
+provenance._LEAST_STORAGES = 8
 
 KERNELS = SimpleNamespace(scaled=lambda x, by: x * by)
 
@@ -204,6 +205,33 @@ def counted(debugger: Any) -> bytes:
     return bytes_of(net.first.weight.grad) + "\n".join(mode.seen).encode()
 
 
+class Own(torch.Tensor):
+    pass
+
+
+def written(debugger: Any) -> bytes:
+    """Tensors that are written to: recorded, left out, by nobody's call; more of them than are kept."""
+    net, _, x = made()
+    if debugger:
+        debugger.start(net)
+    state = torch.empty(3, 4)
+    for column in range(4):
+        state[:, column] = torch.exp(x[:, column])
+    torch._foreach_add_([state, x], 1.0)
+    torch.exp(state.data.T)
+    state.mul_(2)
+    torch.exp(state.as_subclass(Own))
+    with torch.no_grad():
+        net.first.bias.add_(1.0)
+    net.first.bias.data = torch.ones(4)
+    for _ in range(20):
+        state = torch.exp(net.first(state) + net.first.bias[None, :])
+    if debugger:
+        debugger.stop()
+        debugger.step()
+    return bytes_of(state, x)
+
+
 def with_level(level: str, task: str = "statistics", **more: Any) -> dict[str, Any]:
     section = {name: more.pop(name) for name in ("scope", "list", "summary_mode", "overflow_nums") if name in more}
     return {"task": task, "level": level, task: section, **more}
@@ -222,4 +250,5 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Any]] = {
     "compiled": (with_level("mix"), compiled),
     "perturb": (with_level("L0"), perturbed),
     "modes": (with_level("mix"), counted),
+    "writes": (with_level("L1", list=["exp", "_foreach_add_", "__setitem__", "linear"]), written),
 }

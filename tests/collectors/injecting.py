@@ -49,11 +49,11 @@ BORDERS = frozenset(
         # PyTorch
         "pytorch.calls.CallMode.__torch_function__",
         "pytorch.calls.CallMode.on_again.<locals>.run",
-        "pytorch.gradients.CheckpointSwaps._noted_pass.<locals>.run",
-        "pytorch.gradients.CheckpointSwaps._noted_forward.<locals>.forward",
-        "pytorch.gradients.CheckpointSwaps._repeating_backward.<locals>.backward",
-        "pytorch.gradients._with.<locals>.run",
-        "pytorch.gradients.Recomputation.__init__",
+        "pytorch.checkpoints.CheckpointSwaps._noted_pass.<locals>.run",
+        "pytorch.checkpoints.CheckpointSwaps._noted_forward.<locals>.forward",
+        "pytorch.checkpoints.CheckpointSwaps._repeating_backward.<locals>.backward",
+        "pytorch.checkpoints._with.<locals>.run",
+        "pytorch.checkpoints.Recomputation.__init__",
         "pytorch.installation.ApiInstallation._without_mode.<locals>.has_torch_function",
         "pytorch.installation.ApiInstallation.in_this_thread",
         "pytorch.threads_and_graphs.ThreadSwaps._started.<locals>.start",
@@ -313,7 +313,7 @@ def main(framework: str, folder: Path) -> None:
     sys.meta_path.insert(0, Finder())
     module = importlib.import_module(f"collectors.injected_{framework}")
     run = Run(module, module.PrecisionDebugger, folder / "dump")
-    for name in sys.argv[4:] or module.SCENARIOS:
+    for name in sys.argv[3:] or module.SCENARIOS:
         run.scenario(name)
         print(f"{time.process_time():5.1f} s of CPU, {run.injections} injections after {name}", file=sys.stderr)
     print(
@@ -321,7 +321,7 @@ def main(framework: str, folder: Path) -> None:
             {
                 "entries": sorted(run.entries),
                 "functions": sorted(POINTS.names[n] for n in run.done),
-                "all": len(POINTS.names),
+                "unreached": sorted(name for n, name in enumerate(POINTS.names) if n not in run.done),
                 "injections": run.injections,
                 "missed": run.missed,
                 "problems": run.problems,

@@ -30,3 +30,4 @@ def test_no_fault_of_the_collector_reaches_the_training(framework: Framework, tm
     entries, injections = LEAST[framework.name]
     assert len(found["entries"]) >= entries
     assert found["injections"] >= injections
+    assert [name for name in found["unreached"] if ".provenance." in name] == []

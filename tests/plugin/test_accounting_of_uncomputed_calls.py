@@ -30,7 +30,7 @@ def outcomes(pytester: pytest.Pytester, *options: str, **target: Any) -> dict[st
     step(pytester.path / "golden", before=1.0, inside=1.0)
     folders = "--msprobe-dump=target", "--msprobe-golden=golden"
     result = pytester.runpytest_inprocess(*folders, "-rx", *options)
-    if target.get("before") and not options:
+    if target.get("inside", 1.0) == 1.0 and not options:
         result.stdout.fnmatch_lines(["*cannot be computed again: no benchmark*"])
     return result.parseoutcomes()
 
@@ -39,9 +39,27 @@ def test_what_differs_already_in_its_inputs_fails_nothing(pytester: pytest.Pytes
     assert outcomes(pytester, before=1.1) == {"failed": 1, "xfailed": 3}  # exp, which is at fault
 
 
+def test_what_its_inputs_may_have_made_fails_nothing(pytester: pytest.Pytester) -> None:
+    """They are within their limit, and the output is beyond it by no more than some growth."""
+    assert outcomes(pytester, before=1.00009, inside=1.0001) == {"failed": 1, "xfailed": 3}
+    assert outcomes(pytester, before=1.000001, inside=1.0005) == {"failed": 1, "passed": 1, "xfailed": 2}
+
+
 def test_what_cannot_be_computed_although_its_inputs_agree_fails(pytester: pytest.Pytester) -> None:
     assert outcomes(pytester, inside=1.1) == {"failed": 1, "passed": 1, "xfailed": 2}
 
 
 def test_it_fails_where_inherited_differences_are_to_fail(pytester: pytest.Pytester) -> None:
     assert outcomes(pytester, "--msprobe-inherited=fail", before=1.1) == {"failed": 4}
+
+
+def test_what_is_left_of_a_sum_of_zero_is_rounding(pytester: pytest.Pytester) -> None:
+    """Both runs are far off from what the benchmark gets, and rounding explains it."""
+    values = np.random.default_rng(0).normal(size=4096).astype(np.float32)
+    values[-1] -= values.sum(dtype=np.float64)
+    for side, error in (("target", 2e-6), ("golden", -1e-6)):
+        builder = DumpBuilder(pytester.path / side / "step0" / "rank0")
+        builder.call("Mint.sum.0", [values], [np.array(values.sum(dtype=np.float64) + error, np.float32)]).write()
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden")
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])

@@ -35,8 +35,8 @@ def test_the_true_cause_is_named_first(pytester: pytest.Pytester, perturbed: Pat
     result.assert_outcomes(passed=38, xfailed=138)
     result.stdout.fnmatch_lines(
         [
-            "At fault: Primitive.dense.Dense.4.forward: parameter differs by 0.0194 *; 138 operations inherit it*",
-            f"first divergence: {TRUE_CAUSE}: parameter differs by 0.0194 before any operation",
+            "At fault: Primitive.dense.Dense.4.forward: input.1 differs by 0.0194 *; 138 operations inherit it*",
+            f"first divergence: {TRUE_CAUSE}: input.1 differs by 0.0194 before any operation, and nothing says *",
             "176 operations matched, 0 only in the target, 0 only in the golden dump",
             "table: *compare_result_rank0_*.csv",
             "advice: *advisor_rank0_*.txt",
@@ -67,9 +67,7 @@ def test_node_ids_outcomes_and_rows(pytester: pytest.Pytester) -> None:
     assert [(row["name"], row["direction"], row["status"]) for row in rows] == [
         ("Mint.op.0", "forward", "pass"),
         ("Mint.op.0", "backward", "error"),
-        ("Mint.op.0", "forward", "pass"),  # once more, with what the run amounts to
     ]
-    assert ["answer" in row["attachment"] for row in rows] == [False, False, True]
     assert rows[1]["outputs"][1]["max_rel"] == pytest.approx(0.01, rel=1e-4)
 
 

@@ -266,6 +266,14 @@ def test_a_recorded_gradient_that_belongs_to_no_argument_is_an_error(pytester: p
     result.stdout.fnmatch_lines(["*other_gradients[[]input.1.0[]]: this gradient fits no tensor argument*"])
 
 
+def test_gradients_made_of_other_values_than_the_recorded_ones_are_skipped(pytester: pytest.Pytester) -> None:
+    builder = DumpBuilder(pytester.path).call("Mint.exp.0", [A], [np.exp(A)], incoming=[A], gradients=[A])
+    builder.records["Mint.exp.0.backward"]["recomputed"] = {"type": "str", "value": "differs"}
+    result = run(pytester, builder, "-rs")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*its forward was computed again in the backward, with other values than the first*"])
+
+
 @pytest.mark.parametrize("device", ["recorded", "mindspore:cpu", "torch:cpu"])
 def test_attributes_of_a_primitive_are_used(pytester: pytest.Pytester, device: str) -> None:
     attributes = {"transpose_a": False, "transpose_b": True}

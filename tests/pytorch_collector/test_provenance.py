@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -17,6 +17,14 @@ from msprobe_collector.dump_format.records import decode_value
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance, TensorValue, tensors_in
 from msprobe_collector.pytorch.provenance import Memory, TensorProvenances, may_overlap, place_of
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of this process."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
 
 
 @pytest.fixture
@@ -185,6 +193,148 @@ def test_makers_are_in_the_dump(origins: Any, records: Any) -> None:
     assert origins(run, task="overflow_check") == {}
 
 
+def test_writes_that_no_version_counts(origins: Any, alone: Any) -> None:
+    """Communication and running statistics change values; views that were taken before show the change."""
+
+    def run() -> None:
+        flat = torch.randn(6).exp()
+        left, right = flat[:3], flat[3:]
+        distributed.all_reduce(flat)
+        left.sin()
+        distributed.broadcast(tensor=flat, src=0)
+        right.sin()
+        distributed.all_reduce(flat, async_op=True).wait()
+        right.sin()
+        gathered = [torch.zeros(6).exp()]
+        first = gathered[0][:2]
+        distributed.gather(flat, gathered)
+        first.sin(), left.sin()
+        for call, places in ((F.batch_norm, (1, 2)), (torch.instance_norm, (3, 4))):
+            given: list[Any] = [torch.randn(2, 2, 2), None, None, None, None, True, 0.1, 1e-5, False]
+            for place in places:
+                given[place] = torch.ones(2).exp()
+            call(*given[: 6 if call is F.batch_norm else 9])
+            [given[place][1:].cos() for place in places]
+
+    found = origins(run)
+    views = [found[f"Tensor.sin.{number}"][0] for number in range(5)]
+    assert views[:4] == [
+        by("Distributed.all_reduce.0", view="0,3x1"),
+        by("Distributed.broadcast.0", view="3,3x1"),
+        by("Distributed.all_reduce.1", view="3,3x1"),
+        by("Distributed.gather.0", "output.1.0", view="0,2x1"),
+    ]
+    assert views[4] == by("Distributed.gather.0", view="0,3x1")
+    makers = ["Functional.batch_norm.0.forward.input.1", "Functional.batch_norm.0.forward.input.2"]
+    makers += [f"Torch.instance_norm.0.forward.input.{place}" for place in (3, 4)]
+    taken = [found[f"Tensor.__getitem__.{number}"][0].made_by for number in range(3, 7)]
+    assert taken == makers
+
+
+def test_communication_that_the_selection_leaves_out(origins: Any, alone: Any) -> None:
+    def run() -> None:
+        value = torch.randn(3).exp()
+        distributed.all_reduce(value)
+        value.sin()
+
+    assert origins(run, list=["exp", "sin"])["Tensor.sin.0"] == [by("Tensor.exp.0", is_changed=True)]
+
+
+def test_counters_of_several_tensors_of_one_memory(origins: Any) -> None:
+    """Each tensor that `.data` makes counts from 0: equal versions are not the same write."""
+
+    def run() -> None:
+        value = torch.randn(2, 4).exp()
+        for _ in range(2):
+            left, right = value.chunk(2, dim=1)
+            value.data.mul_(2)
+        left.sin()
+        value.mul_(3)
+        right.sin()
+
+    found = origins(run)
+    assert found["Tensor.sin.0"] == [by("Tensor.mul_.1", view="0,2x4 2x1")]
+    assert found["Tensor.sin.1"] == [by("Tensor.mul_.2", view="2,2x4 2x1")]
+
+
+def test_several_arguments_in_one_memory(origins: Any) -> None:
+    """Gradients in a bucket: each is written, and so are the views of each."""
+
+    def run() -> None:
+        bucket = torch.randn(200).exp()
+        gradients = list(bucket.split(2))
+        last = gradients[-1][1:]
+        torch._foreach_mul_(gradients, 2.0)
+        gradients[-1].sin(), last.sin(), bucket.sin()
+
+    found = origins(run)
+    assert found["Tensor.sin.0"] == [by("Torch._foreach_mul_.0", "output.99")]
+    assert found["Tensor.sin.1"] == [by("Torch._foreach_mul_.0", "output.99", view="1,1x1")]
+    assert found["Tensor.sin.2"] == [UNKNOWN]
+
+
+def taken(provenances: TensorProvenances, tensor: torch.Tensor) -> str:
+    return str(provenances.record("Tensor.sin.0.forward").of(tensor, "input.0") or "")
+
+
+@pytest.fixture
+def provenances() -> TensorProvenances:
+    return TensorProvenances(Guard(Activity(), FaultLog()), lambda: 0)
+
+
+def test_a_call_that_returns_a_part_of_what_it_changed(provenances: TensorProvenances) -> None:
+    value = torch.ones(3)
+    provenances.record("Torch.exp.0.forward").of(value, "output.0")
+    call = provenances.record("own.double.0.forward")
+    call.of(value, "input.0")
+    call.of(value.mul_(2)[:1], "output.0")
+    call.end()
+    assert '"own.double.0.forward.output.0"' in taken(provenances, value[:1])
+    assert '"own.double.0.forward.input.0", "view": "1,2x1"' in taken(provenances, value[1:])
+    assert '"own.double.0.forward.input.0"' in taken(provenances, value)
+
+
+def test_a_part_that_overlaps_itself_is_not_all_that_lies_between_its_ends(provenances: TensorProvenances) -> None:
+    for shape, strides in (((2, 2), (0, 3)), ((2, 2, 2), (1, 1, 5)), ((2, 3), (2, 1))):
+        value = torch.ones(8)
+        provenances.record("Torch.exp.0.forward").of(value.as_strided(shape, strides), "output.0")
+        assert taken(provenances, value[1:3]) == ""
+    value = torch.ones(4)
+    provenances.record("Torch.exp.0.forward").of(value, "output.0")
+    assert '"view": "0,3x0 4x1"' in taken(provenances, value.expand(3, 4))
+
+
+def test_a_parameter_keeps_its_name_in_other_memory(origins: Any) -> None:
+    """`parameter.data = ...`, as sharding does; a gradient changed in place before the next backward is said to be."""
+    net = nn.Linear(2, 1, bias=False)
+
+    def run() -> None:
+        net(torch.ones(3, 2)).sum().backward()
+        net.weight.grad.mul_(2)
+        net.weight.data = torch.zeros(1, 2)
+        net(torch.ones(3, 2)).sum().backward()
+        net.weight.grad.sin()
+
+    found = origins(run, net)
+    assert found["Functional.linear.1"][1] == Provenance(leaf="weight")
+    assert found["Tensor.sin.0"] == [by("Tensor.mul_.0", is_changed=True, grad_of="weight")]
+
+
+def test_a_record_that_waits_for_the_disk_holds_no_arguments(make_debugger: Any) -> None:
+    debugger = make_debugger(data_mode=["input"], common={"async_dump": True})
+    recorder = debugger._collection()._recorder
+    waiting: list[Any] = []
+    recorder._queue.put = lambda work, held_bytes: waiting.append(work)
+    debugger.start()
+    value = torch.ones(3)
+    gone = weakref.ref(value)
+    value.exp()
+    del value
+    assert gone() is None
+    assert waiting
+    debugger.stop()
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -294,8 +444,7 @@ def test_memory_that_is_used_again_is_other_memory(origins: Any) -> None:
     assert all(freed)
 
 
-def test_only_storages_in_use_are_kept() -> None:
-    provenances = TensorProvenances(Guard(Activity(), FaultLog()), lambda: 0)
+def test_only_storages_in_use_are_kept(provenances: TensorProvenances) -> None:
     kept = torch.ones(3)
     provenances.record("Torch.exp.0.forward").of(kept, "output.0")
     for number in range(5000):

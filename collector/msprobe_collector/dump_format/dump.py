@@ -28,7 +28,14 @@ from msprobe_collector.dump_format.records import (
     decode_record,
 )
 from msprobe_collector.dump_format.tensors import TensorFolder
-from msprobe_collector.dump_format.values import DATA_NAME, DumpError, printable, quote_nonfinite
+from msprobe_collector.dump_format.values import (
+    DATA_NAME,
+    DIFFERS,
+    RECOMPUTED,
+    DumpError,
+    printable,
+    quote_nonfinite,
+)
 from msprobe_collector.dump_format.yaml_files import read_plain
 
 STEP = re.compile(r"step(\d+)")
@@ -278,6 +285,7 @@ FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
 _HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
+_RECOMPUTED = re.compile(rb'"%s"\s*:\s*\{[^{}]*"%s"' % (RECOMPUTED.encode(), DIFFERS.encode()))
 
 
 class _File(msgspec.Struct):
@@ -357,6 +365,11 @@ class Dump:
         """Whether a record has tensors of float16 or bfloat16, found in its text as `shapes` are."""
         raw = self._records.get(record_name)
         return raw is not None and _HALF.search(memoryview(raw)) is not None
+
+    def is_recomputed_otherwise(self, record_name: str) -> bool:
+        """What `BackwardRecord` says, found in the text of a record as `shapes` are."""
+        raw = self._records.get(record_name)
+        return raw is not None and _RECOMPUTED.search(memoryview(raw)) is not None
 
     @cached_property
     def stacks(self) -> CallStacks:

@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.values import (
     CHANGED,
     CHECKSUM,
     DATA_NAME,
+    DIFFERS,
     DTYPE_TYPES,
     FINGERPRINT,
     GRADIENT_OF,
@@ -34,6 +35,7 @@ from msprobe_collector.dump_format.values import (
     NAN_COUNT,
     OTHER_GRADIENTS,
     OUTPUT,
+    RECOMPUTED,
     STATISTICS,
     UNINITIALIZED,
     UNKNOWN,
@@ -357,17 +359,20 @@ def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | Non
     )
 
 
+#: Keys of which a tensor of known origin has at least one.
+_ORIGINS = frozenset((MADE_BY, VIEW, GRADIENT_OF, LEAF, UNINITIALIZED))
+
+
 def _provenance(encoded: dict[str, Any]) -> Provenance:
+    if encoded.keys().isdisjoint(_ORIGINS):
+        return UNKNOWN
     texts = {key: text if isinstance(text := encoded.get(key), str) else "" for key in (MADE_BY, VIEW, GRADIENT_OF)}
     leaf = encoded.get(LEAF)
-    is_leaf = isinstance(leaf, str)
-    if not (is_leaf or any(texts.values()) or UNINITIALIZED in encoded):
-        return UNKNOWN
     return Provenance(
         texts[MADE_BY],
         encoded.get(CHANGED) is True,
         texts[VIEW],
-        leaf if is_leaf else None,
+        leaf if isinstance(leaf, str) else None,
         texts[GRADIENT_OF],
         encoded.get(UNINITIALIZED) is True,
     )
@@ -459,11 +464,14 @@ class BackwardRecord:
         outgoing: gradient of the i-th top-level *tensor* argument; None where no gradient was recorded.
         others: gradients of tensors in lists, dicts and keywords, by path: `input.0.1` is the second tensor of the list
             that is the first argument, `kwargs.weight` a keyword. Empty for dumps of the existing tool.
+        is_recomputed_otherwise: whether the forward, computed again in the backward (activation checkpointing), got or
+            gave other values than the forward record holds. False where the dump does not say.
     """
 
     incoming: tuple[Value, ...] | None
     outgoing: tuple[Value, ...] | None
     others: Mapping[str, Value] = field(default_factory=dict)
+    is_recomputed_otherwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,6 +519,7 @@ def decode_backward(encoded: Any, *, file: str, record: str) -> BackwardRecord:
         _values(fields, FieldPath(file, record, INCOMING)),
         _values(fields, FieldPath(file, record, OUTPUT)),
         _named_values(fields, FieldPath(file, record, OTHER_GRADIENTS), "gradients by path"),
+        decode_value(fields.get(RECOMPUTED)) == PlainValue("str", DIFFERS),
     )
 
 

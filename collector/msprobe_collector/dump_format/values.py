@@ -116,6 +116,9 @@ ATTRIBUTES = "attributes"
 #: Device type and dtype of the autocast under which a PyTorch call ran.
 AUTOCAST = "autocast"
 
+#: Of a backward record, with this value: its forward, computed again in the backward, got or gave other values.
+RECOMPUTED, DIFFERS = "recomputed", "differs"
+
 #: Fields that hold values of the run, in the order of tables.
 VALUE_FIELDS = (ARGUMENTS, KEYWORDS, INCOMING, PARAMETERS, OUTPUT, OTHER_GRADIENTS)
 #: Fields of values that existed before the call.

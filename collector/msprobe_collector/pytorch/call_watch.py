@@ -8,7 +8,8 @@ from typing import Any
 
 from msprobe_collector.framework import Session
 from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_modules, own_parameters
-from msprobe_collector.pytorch.gradients import CheckpointSwaps, GradientTap, Recomputation
+from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
+from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.tensor_values import torch_values

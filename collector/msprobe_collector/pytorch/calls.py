@@ -91,11 +91,6 @@ _FACTORIES = (
 )
 
 
-#: Calls that change running statistics without a version that says so, and where those stand among the arguments.
-_NORMS = ("Functional.batch_norm.", "Functional.instance_norm.")
-_RUNNING = ("input.1", "input.2", "kwargs.running_mean", "kwargs.running_var")
-
-
 class _Thread(threading.local):
     is_in_backward = False
 
@@ -191,9 +186,8 @@ class ApiCalls(CallObserver):
             return
         if autocast := autocast_of(args, kwargs):
             self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
-        if record.name.startswith(_NORMS) and isinstance(origins := record.text.origins, RecordOrigins):
-            training = args[5:6] or (kwargs.get("training"), kwargs.get("use_input_stats"))
-            origins.uncounted = _RUNNING if True in training else ()
+        if isinstance(origins := record.text.origins, RecordOrigins):
+            origins.expect(args, kwargs)
 
     def _take_outputs(self, record: OpenRecord, result: Any) -> None:
         """Of a call that returns nothing, the arguments into which it has written."""

@@ -6,26 +6,21 @@ The gradient of an argument is its contribution through one call: what the nodes
 that lead to the argument. Hooks on nodes look and return nothing; no identity is inserted, no view is made anew.
 
 Where gradients of tensors go: their edges in PyTorch's graph of backward nodes.
-
-Activation checkpointing: a forward that runs again inside the backward is not a new call.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import autograd
 
 from msprobe_collector.dump_format.writing.encoding import FrameworkValues
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.recording.gradients import BackwardCall, Completed, Outputs
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.observing import inner_tensors
-from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     from msprobe_collector.pytorch.threads_and_graphs import ThreadSwaps
@@ -448,162 +443,3 @@ def _received(at: Sequence[_Received], gradients: Sequence[Any]) -> list[tuple[i
 
 def _sent(places: Sequence[_Sent], sent: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(position, of_view(sent[number], part)) for number, position, part in places]
-
-
-#: What `torch.autograd.backward` and `grad` call to run a backward pass.
-RUN_BACKWARD = "_engine_run_backward"
-
-
-class Call(NamedTuple):
-    """A call inside a checkpoint.
-
-    Attributes:
-        call: `Torch.relu`, `Module.layer.Linear`.
-        name: of its forward record.
-        parent: record of the Module that ran it.
-    """
-
-    call: str
-    name: str
-    parent: str | None
-
-
-class Recomputation(threading.local):
-    """Knows in each thread whether a checkpoint computes its forward again, and which calls it repeats.
-
-    The reentrant kind computes gradients in the repeated forward only: the k-th call there takes the name of the k-th
-    call of the first run, and its gradients go to that record. The other kind keeps the first graph.
-    """
-
-    def __init__(self, passes: list[bool]) -> None:
-        """`passes` says of each backward pass that runs, in any thread, whether it builds a graph (create_graph)."""
-        self._passes = passes
-        #: Lists of the checkpoints whose forward runs, outermost first.
-        self._noting: list[list[Call]] = []
-        #: Calls that the running repetition will make, last first.
-        self._repeated: list[Call] = []
-        #: The same two of what each repetition that runs has interrupted.
-        self._interrupted: list[tuple[list[list[Call]], list[Call]]] = []
-
-    def begin(self, calls: Sequence[Call] = ()) -> None:
-        """A checkpoint begins to compute its forward again, which made `calls`."""
-        self._interrupted.append((self._noting, self._repeated))
-        self._noting, self._repeated = [], list(reversed(calls))
-
-    def end(self) -> None:
-        """It ends; one that began before anyone watched is not known."""
-        if self._interrupted:
-            self._noting, self._repeated = self._interrupted.pop()
-
-    def is_running(self) -> bool:
-        """Whether calls of this thread repeat others.
-
-        Besides the checkpoints of torch.utils.checkpoint, which say so, those of other libraries are known by their
-        gradient mode, which backward passes switch off, unless they build a graph, and a repeated forward switches on.
-        """
-        if self._interrupted:
-            return True
-        return graph_task() != -1 and torch.is_grad_enabled() and not (self._passes and self._passes[-1])
-
-    def number(self, call: str, parent: str | None, make_name: Callable[[str], str]) -> tuple[str, str | None, bool]:
-        """See `Number` of observing. A call that repeats one that is not known has no name."""
-        if self.is_running():
-            if self._repeated and self._repeated[-1].call == call:
-                repeated = self._repeated.pop()
-                self._note(repeated)
-                return repeated.name, repeated.parent, True
-            self._repeated = []
-            return "", None, True
-        name = make_name(call)
-        self._note(Call(call, name, parent))
-        return name, parent, False
-
-    def _note(self, call: Call) -> None:
-        """`call` may be inside checkpoints that are repeated later, which may stand in one that is repeated now."""
-        for calls in self._noting:
-            calls.append(call)
-
-
-class CheckpointSwaps:
-    """Watches the checkpoints of torch.utils.checkpoint.
-
-    Attributes:
-        backward_passes: how many have ended so far.
-    """
-
-    def __init__(self, state: Recomputation, guard: Guard) -> None:
-        self._state = state
-        self._guard = guard
-        self._swaps = MethodSwaps()
-        self._passes = state._passes
-        self.backward_passes = 0
-
-    def install(self) -> None:
-        """Watch from now on."""
-        if self._swaps.are_in:
-            return
-        from torch.utils import checkpoint
-
-        self._swaps.put(checkpoint.CheckpointFunction, "forward", self._noted_forward)
-        self._swaps.put(checkpoint.CheckpointFunction, "backward", self._repeating_backward)
-        if hasattr(autograd, RUN_BACKWARD):
-            self._swaps.put(autograd, RUN_BACKWARD, self._noted_pass)
-        if (owner := getattr(checkpoint, "_recomputation_hook", None)) is not None:
-            guarded = partial(partial, self._guard.enter, "a checkpoint")
-            self._swaps.put(owner, "__enter__", partial(_with, guarded(self._state.begin)))
-            self._swaps.put(owner, "__exit__", partial(_with, guarded(self._state.end)))
-
-    def uninstall(self) -> None:
-        """Put the originals back."""
-        self._swaps.uninstall()
-
-    def _noted_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        passes = self._passes
-
-        @wraps(original)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            # Positions: outputs, gradients, retain_graph, create_graph.
-            passes.append(len(args) > 3 and args[3] is True)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                passes.pop()
-                self.backward_passes += 1
-
-        return run
-
-    def _noted_forward(self, original: Any) -> Any:
-        @wraps(original.__func__)
-        def forward(context: Any, *args: Any) -> Any:
-            state = self._state
-            calls: list[Call] = []
-            state._noting.append(calls)
-            try:
-                return original.__func__(context, *args)
-            finally:
-                state._noting.pop()
-                context._msprobe_calls = calls
-
-        return staticmethod(forward)
-
-    def _repeating_backward(self, original: Any) -> Any:
-        @wraps(original.__func__)
-        def backward(context: Any, *args: Any) -> Any:
-            # Once: a graph that is kept runs again for another backward pass, whose gradients have no record.
-            enter, calls = self._guard.enter, vars(context).pop("_msprobe_calls", ())
-            enter("a checkpoint", self._state.begin, calls)
-            try:
-                return original.__func__(context, *args)
-            finally:
-                enter("a checkpoint", self._state.end)
-
-        return staticmethod(backward)
-
-
-def _with(action: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def run(*args: Any) -> Any:
-        action()
-        return original(*args)
-
-    return run

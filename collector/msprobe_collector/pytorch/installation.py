@@ -18,7 +18,7 @@ from torch import autograd, overrides
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.api_names import ApiNames
 from msprobe_collector.pytorch.calls import ApiCalls, CallMode, communication_functions
-from msprobe_collector.pytorch.gradients import RUN_BACKWARD
+from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.

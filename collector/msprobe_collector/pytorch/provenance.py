@@ -7,16 +7,15 @@ left tells of one that no record shows. Tensors made by `.data` count versions o
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from msprobe_collector.dump_format import is_cell_record
+from msprobe_collector.dump_format import is_cell_record, is_communication
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
@@ -28,8 +27,23 @@ _CHANGED = f', "{CHANGED}": true'
 _NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
-_weak: Callable[[Any], Any] = StorageWeakRef
+weak_storage: Callable[[Any], Any] = StorageWeakRef
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+#: Calls that change running statistics, and where those stand.
+_NORMS = tuple(f"{kind}.{norm}_norm." for kind in ("Functional", "Torch") for norm in ("batch", "instance"))
+_RUNNING = ("input.1.", "input.2.", "kwargs.running_mean.", "kwargs.running_var.")
+_RUNNING_LATER = ("input.3.", "input.4.", *_RUNNING[2:])
+#: Where communication puts what it receives.
+_FIRST = ("input.0.", *(f"kwargs.{name}." for name in ("tensor", "tensor_list", "output", "output_tensor")))
+_RECEIVED = {
+    "Distributed.gather": ("input.1.", "kwargs.gather_list."),
+    **dict.fromkeys(("Distributed.send", "Distributed.isend"), ()),
+    **dict.fromkeys(
+        ("Distributed.all_to_all", "Distributed.batch_isend_irecv"),
+        (*_FIRST, "kwargs.output_tensor_list.", "kwargs.p2p_op_list."),
+    ),
+}
 
 #: Offset, shape and strides of a tensor in its storage, in elements, and their dtype.
 Part = tuple[int, Sequence[int], Sequence[int], Any]
@@ -51,7 +65,7 @@ class Memory:
 
     def __init__(self, storage: Any, version: int, text: str = "", part: Part | None = None) -> None:
         """Written whole by what `text` says, or as far as it is `part`."""
-        self._reference: Any = _weak(storage)
+        self._reference: Any = weak_storage(storage)
         self.names: dict[Part, str] = {} if part is None else {part: text}
         self.writes: list[tuple[Part | None, str]] = [(part, text)]
         self.versions: tuple[int, ...] = (version,)
@@ -75,20 +89,32 @@ class Memory:
         self.names = {part: _changed(text) for part, text in self.names.items()}
         self.writes = [(part, _changed(text)) for part, text in self.writes]
 
-    def write(self, part: Part, text: str, before: int, version: int) -> None:
-        """A recorded call has written `part`, and raised a counter from `before` to `version`."""
-        self.names = {other: name for other, name in self.names.items() if not may_overlap(other, part)}
+    def write(self, part: Part, text: str, before: int, version: int, own: str = "\n") -> None:
+        """A recorded call has written `part`, and raised a counter from `before` to `version`.
+
+        The names that it has given itself, which begin with `own`, stay.
+        """
+        names = self.names.items()
+        self.names = {other: name for other, name in names if not may_overlap(other, part) or name.startswith(own)}
+        self._bound_names()
         self.names[part] = text
         kept = [write for write in self.writes if write[0] is None or not _covers(part, write[0])]
         if len(kept) >= _MOST_NAMES:
             kept = [(None, ""), *kept[-_MOST_NAMES // 2 :]]
         self.writes = [*kept, (part, text)]
-        self.versions = (*(known for known in self.versions if known != before), version)
+        self.rise(before, version)
+
+    def rise(self, before: int, version: int) -> None:
+        """A recorded call has raised a counter."""
+        self.versions = (*(known for known in self.versions[-7:] if known not in (before, version)), version)
+
+    def _bound_names(self) -> None:
+        if len(self.names) >= _MOST_NAMES:
+            self.names = dict(list(self.names.items())[_MOST_NAMES // 2 :])
 
     def name(self, part: Part, text: str) -> None:
         """A recorded call has returned `part`, into which it has not written."""
-        if len(self.names) >= _MOST_NAMES:
-            self.names = dict(list(self.names.items())[_MOST_NAMES // 2 :])
+        self._bound_names()
         self.names[part] = text
         if self.writes[-1][0] == part:
             self.writes = [*self.writes[:-1], (part, text)]
@@ -139,7 +165,8 @@ class TensorProvenances:
         self._passes_seen = -1
         self._memory: dict[int, Memory] = {}
         self._most = _LEAST_STORAGES
-        self._parameters: list[tuple[weakref.ref[Any], str]] = []
+        #: By id, which is another tensor's where that one is gone.
+        self._parameters: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._with_gradients: list[Memory] = []
 
     def record(self, name: str) -> RecordOrigins:
@@ -151,15 +178,15 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
-        if arguments and isinstance(arguments[0], torch.Tensor) and changes_first_argument(call_of(name)):
-            place = place_of(arguments[0])
-            if place is not None and (memory := self.get(place[0])) is not None:
-                memory.change()
+        if uncounted(name, arguments, {}) or (arguments and changes_first_argument(call_of(name))):
+            for value in arguments[: 5 if name.startswith(_NORMS) else 2 if is_communication(name) else 1]:
+                for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                    self.guard.faults.guarded(name, self._forget, tensor)
 
     def clear(self) -> None:
         """See `Provenances`."""
         self._memory = {}
-        self._parameters, self._with_gradients = [], []
+        self._parameters, self._with_gradients = {}, []
         self._most, self._passes_seen = _LEAST_STORAGES, -1
 
     def watch(self, modules: Iterable[tuple[str, Any]]) -> None:
@@ -168,9 +195,14 @@ class TensorProvenances:
             front = f"{path}." if path else ""
             for name, parameter in module.named_parameters(recurse=False):
                 self._add_leaf(front + name, parameter)
-                self._parameters.append((weakref.ref(parameter), front + name))
+                self._parameters.setdefault(id(parameter), (weakref.ref(parameter), front + name))
             for name, buffer in module.named_buffers(recurse=False):
                 self._add_leaf(front + name, buffer)
+
+    def name_of(self, tensor: Any) -> str:
+        """Of a parameter, wherever it lies now (`parameter.data = ...`); "" for one that is not watched."""
+        reference, name = self._parameters.get(id(tensor), (None, ""))
+        return name if reference is not None and reference() is tensor else ""
 
     def allocated(self, tensor: Any) -> None:
         """`tensor` is new, and nothing has been written to it."""
@@ -178,9 +210,9 @@ class TensorProvenances:
         if place is not None and place[0]._cdata not in self._memory:
             self.add(place, _UNINITIALIZED, None)
 
-    def get(self, storage: Any) -> Memory | None:
-        """What is known of a storage."""
-        return self._memory.get(storage._cdata)
+    def get(self, storage: int) -> Memory | None:
+        """What is known of the storage of this number."""
+        return self._memory.get(storage)
 
     def add(self, place: Place, text: str, part: Part | None) -> Memory:
         """Memory that is met for the first time, with its first write."""
@@ -190,10 +222,14 @@ class TensorProvenances:
         memory = self._memory[place[0]._cdata] = Memory(place[0], place[1], text, part)
         return memory
 
+    def _forget(self, tensor: Any) -> None:
+        if (known := self._known(tensor)) is not None:
+            known[0].change()
+
     def _known(self, tensor: Any) -> tuple[Memory, Part] | None:
         if (place := place_of(tensor)) is None:
             return None
-        return self.get(place[0]) or self.add(place, "", None), place[2]
+        return self.get(place[0]._cdata) or self.add(place, "", None), place[2]
 
     def _add_leaf(self, name: str, tensor: Any) -> None:
         if (known := self._known(tensor)) is not None:
@@ -203,7 +239,7 @@ class TensorProvenances:
         for memory in self._with_gradients:
             memory.gradients = {}
         self._with_gradients = []
-        for reference, name in self._parameters:
+        for reference, name in self._parameters.values():
             parameter = reference()
             gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
             if gradient is not None and (known := self._known(gradient)) is not None:
@@ -212,13 +248,9 @@ class TensorProvenances:
 
 
 class RecordOrigins:
-    """See `Origins` of encoding.
+    """See `Origins` of encoding."""
 
-    Attributes:
-        uncounted: paths of arguments into which the call writes although no counter says so.
-    """
-
-    __slots__ = ("_inputs", "_is_layer", "_name", "_provenances", "_versions", "uncounted")
+    __slots__ = ("_inputs", "_is_layer", "_name", "_provenances", "_uncounted", "_versions", "_written")
 
     def __init__(self, provenances: TensorProvenances, name: str) -> None:
         """Follow the tensors of the forward record `name`."""
@@ -226,11 +258,16 @@ class RecordOrigins:
         self._name = name
         #: Its name for a value yields to those of the calls inside.
         self._is_layer = is_cell_record(name)
-        #: Path, tensor and version of the arguments of a call, while it runs.
-        self._inputs: list[tuple[str, Any, int]] = []
+        #: The arguments of a call, while it runs.
+        self._inputs: list[_Input] = []
         #: Of the storages of the arguments, before the call.
         self._versions: dict[int, int] = {}
-        self.uncounted: tuple[str, ...] = ()
+        self._written: dict[int, dict[tuple[Any, ...], _Input]] | None = None
+        self._uncounted: tuple[str, ...] = ()
+
+    def expect(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """These are the arguments of the call that is about to run."""
+        self._uncounted = uncounted(self._name, args, kwargs)
 
     def of(self, tensor: Any, path: str) -> Keys | None:
         """See `Origins`."""
@@ -245,22 +282,20 @@ class RecordOrigins:
 
     def changed(self) -> list[Any]:
         """The arguments into which the call has written, in order."""
-        places = {id(tensor): (tensor, place_of(tensor)) for _, tensor, _ in self._inputs}
-        return [tensor for tensor, place in places.values() if place is not None and self._is_changed(place)]
+        return list({id(known.tensor): known.tensor for known in self._inputs if self._is_written(known)}.values())
 
     def end(self) -> None:
         """See `Origins`: name what the call has left in its arguments, unless a name is given already."""
-        inputs, self._inputs = self._inputs, []
-        for path, tensor, version in inputs:
-            if path in self.uncounted or (version != _NO_VERSION and tensor._version != version):
-                self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
+        self._provenances.guard.faults.guarded(self._name, self._leave)
+        self._inputs, self._written = [], None
 
     def _taken(self, tensor: Any, place: Place, path: str) -> Keys | None:
         storage, version, part = place
-        self._versions.setdefault(storage._cdata, version)
+        key = storage._cdata
+        self._versions.setdefault(key, version)
         if not self._is_layer:
-            self._inputs.append((path, tensor, version))
-        memory = self._provenances.get(storage)
+            self._inputs.append(_Input(path, tensor, version, key, part))
+        memory = self._provenances.get(key)
         text = ""
         if memory is None:
             self._provenances.add(place, "", None)
@@ -268,45 +303,84 @@ class RecordOrigins:
             memory.notice(version)
             text = memory.text(part)
         if not text and tensor.requires_grad and not tensor._is_view() and tensor.is_leaf:
-            text = f', "{LEAF}": ""'
+            text = f', "{LEAF}": {quoted(self._provenances.name_of(tensor))}'
         return Keys(text) if text else None
 
     def _made(self, place: Place, path: str) -> None:
         storage, version, part = place
         text = f', "{MADE_BY}": {quoted(f"{self._name}.{path}")}'
-        memory = self._provenances.get(storage)
+        memory = self._provenances.get(storage._cdata)
         if memory is None:
             self._provenances.add(place, text, part)
-        elif not self._write(memory, place, text):
+        elif storage._cdata not in self._versions or not self._write(memory, place, text):
             memory.notice(version)
             if not (self._is_layer and part in memory.names):
                 memory.name(part, text)
 
-    def _leave(self, path: str, tensor: Any) -> None:
-        if (place := place_of(tensor)) is None or (memory := self._provenances.get(place[0])) is None:
-            return
-        text = f', "{MADE_BY}": {quoted(f"{self._name}.{path}")}'
-        if path in self.uncounted:
-            memory.write(place[2], text, place[1], place[1])
-        else:
-            self._write(memory, place, text)
-
     def _write(self, memory: Memory, place: Place, text: str) -> bool:
-        """Whether the call has written into an argument that lies there, and no record before has told of it."""
+        """Whether the call has written `place` through an argument, and no record before has told of it."""
         storage, version, part = place
-        if not self._is_changed(place) or (version in memory.versions and version != _NO_VERSION):
+        if self._is_layer:
+            before = self._versions[storage._cdata]
+            is_told = before in (version, _NO_VERSION) or version in memory.versions
+            if not is_told:
+                memory.write(part, text, before, version)
+            return not is_told
+        written = self._arguments_written().get(storage._cdata)
+        if not written:
             return False
-        # What else of it the call returns are views of what it has written.
-        memory.write(part, text, self._versions.pop(storage._cdata), version)
-        return True
+        if (argument := written.pop(_elements(part), None)) is not None:
+            memory.write(part, text, argument.version, version, self._own)
+            return True
+        # A view of what it has written.
+        memory.rise(next(iter(written.values())).version, version)
+        return False
 
-    def _is_changed(self, place: Place) -> bool:
-        before = self._versions.get(place[0]._cdata)
-        if before == _NO_VERSION:
-            first = place_of(self._inputs[0][1]) if self._inputs else None
-            is_first = first is not None and first[0]._cdata == place[0]._cdata
-            return is_first and changes_first_argument(call_of(self._name))
-        return before is not None and before != place[1]
+    @property
+    def _own(self) -> str:
+        return f', "{MADE_BY}": "{self._name}.'
+
+    def _leave(self) -> None:
+        for key, arguments in self._arguments_written().items():
+            if (memory := self._provenances.get(key)) is None:  # cleared meanwhile
+                continue
+            for argument in arguments.values():
+                text = f', "{MADE_BY}": {quoted(f"{self._name}.{argument.path}")}'
+                memory.write(argument.part, text, argument.version, argument.version_now(), self._own)
+
+    def _arguments_written(self) -> dict[int, dict[tuple[Any, ...], _Input]]:
+        """By storage and elements those into which the call, which has run, wrote."""
+        if self._written is None:
+            self._written = {}
+            for known in self._inputs:
+                if self._is_written(known):
+                    self._written.setdefault(known.storage, {})[_elements(known.part)] = known
+        return self._written
+
+    def _is_written(self, known: _Input) -> bool:
+        if self._uncounted and f"{known.path}.".startswith(self._uncounted):
+            return True
+        if known.version == _NO_VERSION:
+            return known is self._inputs[0] and changes_first_argument(call_of(self._name))
+        return known.version_now() != known.version
+
+
+class _Input(NamedTuple):
+    """An argument of a call, as it was before."""
+
+    path: str
+    tensor: Any
+    version: int
+    storage: int
+    part: Part
+
+    def version_now(self) -> int:
+        """Of its memory."""
+        if self.version == _NO_VERSION:
+            return _NO_VERSION
+        tensor = self.tensor
+        version: int = (tensor if type(tensor) in _OWN_TYPES else _local(tensor))._version
+        return version
 
 
 def call_of(record: str) -> str:
@@ -317,7 +391,7 @@ def call_of(record: str) -> str:
 def place_of(tensor: Any) -> Place | None:
     """Where a tensor lies; None for one without memory of its own (sparse, nested, inside vmap, fake, no tensor)."""
     if type(tensor) not in _OWN_TYPES:
-        tensor = getattr(tensor, "_local_tensor", tensor) if hasattr(tensor, "placements") else tensor
+        tensor = _local(tensor)
         if getattr(type(tensor), "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl:
             return None
     try:
@@ -328,6 +402,21 @@ def place_of(tensor: Any) -> Place | None:
         return storage, _NO_VERSION if tensor.is_inference() else tensor._version, part
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _local(tensor: Any) -> Any:
+    return getattr(tensor, "_local_tensor", tensor) if hasattr(tensor, "placements") else tensor
+
+
+def uncounted(record: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the paths begin of the arguments into which a call writes although no version says so."""
+    if is_communication(record):
+        return _RECEIVED.get(call_of(record), _FIRST)
+    if not record.startswith(_NORMS):
+        return ()
+    by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in record))
+    is_training = args[5] if len(args) > 5 else by_default
+    return (_RUNNING if record.startswith("Functional.") else _RUNNING_LATER) if is_training else ()
 
 
 def may_overlap(left: Part, right: Part) -> bool:
@@ -354,10 +443,11 @@ def _covers(outer: Part, inner: Part) -> bool:
     """Whether every element of `inner` is known to be one of `outer`."""
     if _elements(outer) == _elements(inner):
         return True
+    steps = _elements(outer)[2:]
+    if len(steps) > 1 or (steps and steps[0][0] != 1):  # not every element in between
+        return False
     (first, last), width = (step * outer[3].itemsize for step in _interval(outer, 0)), outer[3].itemsize
     start, end = (step * inner[3].itemsize for step in _interval(inner, 0))
-    if math.prod(outer[1]) != (last - first) // width + 1:  # not every element in between
-        return False
     return bool(first <= start and end + inner[3].itemsize <= last + width)
 
 
@@ -365,7 +455,9 @@ def _covers(outer: Part, inner: Part) -> bool:
 def _elements(part: Part) -> tuple[Any, ...]:
     """Equal for parts that are made of the same elements, in whatever order and shape."""
     steps: list[tuple[int, int]] = []
-    for stride, size in sorted((stride, size) for size, stride in zip(part[1], part[2]) if size != 1):
+    for stride, size in sorted(
+        (stride, size) for size, stride in zip(part[1], part[2]) if size != 1 and (stride or not size)
+    ):
         if steps and steps[-1][0] * steps[-1][1] == stride:
             steps[-1] = steps[-1][0], steps[-1][1] * size
         else:

@@ -15,7 +15,13 @@ from torch._C import _functorch
 from torch.utils import _pytree
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.writing.encoding import EncodeInner, Statistics, TensorValues, statistics_of
+from msprobe_collector.dump_format.writing.encoding import (
+    EncodeInner,
+    Statistics,
+    TensorValues,
+    fingerprint_of,
+    statistics_of,
+)
 from msprobe_collector.dump_format.writing.parts import ValueParts
 
 _T = TypeVar("_T")
@@ -226,6 +232,31 @@ def _array(tensor: Any) -> np.ndarray[Any, Any] | None:
         return _shared(host)
     bits = host.contiguous().view({1: torch.uint8, 2: torch.int16}[host.element_size()])
     return _shared(bits).view(numpy_dtype)
+
+
+def content_of(tensor: Any) -> Any:
+    """A key of the elements of a tensor: their fingerprint; on a device a tensor of one integer, to be waited for.
+
+    None of one that nobody can read.
+    """
+    if tensor.device.type in ("cpu", "meta"):
+        array = torch_values().read(tensor).array
+        return None if array is None else fingerprint_of(array)
+    if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided:
+        return None
+    return _outside_transforms(sum_of_bits, tensor.detach())
+
+
+def sum_of_bits(tensor: Any) -> Any:
+    """The sum of the elements' bits, as integers, in which each 4096 of them count with a weight of their own."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    flat = tensor.resolve_neg().reshape(-1)
+    bits = flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+    count = bits.numel() - bits.numel() % _ROW
+    rows = bits[:count].view(-1, _ROW).sum(1, dtype=torch.int64)
+    weights = torch.arange(2, rows.numel() + 2, device=rows.device)
+    return (rows * weights).sum() + bits[count:].sum(dtype=torch.int64)
 
 
 def _reduced(tensor: Any) -> Statistics:

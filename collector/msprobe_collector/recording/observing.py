@@ -41,9 +41,10 @@ class ObservedCall:
         record: open; None where the call repeats another one, and so has no record of its own.
         sources: what the `GradientTap` needs of it; None where no gradients are wanted or will come.
         is_awaited: its outputs are there after a `wait` only, which ends the record.
+        repeatable: of one that may be computed again, or is, and whose gradients are wanted.
     """
 
-    __slots__ = ("is_awaited", "name", "parent", "record", "sources")
+    __slots__ = ("is_awaited", "name", "parent", "record", "repeatable", "sources")
 
     def __init__(self) -> None:
         self.name = ""
@@ -51,6 +52,7 @@ class ObservedCall:
         self.record: OpenRecord | None = None
         self.sources: Any = None
         self.is_awaited = False
+        self.repeatable: Repeatable | None = None
 
 
 def named_layers(models: Sequence[Any], walk: Callable[[Any], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
@@ -203,13 +205,27 @@ class GradientTap(Protocol):
         """
 
 
-#: (call, layer that runs it, what makes its name) -> (name, layer, whether it repeats a call that has its record).
-Number = Callable[[str, "str | None", Callable[[str], str]], "tuple[str, str | None, bool]"]
+class Repeatable(Protocol):
+    """A call that the backward may compute again; it is shown each time that it runs."""
+
+    def began(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """It is about to run with these arguments."""
+
+    def returned(self, result: Any) -> None:
+        """It has returned `result`."""
+
+    def differs(self) -> bool:
+        """Whether it got or gave other values when it was computed again."""
 
 
-def new_call(call: str, parent: str | None, make_name: Callable[[str], str]) -> tuple[str, str | None, bool]:
+#: (call, layer that runs it, what makes its name) -> (name, layer, whether it repeats a call that has its record, that
+#: call or the one that may be repeated).
+Number = Callable[[str, "str | None", Callable[[str], str]], "tuple[str, str | None, bool, Repeatable | None]"]
+
+
+def new_call(call: str, parent: str | None, make_name: Callable[[str], str]) -> tuple[str, str | None, bool, None]:
     """The `Number` of a framework in which no call repeats another one."""
-    return make_name(call), parent, False
+    return make_name(call), parent, False, None
 
 
 class Observer:
@@ -237,11 +253,14 @@ class Observer:
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin `call`, which is one of `what` (`Mint.add`, `Cell.net.Dense`)."""
-        call.name, call.parent, is_repeated = self._number(what, self.activity.cell, self._new_name)
+        call.name, call.parent, is_repeated, repeatable = self._number(what, self.activity.cell, self._new_name)
         if not is_repeated:
             self.faults.guarded(call.name, self._begin, call, args, kwargs, attributes, call=call)
         if self._wants_backward and call.name:
             call.sources = self._sources(what, args, kwargs)
+        if self._wants_backward and repeatable is not None:
+            call.repeatable = repeatable
+            self.faults.guarded(what, repeatable.began, args, kwargs)
 
     def _begin(
         self,
@@ -316,7 +335,7 @@ class CallObserver(Observer):
         try:
             enter(what, self._before, call, what, args, kwargs, attributes, call=call)
             result = original(*args, **kwargs)
-            if call.record is not None or call.sources is not None:
+            if call.record is not None or call.sources is not None or call.repeatable is not None:
                 enter(call.name, self._after, call, what, result, args, kwargs, call=call)
             return result
         finally:
@@ -332,6 +351,8 @@ class CallObserver(Observer):
                 guarded(call.name, self._take_communicated, call, record, result, args, kwargs, call=call)
             else:
                 guarded(call.name, self._take_outputs, record, result, call=call)
+        if call.repeatable is not None:
+            guarded(what, call.repeatable.returned, result)
         if call.sources is not None:
             guarded(call.name, self._attach, call, args, kwargs, result, call=call)
         if record is not None and not call.is_awaited:
@@ -370,10 +391,13 @@ class CallObserver(Observer):
 
     def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name, parent = f"{call.name.removesuffix('.forward')}.backward", call.parent and backward_of_layer(call.parent)
-        recorder, step = self.recorder, self.recorder.step_mark
+        recorder, step, repeatable, faults = self.recorder, self.recorder.step_mark, call.repeatable, self.faults
 
         def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
-            recorder.backward(name, parent, incoming, outgoing, others=others, step_mark=step)
+            is_other = repeatable is not None and faults.guarded(name, repeatable.differs, otherwise=False)
+            recorder.backward(
+                name, parent, incoming, outgoing, others=others, is_recomputed_otherwise=is_other, step_mark=step
+            )
 
         self._watch_gradients(call, args, kwargs, result, on_complete=completed)
 

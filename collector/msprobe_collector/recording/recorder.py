@@ -19,6 +19,7 @@ import numpy as np
 
 from msprobe_collector.configuration import Configuration, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
+from msprobe_collector.dump_format.values import DIFFERS, RECOMPUTED
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
     Origins,
@@ -323,13 +324,19 @@ class Recorder:
         outgoing: list[Any],
         *,
         others: Mapping[str, Any] | None = None,
+        is_recomputed_otherwise: bool = False,
         step_mark: int,
     ) -> None:
-        """Write the backward record `name` whole, unless the step of its forward is over."""
+        """Write the backward record `name` whole, unless the step of its forward is over.
+
+        `is_recomputed_otherwise`: the forward got or gave other values when the backward computed it again.
+        """
         if step_mark != self.step_mark:
             return
         record = self.begin(name, "backward", parent)
         self.gradients(record, incoming, outgoing, others)
+        if is_recomputed_otherwise:
+            self.part(record, RECOMPUTED, RECOMPUTED, DIFFERS)
         self.end(record)
 
     def write_value(self, name: str, value: Any) -> None:
@@ -368,6 +375,7 @@ class Recorder:
         if record.is_ended:
             return
         record.is_ended = True
+        record.text.origins = None  # it may hold arguments, and the record waits for the disk
         self.filter.end(record.name)
         if not record.is_kept or self._files is None:
             return

@@ -1,6 +1,7 @@
 """Mixture of experts: who computes which token. Index outputs are int32.
 
 - Every sort is stable and every top-k takes the lower index among equals, which the documents leave open.
+- PyTorch's own products of groups take no float64.
 - mindspore.ops.moe_token_permute and moe_token_unpermute. Source: their pages in mindspore.ops 2.10.
 """
 
@@ -207,3 +208,32 @@ def moe_token_unpermute(
     rows = permuted_tokens[torch.where(is_present, sorted_indices, 0).long()] * is_present[:, None]
     grouped = rows.reshape(-1, choices, permuted_tokens.shape[-1])
     return grouped.sum(1) if probs is None else (grouped * probs[..., None]).sum(1)
+
+
+def grouped_mm(
+    x: Tensor,
+    weights: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: object = None,  # the device rounds to it
+) -> Tensor:
+    """The product of each group of rows, or columns, of what is a matrix: a group ends before its entry of `offs`.
+
+    Two matrices are cut along the axis that is summed. Source: documentation of torch.nn.functional.grouped_mm 2.13.
+
+    Raises:
+        Unsupported: there is a bias, or the groups leave out a part, of which nothing is computed.
+    """
+    if bias is not None:
+        raise Unsupported("grouped_mm with a bias")
+    if offs is None:
+        return x @ weights
+    ends = [int(end) for end in offs]
+    if not ends or ends[-1] != (weights.shape[-1] if x.dim() == 3 else x.shape[weights.dim() - 3]):
+        raise Unsupported("grouped_mm of groups that leave out a part")
+    groups = list(enumerate(map(slice, [0, *ends[:-1]], ends)))
+    if x.dim() == weights.dim():
+        return torch.stack([x[:, group] @ weights[group] for _, group in groups])
+    if x.dim() == 3:
+        return torch.cat([x[number] @ weights[:, group] for number, group in groups], 1)
+    return torch.cat([x[group] @ weights[number] for number, group in groups])

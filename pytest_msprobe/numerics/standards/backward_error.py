@@ -198,12 +198,15 @@ class BackwardError:
         rounding: ulps of the output that are allowed whatever the inputs.
         strict: what is not tolerated: `saturation` (the largest value of the dtype for Inf, or the reverse),
             `subnormals` (0 in their place).
+        narrow_sums: (number of terms of each element, unit roundoff of their sums) where devices are known to add them
+            up in a dtype narrower than float32.
     """
 
     sensitivity: float = 5.0
     single_sensitivity: float = 3.0
     rounding: float = 1.0
     strict: frozenset[str] = frozenset()
+    narrow_sums: tuple[int, float] | None = None
 
     name: ClassVar[str] = "backward-error"
     #: Elements are off by their own tolerance, not by one bound for all.
@@ -320,6 +323,9 @@ class _Search:
         self._summation = 0.0
         if standard.has_exact_inputs or not responses[0].sensitivity.is_single:
             self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        if standard.narrow_sums is not None:
+            count, self._input_roundoff = standard.narrow_sums
+            self._summation = _SUMMATION * math.sqrt(count - 1) * self._input_roundoff
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""

@@ -25,7 +25,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import CallNames, encodable, read_latest_rows
 from pytest_msprobe.reports.terminal import RowCounts
-from pytest_msprobe.suites.contract import AT_FAULT, Suite
+from pytest_msprobe.suites.contract import Suite
 from pytest_msprobe.support import version_of
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, StepPosition, VerdictRow
 
@@ -214,7 +214,14 @@ class Section:
             (dump, self._text(call), self._text(part)): self._text(level)
             for (dump, call, part), level in self._summary.levels().items()
         }
+        texts = list(self._texts)
+        marks = {
+            (dump, self._text(call), self._text(part)): mark
+            for (dump, call, part), mark in self._summary.marks().items()
+        }
         for columns in rows:
+            if mark := marks.get((columns["slot"], columns["call"], columns["part"])):
+                columns["note"] = self._text("\n\n".join(filter(None, [mark, texts[columns["note"]]])))
             columns["level"] = levels.get((columns["slot"], columns["call"], columns["part"]), columns["level"])
             columns["slot"] = slots[columns["slot"]]
         outputs = [output for _, _, found in self._rows for output in found]
@@ -242,7 +249,6 @@ class Section:
 
     def _columns(self, row: VerdictRow, place: StepPosition, heat: float | None) -> dict[str, Any]:
         facts = dict(row.properties)
-        at_fault = facts.get(AT_FAULT)
         texts = {
             "call": row.call,
             "part": row.part,
@@ -254,7 +260,7 @@ class Section:
             "partner_cell": place.partner_cells[-1] if place.side == "both" and place.partner_cells else "",
             "device": row.device,
             "bench": row.bench,
-            "note": "\n\n".join(filter(None, [f"At fault: {at_fault}" if at_fault else "", row.explanation])),
+            "note": row.explanation,
             "level": str(facts.get("level", "")),
             "from": str(facts.get("propagated_from", "")),
         }

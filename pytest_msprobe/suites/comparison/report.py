@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
-from pytest_msprobe.suites.comparison.cells import LEVEL, CellDifferences
+from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.values import ValueComparison
-from pytest_msprobe.suites.contract import ANSWER, AT_FAULT, RowSummary, SuiteError, SuiteReport, file_id
-from pytest_msprobe.verdicts import VerdictRow, Wire
+from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.account import Step
@@ -80,7 +80,7 @@ _NONE: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSummary(Wire):
+class RecordSummary(FigureWire):
     """What the report needs of one operation; small, because one is kept for each that differs.
 
     Attributes:
@@ -387,10 +387,10 @@ class ComparisonSummary(RowSummary):
             step = Step.of(row)
             assert step is not None
             found.steps.append(step)
-        if ANSWER in row.attachment:
+        for dump, answer in row.attachment.get(ANSWERS, {}).items():
             from pytest_msprobe.suites.comparison.accounting.answer import Answer
 
-            found.answers.append(Answer.from_wire(row.attachment[ANSWER]))
+            self._found.setdefault(dump, _Findings()).answers.append(Answer.from_wire(answer))
 
     def lines(self) -> Iterator[str]:
         """What is at fault, and the first divergence of each dump."""
@@ -405,22 +405,46 @@ class ComparisonSummary(RowSummary):
         `sides` are its dumps, where at hand; without them the answer that came with the rows counts.
         """
         diagnoses: dict[str, PairDiagnosis] = {}
+        for dump, diagnosis, answer in self._answered(sides):
+            from pytest_msprobe.suites.comparison.accounting.answer import PairDiagnosis
+
+            found = self._found[dump]
+            found.divergence.answer = answer
+            if diagnosis is not None:
+                found.diagnosis = diagnosis
+                diagnoses[dump] = PairDiagnosis(diagnosis, answer, found.cells.of(diagnosis.origins))
+        return {dump: diagnoses[dump] for dump in self._found if dump in diagnoses}
+
+    def _answered(
+        self, sides: Callable[[str], tuple[ComparedDump, ComparedDump]] | None
+    ) -> Iterator[tuple[str, RunDiagnosis | None, Answer]]:
+        """(dump, its diagnosis, its answer), earlier steps first; no diagnosis where the answer came with the rows."""
         before: dict[tuple[str, ...], dict[int, Outcome]] = {}
         for dump in sorted((dump for dump, found in self._found.items() if found.steps), key=_step_of):
-            from pytest_msprobe.suites.comparison.accounting.answer import Answer, PairDiagnosis
+            from pytest_msprobe.suites.comparison.accounting.answer import Answer
             from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 
             found = self._found[dump]
             earlier = before.setdefault(tuple(part for part in Path(dump).parts if not STEP.fullmatch(part)), {})
-            answer = found.travelled() if sides is None else None
+            diagnosis, answer = None, found.travelled() if sides is None else None
             if answer is None:
                 found.steps.sort(key=lambda step: step.operation.index)
-                found.diagnosis = RunDiagnosis.of(found.steps, sides(dump) if sides is not None else None)
-                answer = Answer.of(found.diagnosis, earlier)
-                diagnoses[dump] = PairDiagnosis(found.diagnosis, answer, found.cells.of(found.diagnosis.origins))
-            found.divergence.answer = answer
+                diagnosis = RunDiagnosis.of(found.steps, sides(dump) if sides is not None else None)
+                answer = Answer.of(diagnosis, earlier)
             earlier[_step_of(dump)] = answer.outcome
-        return {dump: diagnoses[dump] for dump in self._found if dump in diagnoses}
+            yield dump, diagnosis, answer
+
+    def told_by_rows(self) -> dict[str, Answer]:
+        """What the rows alone, without the dumps, say of each dump."""
+        return {dump: answer for dump, _, answer in self._answered(None)}
+
+    def marks(self) -> Mapping[tuple[str, str, str], str]:
+        """What is wrong with values that no item shows, by the item that has them."""
+        return {
+            (dump, *item.rpartition(".")[::2]): f"At fault: {sentence}"
+            for dump, answer in self.answers().items()
+            for item, sentence in answer.sentences.items()
+        }
 
     @property
     def is_bad(self) -> bool:
@@ -632,20 +656,15 @@ class ComparisonReport(SuiteReport):
         comparison = self._suite.comparison(Path(dump))
         return comparison.target, comparison.golden
 
-    def corrections(self) -> Mapping[tuple[str, str, str], Mapping[str, str]]:
-        """What the calls say of the Cells around them, and what is at fault in a record."""
-        found: dict[tuple[str, str, str], dict[str, str]] = {}
-        for key, level in self._summary.levels(only_born=False).items():
-            found.setdefault(key, {})[LEVEL] = level
-        for dump, answer in self._summary.answers().items():
-            for name, sentence in answer.sentences.items():
-                call, _, part = name.rpartition(".")
-                found.setdefault((dump, call, part), {})[AT_FAULT] = sentence
-        return found
+    def levels(self) -> Mapping[tuple[str, str, str], str]:
+        """What the calls say of the Cells around them."""
+        return self._summary.levels(only_born=False)
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is at fault in each dump."""
-        return {dump: answer.to_wire() for dump, answer in self._summary.answers().items()}
+        """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
+        answers = self._summary.answers()
+        alone = self._summary.told_by_rows() if answers else {}
+        return {dump: answer.to_wire() for dump, answer in answers.items() if not answer.says_what(alone[dump])}
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Diagnosis, tables and advice."""

@@ -69,8 +69,12 @@ class DistanceLimits:
 
     def limit(self, *dtypes: str) -> float:
         """The largest distance between tensors of `dtypes`: that of the coarsest of them."""
-        canonical = [dtype.name for text in dtypes if (dtype := find_dtype(text)) is not None]
-        return max((self.distances.get(name, 0.0) for name in canonical), default=0.0)
+        largest = 0.0
+        for text in dtypes:
+            dtype = find_dtype(text)
+            if dtype is not None:
+                largest = max(largest, self.distances.get(dtype.name, 0.0))
+        return largest
 
     def element_limit(self, distance_limit: float, peak: float) -> float:
         """The largest difference of one element of a tensor whose largest magnitude is `peak`."""

@@ -10,7 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format import parse_api_name
 from pytest_msprobe.apis import facts
-from pytest_msprobe.apis.topics import UnwrittenMemory, reason_not_judged, unwritten_memory
+from pytest_msprobe.apis.topics import UnwrittenMemory, random_api, reason_not_judged, unwritten_memory
 
 MODULES = {"MintDistributed": "mindspore.mint.distributed", "Functional": "mindspore.ops.communication"}
 
@@ -37,6 +37,13 @@ def test_what_counts_in_part() -> None:
     assert not unwritten_memory("MintDistributed.batch_isend_irecv", "mindspore", "overwritten").covers("input.0.1")
     assert unwritten_memory("Tensor.masked_fill_", "pytorch", "overwritten").covers("input.0")
     assert not unwritten_memory("Tensor.masked_fill_", "pytorch", "mixed").covers("input.0")
+
+
+def test_outputs_that_a_kernel_leaves_as_they_were_beside_others() -> None:
+    memory = unwritten_memory("Primitive.bn_train.BatchNorm", "mindspore", "mixed")
+    assert [memory.covers(f"output.{place}") for place in range(5)] == [False, True, True, True, True]
+    assert random_api(parse_api_name("Primitive.bn_train.BatchNorm.0"), "mindspore") is None
+    assert reason_not_judged(parse_api_name("Primitive.bn_train.BatchNorm.0")) is None
 
 
 def test_resize_in_place_is_not_numpys_resize() -> None:

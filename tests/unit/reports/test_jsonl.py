@@ -127,7 +127,7 @@ def test_rows_of_which_more_is_known_follow_once_more_and_count(tmp_path: Path) 
     first = row("Cell.a.0", "forward").with_property("level", "inherited")
     for item in (first, row("Mint.add.0", "forward"), row("Cell.a.0", "backward")):
         lines.write(item.call, item)
-    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): {"level": "born inside"}})
+    lines.append_corrections({("/d/dump.json", "Cell.a.0", "forward"): "born inside"})
     lines.close()
     assert len(list(read_json_lines(lines.path))) == 4
     found = {(item.call, item.part): item.properties for item in read_latest_rows([lines.path])}
@@ -146,11 +146,17 @@ def test_without_more_to_say_no_row_is_written_again(tmp_path: Path) -> None:
     assert len(list(read_json_lines(lines.path))) == 1
 
 
-def test_the_answer_on_a_dump_goes_with_its_first_row(tmp_path: Path) -> None:
-    lines = JsonLines(tmp_path / "rows.jsonl")
-    for item in (row("Mint.add.0", "forward"), row("Mint.add.0", "backward")):
-        lines.write(item.call, item)
-    lines.append_corrections({}, {"/d/dump.json": {"text": "At fault"}, "/other/dump.json": {"text": "not in here"}})
+@pytest.mark.parametrize("appends", [False, True])
+def test_the_answers_go_with_the_last_row(tmp_path: Path, *, appends: bool) -> None:
+    path = write(tmp_path / "rows.jsonl", row("Mint.add.0", "forward"))
+    before = path.read_bytes() if appends else b""
+    lines = JsonLines(path, appends=appends)
+    lines.write("Mint.add.1", row("Mint.add.1", "forward"))
+    lines.attach_answers({})
+    lines.attach_answers({"/d/dump.json": {"text": "At fault"}})
+    lines.write("Mint.add.2", row("Mint.add.2", "forward"))
     lines.close()
-    found = {item.part: item.attachment for item in read_latest_rows([lines.path])}
-    assert found == {"forward": {"answer": {"text": "At fault"}}, "backward": None}
+    assert path.read_bytes().startswith(before)
+    found = {item.call: item.attachment for _, item in read_json_lines(path)}
+    assert found.pop("Mint.add.1") == {"answers": {"/d/dump.json": {"text": "At fault"}}}
+    assert found == dict.fromkeys((["Mint.add.0"] if appends else []) + ["Mint.add.2"])

@@ -20,7 +20,7 @@ from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.operations import OperationComparison
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison
-from pytest_msprobe.verdicts import VerdictRow, Wire
+from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.figures import Figures
@@ -109,7 +109,7 @@ class OutputAccount(msgspec.Struct, frozen=True):
     ratio: float | None = None
 
 
-class Account(Wire, msgspec.Struct, frozen=True):
+class Account(FigureWire, msgspec.Struct, frozen=True):
     """What became of the difference of one operation.
 
     Attributes:
@@ -124,7 +124,10 @@ class Account(Wire, msgspec.Struct, frozen=True):
         is_cast: whether those of its inputs do not.
         basis: what its values are known by.
         is_noise: without tensors, whether each value that differs has a tolerance from a noise run.
-        is_given: whether a value that it was given is beyond its limit; of a backward also one of its forward.
+        is_given: whether a value that it was given is beyond its limit, or off by a tenth of what its outputs are; of a
+            backward also one of its forward, as it was recorded or computed again.
+        recomputed: of a backward, whether its forward got or gave other values when a checkpoint computed it again, in
+            the target and in the golden run.
     """
 
     kind: Kind
@@ -140,6 +143,7 @@ class Account(Wire, msgspec.Struct, frozen=True):
     basis: Basis = "tensors"
     is_noise: bool = False
     is_given: bool = False
+    recomputed: tuple[bool, bool] = (False, False)
 
     @property
     def blamed(self) -> list[tuple[OutputAccount, str, str]]:
@@ -181,6 +185,18 @@ class Step:
         return self.operation.record
 
     @property
+    def has_other_type(self) -> bool:
+        """Whether the partner's API is of another type: `Torch` for `Mint`."""
+        partner = self.account.partner
+        return bool(partner) and partner.partition(".")[0] != self.record.partition(".")[0]
+
+    @property
+    def differs(self) -> bool:
+        """Whether one of its values does; without tensors, by more than it may."""
+        is_known = self.account.basis == "tensors"
+        return any(key.differs if is_known else key.is_beyond for key in self.account.keys)
+
+    @property
     def inputs(self) -> Iterator[ValueKey]:
         """Values that went into the operation."""
         return (key for key in self.account.keys if not key.is_output)
@@ -205,6 +221,7 @@ def value_key(
     leaf = target or golden
     assert leaf is not None
     is_equal = contents[0] == contents[1]
+    counts = value.status != "skip" or value.tolerance is not None
     excess = None if figures is None or target is None or golden is None else _excess(value, limits, figures)
     other_path = golden.path if target is not None and golden is not None and golden.path != target.path else ""
     return ValueKey(
@@ -213,7 +230,7 @@ def value_key(
         *contents,
         0.0 if is_equal else distance,
         leaf.shape,
-        not is_equal and is_beyond(value, limits, figures),
+        not is_equal and counts and (is_beyond(value, limits) if excess is None else not excess <= 1),
         is_integer,
         (target.requires_grad if target else "", golden.requires_grad if golden else ""),
         other_path,
@@ -228,16 +245,19 @@ def value_key(
 def _limits(value: ValueComparison, limits: DistanceLimits) -> tuple[float, float]:
     if value.tolerance is not None:
         return value.tolerance.limit, value.tolerance.limit
-    target, golden = (limits.limit(leaf.dtype) if leaf is not None else 0.0 for leaf in (value.target, value.golden))
-    return target, golden
+    target, golden = (leaf.dtype if leaf is not None else "" for leaf in (value.target, value.golden))
+    limit = limits.limit(target)
+    return limit, limit if golden == target else limits.limit(golden)
 
 
 def _origins(value: ValueComparison) -> tuple[Provenance, Provenance]:
     """Where both sides come from; memory whose content means nothing is uninitialised."""
-    found = [leaf.provenance if leaf is not None else UNKNOWN for leaf in (value.target, value.golden)]
+    target, golden = value.target, value.golden
+    mine = UNKNOWN if target is None else target.provenance
+    theirs = UNKNOWN if golden is None else golden.provenance
     if value.status == "skip":
-        found = [origin._replace(is_uninitialized=True) for origin in found]
-    return found[0], found[1]
+        return mine._replace(is_uninitialized=True), theirs._replace(is_uninitialized=True)
+    return mine, theirs
 
 
 def _is_weak(leaf: Leaf) -> bool:
@@ -248,9 +268,8 @@ def _is_weak(leaf: Leaf) -> bool:
     return math.prod(leaf.shape) != 1 or isinstance(high, (str, bool)) or float(high).is_integer()
 
 
-def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures | None = None) -> bool:
-    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype: by its `figures`, else by
-    what the dumps say of it.
+def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
+    """Whether a tensor is farther off than its tolerance, else than the limit of its dtype, as the dumps say.
 
     Other checksums are infinitely far. Fingerprints alone do not count, since bits may differ by rounding, except of
     integers.
@@ -258,9 +277,6 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
     target, golden = value.target, value.golden
     if target is None or golden is None:
         return False
-    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
-    if figures is not None:
-        return not _excess(value, limits, figures) <= 1
     if value.status not in ("pass", "warning", "error"):
         return False
     if target.data_name and golden.data_name:
@@ -271,6 +287,7 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits, figures: Figures |
             and golden.tensor.dtype is not None
             and golden.tensor.dtype.kind in ("int", "bool")
         )
+    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
     return not value.distance <= limit
 
 
@@ -373,7 +390,7 @@ def readable(text: str) -> str:
         for digits in range(_DIGITS, _ALL_DIGITS):
             words = f"{value:.{digits}g}"
             if all(f"{other:.{digits}g}" != words for other in values - {value}):
-                return min(words, match[0], key=len)
+                return words
         return match[0]
 
     return _FIGURE.sub(short, text)

@@ -5,6 +5,7 @@ How two sides call one operation: other APIs, other arguments, other dtypes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -71,8 +72,15 @@ def describe_call_difference(target: Call, golden: Call, *, with_dtypes: bool = 
     A limit of a call's own float dtype, such as the -3.4e38 that masks are made of, is the same in any dtype;
     without `with_dtypes` so are the float dtypes that it asks for.
     """
-    left, right = _plain(target, with_dtypes=with_dtypes), _plain(golden, with_dtypes=with_dtypes)
-    if (target.framework, target.api.type, target.api.api) != (golden.framework, golden.api.type, golden.api.api):
+    is_one_api = (target.framework, target.api.type, target.api.api) == (
+        golden.framework,
+        golden.api.type,
+        golden.api.api,
+    )
+    if is_one_api and _plain(target) == _plain(golden):
+        return ""
+    left, right = (_plain(call, _limits_of_dtypes(call), with_dtypes=with_dtypes) for call in (target, golden))
+    if not is_one_api:
         named = f"{target.api.type}.{target.api.api} ({target.framework}) against " + (
             f"{golden.api.type}.{golden.api.api} ({golden.framework})"
         )
@@ -91,14 +99,13 @@ def _only_in(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return ", ".join(value for value in one.values() if value not in (*other.values(), "tensor", "None"))
 
 
-def _plain(call: Call, *, with_dtypes: bool) -> dict[str, str]:
-    """Arguments and attributes that are not tensors, as text, by their place."""
+def _plain(call: Call, limits: Mapping[float, str] | None = None, *, with_dtypes: bool = True) -> dict[str, str]:
+    """Arguments and attributes that are not tensors, as text, by their place; numbers that have a name by that."""
     found: dict[str, str] = {}
-    limits = _limits_of_dtypes(call)
 
     def note(path: LeafPath, value: object) -> None:
         text = "tensor" if hasattr(value, "__array_interface__") else repr(getattr(value, "name", value))
-        if isinstance(value, float):
+        if limits and isinstance(value, float):
             text = limits.get(value, text)
         elif not with_dtypes and isinstance(value, Dtype) and value.kind == "float":
             text = "float"
@@ -182,6 +189,8 @@ def _kind(dtype: str) -> str:
 #: slightly beyond.
 _EXCESS = 2.0
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden run"}
+#: So many times the difference of its inputs a call may give, of which it cannot be told what it does with them.
+_GROWTH = 10.0
 #: From this growth on it is looked whether something in the inputs has a size beside which their differences vanish.
 _STEEP = 100.0
 
@@ -230,8 +239,8 @@ class Accountant:
         self._max_memory_bytes = max_memory_bytes
         self._pair: _Pair | NotJudged | None = None
         self._name = ""
-        # The last forward of which a value is beyond its limit: its backward uses what it kept.
-        self._far_forward = ""
+        # The call of the last forward, and its values: its backward uses what it kept.
+        self._forward: tuple[str, Sequence[ValueKey]] = "", ()
 
     def close(self) -> None:
         """Release the tensors of the last API call."""
@@ -251,21 +260,36 @@ class Accountant:
             return account_of(found, "unmatched", keys)
         if found.operation.is_cell and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
-        far = [key.is_output for key in keys if key.is_beyond]
-        is_given = False in far or self._far_forward == found.operation.call
-        if far and found.operation.phase == "forward":
-            self._far_forward = found.operation.call
-        changed = {key.path for key in keys if key.is_output and key.differs}
+        is_given = self._is_given(found.operation, keys)
+        meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
+        changed = {key.path for key in keys if key.is_output and key.differs} - meaningless
         dtype, is_cast = dtype_change(found.values)
+        recomputed = (
+            self._target.is_recomputed_otherwise(found.operation.record),
+            self._golden.is_recomputed_otherwise(found.partner.record),
+        )
         if not changed and not dtype:
-            return account_of(found, "equal", keys, definition=self._other_arguments(found, found.partner))
-        known = account_of(found, "unaccounted", keys, dtype=dtype, is_cast=is_cast, is_given=is_given)
+            definition = self._other_arguments(found, found.partner)
+            return account_of(found, "equal", keys, definition=definition, recomputed=recomputed)
+        fields = {"dtype": dtype, "is_cast": is_cast, "is_given": is_given or True in recomputed}
+        known = account_of(found, "unaccounted", keys, recomputed=recomputed, **fields)
         if found.operation.is_cell:
             return structs.replace(known, reason="the dump holds none of the calls of this layer")
         try:
             return self._split(found, found.partner, known, changed)
         except (NotJudged, Unsupported, DumpError, MemoryError) as error:
             return structs.replace(known, reason=str(error).partition("\n")[0] or type(error).__name__)
+
+    def _is_given(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
+        """Whether what a record was given is beyond its limit, or differs enough to make its outputs differ as much."""
+        given = [key for key in keys if not key.is_output]
+        if operation.phase == "forward":
+            self._forward = operation.call, keys
+        elif operation.call == self._forward[0]:
+            given += self._forward[1]
+        made = max((_distance(key) for key in keys if key.is_output), default=0.0)
+        known = max((key.distance or 0.0 for key in given), default=0.0)
+        return any(key.is_beyond for key in given) or (known > 0 and made <= _GROWTH * known)
 
     def _other_arguments(self, found: OperationComparison, partner: Operation) -> str:
         """How two calls that return the same differ in what is no tensor."""
@@ -376,10 +400,10 @@ class Accountant:
             for side, name in ((self._target, operation.call), (self._golden, partner.call))
         )
         calls = target.case.call, golden.case.call
-        differing, in_more = (describe_call_difference(*calls, with_dtypes=shown) for shown in (True, False))
+        differing = describe_call_difference(*calls)
+        in_more = differing and describe_call_difference(*calls, with_dtypes=False)
         if isinstance(target, DropoutCall) and isinstance(golden, DropoutCall) and not differing:
-            is_same = np.array_equal(target.factors != 0, golden.factors != 0)
-            differing = in_more = "" if is_same else "other elements are dropped (compare seeds)"
+            differing = in_more = "" if target.drops_as(golden) else "other elements are dropped (compare seeds)"
         return _Pair(operation.call, target, golden, differing, is_defined_otherwise=bool(in_more))
 
     def _outputs(
@@ -401,7 +425,7 @@ class Accountant:
             if middle is None or middle.size != theirs.reference.size or mine.recorded.size != middle.size:
                 continue
             terms = split(mine.recorded, mine.reference, middle, theirs.reference, theirs.recorded)
-            if terms.is_of_another_value:
+            if terms.is_of_another_value and not _is_rounding(pair, direction, mine, theirs):
                 continue
             found.append(self._judged(pair, direction, mine, theirs, terms))
         return tuple(found)
@@ -448,6 +472,20 @@ class Accountant:
             terms.parts[first].worst if first is not None else None,
             ratio,
         )
+
+
+def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:
+    """Whether rounding explains what both runs are off by, as where nothing but rounding is left of a sum."""
+    return all(
+        call.judge(direction, output).status != "error" for call, output in ((pair.target, mine), (pair.golden, theirs))
+    )
+
+
+def _distance(key: ValueKey) -> float:
+    """How far an output is off; infinitely where that is not known."""
+    if key.distance is not None:
+        return key.distance
+    return math.inf if key.differs else 0.0
 
 
 def _roundoff(array: Array) -> float:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
@@ -92,7 +93,7 @@ class Answer(Wire, msgspec.Struct, frozen=True):
         outcome: see docs/accounting.md.
         is_known: whether tensors were computed again, so that nothing else may be said of where the runs part.
         first: where they part; None where no value is in question.
-        sentences: what is wrong, by each item at fault, as `CALL.PART`.
+        sentences: what is wrong by the item at fault, as `CALL.PART`, where its own row does not say it.
         cause: equal for two pairs of dumps, such as ranks, whose answers have the same causes.
         covers: which rows it was made from.
     """
@@ -109,16 +110,23 @@ class Answer(Wire, msgspec.Struct, frozen=True):
     def of(cls, diagnosis: RunDiagnosis, before: Mapping[int, Outcome] | None = None) -> Answer:
         """The answer from a diagnosis; `before` has the outcomes of earlier steps that the run compared as well."""
         is_known = diagnosis.basis == "tensors"
-        faults = [(fault, readable(fault.sentence)) for fault in diagnosis.faults if is_known]
+        values = [fault for fault in diagnosis.faults if is_known and fault.kind not in ("born", "defined")]
         return cls(
             " ".join(_sentences(diagnosis, before or {})),
             diagnosis.outcome,
             is_known,
             _first(diagnosis) if is_known else None,
-            {name: sentence for fault, sentence in faults for name in _items(fault)},
+            {name: readable(fault.sentence) for fault in values for name in _items(fault)},
             f"{diagnosis.outcome} {[_cause(group[0]) for group in grouped(diagnosis.faults)]}",
             covers(diagnosis.steps),
         )
+
+    def says_what(self, other: Answer) -> bool:
+        """Whether both say the same; advice names paths, which rows do not have."""
+        mine, theirs = (
+            structs.replace(one.first, advice="") if one.first is not None else None for one in (self, other)
+        )
+        return (self.text, mine, self.sentences) == (other.text, theirs, other.sentences)
 
     @property
     def is_bad(self) -> bool:
@@ -501,6 +509,11 @@ def next_steps(diagnosis: RunDiagnosis, fault: Fault) -> list[str]:
     if fault.kind in ("unrecorded", "unknown"):
         return [
             "look for changes in place before this call; dump with level mix and no scope to see what makes the value"
+        ]
+    if fault.kind == "recomputed":
+        return [
+            "look in this checkpoint for random numbers (preserve_rng_state), state that the first forward changes, "
+            "and kernels that do not repeat their results; run without checkpoints to compare"
         ]
     if fault.kind == "rewired":
         return [f"compare both lines that make the call {call}: which value, output or part each of its arguments is"]

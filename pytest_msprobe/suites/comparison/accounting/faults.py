@@ -16,10 +16,13 @@ from pytest_msprobe.apis.topics import is_batch_argument, keeps_statistics
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
+from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.cells import Origin
 
 ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
-FaultKind = Literal["born", "defined", "dtype", "only_one_side", "rewired", "first", "arguments", ValueKind]
+FaultKind = Literal[
+    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", ValueKind
+]
 
 
 @dataclass(slots=True)
@@ -75,9 +78,9 @@ _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "
 #: Without tensors the first operation that differs may be right.
 _OBSERVED = (FIRST, ARGUMENTS)
 #: Kinds of faults of operations, where others are of values.
-_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "another_rank", *_OBSERVED)
+_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *_OBSERVED)
 #: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
-_OF_FLOW = ("dtype", "only_one_side", "rewired", "gradient", "unrecorded", "unknown")
+_OF_FLOW = ("dtype", "only_one_side", "rewired", "recomputed", "gradient", "unrecorded", "unknown")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 #: An argument that is a number, rounded to float32, changes results by less.
 _ARGUMENT_ROUNDED = 2.0**-22
@@ -126,11 +129,12 @@ class FaultFinder:
         casts = sum(bool(step.account.dtype) for step in with_floats)
         self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
-        self._is_one_framework = not any(_has_other_type(step) for step in steps)
+        self._is_one_framework = not any(step.has_other_type for step in steps)
         beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
         self._first_place = min(beyond, default=-1)
         for step in steps:
             self._visit(step)
+        self._blame_recomputed()
         self.unexplained += self._unexplained_cells()
         if not self._by_node and self._is_one_framework:
             self._blame_lone_gradient()
@@ -267,7 +271,7 @@ class FaultFinder:
             return self._trace_uninitialized(step, key)
         if step.operation.phase == "backward":
             sums = self._flow.gradient_sources(step, key)
-            if sums and not any(maker.step.account.partner for maker in sums):
+            if self._is_one_framework and not any(maker.step.account.partner for maker in sums):
                 sums = []
             if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
                 return self._trace_sum(step, key, sums)
@@ -284,7 +288,7 @@ class FaultFinder:
             return self._blame_value(step, key, "parameter", mine.name)
         if "elements" in (mine.how, theirs.how) and _overwrites(step, key):
             return self._note_unknown(step, key)
-        if _is_known(mine) and _is_known(theirs):
+        if mine.is_certain and theirs.is_certain:
             return self._rewired(step, key, mine, theirs)
         makers = (*mine.makers[:1], *theirs.makers[:1])
         if makers:
@@ -379,6 +383,21 @@ class FaultFinder:
                 return [step for step in own if not any(_is_inside(other, step) for other in own)]
         return [] if self._by_node else beyond[:1]
 
+    def _blame_recomputed(self) -> None:
+        """A checkpoint computed a call again with another result: that reaches the backwards made of it."""
+        for found in recomputed_otherwise(self._flow):
+            call = found.step.operation.call
+            for step in found.reached:
+                self._link(step, call)
+            if call in self._by_node:
+                more = f"in the {found.run} its recomputation in the backward gave another result"
+                known = self._by_node[call]
+                known.sentence = f"{known.sentence.rstrip('.')}; {more}"
+            elif any(self._is_beyond(step, key) for step in found.reached for key in step.outputs):
+                words = "its recomputation in the backward gives another result than its forward"
+                sentence = f"{words}, in the {found.run} only"
+                self._blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
+
     def _blame_lone_gradient(self) -> None:
         """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
         for step in self._flow.steps.values():
@@ -447,7 +466,7 @@ class FaultFinder:
 
         Of the values `moved`, which enter on one side only, it gets one; without them it is the only such call.
         """
-        silent = list(self._flow.lone_without_effect(step))
+        silent = list(self._flow.lone_without_effect(step)) if self._is_one_framework else []
         if moved:
             names = {maker.identity for maker in moved}
             flows = self._flow.sides
@@ -507,9 +526,9 @@ class FaultFinder:
                 self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
-        sentence = f"gets {_named(mine)} in the target, {_named(theirs)} in the golden run"
+        sentence = f"gets {mine.text} in the target, {theirs.text} in the golden run"
         # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
-        values = (source.makers[-1].name if source.makers else _named(source) for source in (mine, theirs))
+        values = (source.makers[-1].name if source.makers else source.text for source in (mine, theirs))
         others = {maker.identity for maker in mine.makers} ^ {maker.identity for maker in theirs.makers}
         moved = [maker for maker in (*mine.makers, *theirs.makers) if maker.identity in others]
         if mine.is_joined and theirs.is_joined and self._blame_silent(step, moved):
@@ -614,7 +633,7 @@ class FaultFinder:
             self._reached_nodes[node] = seen
             own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
             found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.reached = sorted(filter(_is_reached, found), key=lambda step: step.account.place)
+            fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
             if fault.kind in _OBSERVED and fault.step.account.basis != "tensors":
                 fault.after = first_at.get(fault.step.record, "")
             for record in seen:
@@ -628,7 +647,11 @@ class FaultFinder:
     def _drop_reached(self) -> None:
         """What the flow alone shows is not claimed of what another fault reaches, nor is it left unexplained."""
         for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
-            others = [seen for other, seen in self._reached_nodes.items() if other != node and other in self._by_node]
+            others = [
+                self._reached_nodes[other]
+                for other, known in self._by_node.items()
+                if other != node and not known.kind == fault.kind == "recomputed"
+            ]
             own = node if node in self._parents else fault.step.record
             is_reached = any(own in seen or fault.step.record in seen for seen in others)
             if fault.kind in _OF_FLOW and is_reached:
@@ -655,17 +678,6 @@ def _is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
 
 
-def _is_known(source: Source) -> bool:
-    """Whether it is certain enough where a value comes from to say that it is somewhere else."""
-    return bool(source.makers) or source.how == "leaf"
-
-
-def _named(source: Source) -> str:
-    if source.how == "leaf":
-        return f"parameter {source.name}".strip()
-    return " and ".join(maker.name for maker in source.makers[: 8 if source.is_joined else 1])
-
-
 def _overwrites(step: Step, key: ValueKey) -> bool:
     """Whether a call writes to this argument: its first, where the name says so."""
     name = step.operation.bare.rpartition(".")[2]
@@ -685,15 +697,3 @@ def _is_inside(step: Step, cell: Step) -> bool:
 def _is_cast(step: Step) -> bool:
     """Whether a call does nothing but change a dtype."""
     return step.operation.bare.rpartition(".")[2].lower() in _CASTS
-
-
-def _has_other_type(step: Step) -> bool:
-    """Whether the partner's API is of another type: `Torch` for `Mint`."""
-    partner = step.account.partner
-    return bool(partner) and partner.partition(".")[0] != step.record.partition(".")[0]
-
-
-def _is_reached(step: Step) -> bool:
-    """Whether a record differs; without tensors, beyond its tolerances."""
-    is_known = step.account.basis == "tensors"
-    return any(key.differs if is_known else key.is_beyond for key in step.account.keys)

@@ -59,6 +59,18 @@ class Source:
     is_changed: bool = False
     is_joined: bool = False
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is certain enough where the value comes from to say that it is somewhere else."""
+        return bool(self.makers) or self.how == "leaf"
+
+    @property
+    def text(self) -> str:
+        """What it is, by name; "" when unknown."""
+        if self.how == "leaf":
+            return f"parameter {self.name}".strip()
+        return " and ".join(maker.name for maker in self.makers[: 8 if self.is_joined else 1])
+
 
 @dataclass(slots=True)
 class SideFlow:

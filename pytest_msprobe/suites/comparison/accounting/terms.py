@@ -28,7 +28,7 @@ import numpy.typing as npt
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, inner, is_same, unravelled
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -125,10 +125,7 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
     wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
     sums = _Sums(sentinel=_largest(golden.dtype) / 2)
     for start in range(0, chain[0].size, CHUNK_ELEMENTS):
-        part = [array[start : start + CHUNK_ELEMENTS].astype(wide, copy=False) for array in chain]
-        if from_golden is golden_reference:
-            part[3] = part[2]
-        sums.add(start, part)
+        sums.add(start, np.stack([array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain]))
     return sums.terms(np.asarray(golden).shape)
 
 
@@ -146,37 +143,36 @@ class _Sums:
     def __init__(self, *, sentinel: float) -> None:
         self._sentinel = sentinel
         self.golden = self.whole = self.born = 0.0
-        self.squares = [0.0] * len(PARTS)
-        self.projections = [0.0] * len(PARTS)
+        self.squares = np.zeros(len(PARTS))
+        self.projections = np.zeros(len(PARTS))
         self.worst: list[tuple[float, int, float]] = [(0.0, -1, 0.0)] * len(PARTS)
         self.nonfinite = [0] * len(PARTS)
 
-    def add(self, start: int, chain: list[Array]) -> None:
+    def add(self, start: int, chain: Array) -> None:
+        """Adds a chunk of all five arrays, one per row."""
         with np.errstate(all="ignore"):
-            finite = [np.isfinite(array) for array in chain]
-            is_whole = np.logical_and.reduce(finite)
+            finite = np.isfinite(chain)
+            is_whole = finite.all(axis=0)
             if not is_whole.all():
                 for place, (left, right) in enumerate(pairwise(chain)):
                     changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
                     self.nonfinite[place] += int(np.count_nonzero(changed))
-                chain = [np.where(is_whole, array, 0) for array in chain]
-            whole = chain[0] - chain[-1]
-            self.whole += inner(whole, whole)
+                chain = np.where(is_whole, chain, 0)
+            parts, whole = chain[:-1] - chain[1:], chain[0] - chain[-1]
             # The smallest number of a dtype masks elements; beside it all others have no size.
             ordinary = np.where(np.abs(chain[-1]) < self._sentinel, chain[-1], 0)
-            self.golden += inner(ordinary, ordinary)
-            born = (chain[0] - chain[1]) + (chain[3] - chain[4])
-            self.born += inner(born, born)
-            for place, (left, right) in enumerate(pairwise(chain)):
-                if left is right:
-                    continue
-                part = left - right
-                self.squares[place] += inner(part, part)
-                self.projections[place] += inner(part, whole)
-                magnitude = np.abs(part)
-                at = int(magnitude.argmax())
-                if magnitude[at] > self.worst[place][0]:
-                    self.worst[place] = (float(magnitude[at]), start + at, float(part[at].real))
+            # Complex numbers as their two parts, and no BLAS, whose threads fight with those of the engines.
+            rows = np.stack([*parts, whole, parts[0] + parts[-1], ordinary]).view(np.float64)
+            *squares, whole_square, born, golden = np.einsum("ij,ij->i", rows, rows)
+            self.squares += squares
+            self.whole += float(whole_square)
+            self.born += float(born)
+            self.golden += float(golden)
+            self.projections += np.einsum("ij,j->i", rows[: len(parts)], rows[len(parts)])
+            for place, part in enumerate(parts):
+                at = int(np.abs(part).argmax())
+                if abs(part[at]) > self.worst[place][0]:
+                    self.worst[place] = (float(abs(part[at])), start + at, float(part[at].real))
 
     def terms(self, shape: tuple[int, ...]) -> Terms:
         norm = math.sqrt(self.golden)
@@ -187,8 +183,8 @@ class _Sums:
         return Terms(whole, parts, born, least >= _FAR and most < _ALIKE * least)
 
     def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
-        size, nonfinite = _over(math.sqrt(self.squares[place]), math.sqrt(self.golden)), self.nonfinite[place]
-        share = self.projections[place] / self.whole if self.whole else 0.0
+        size, nonfinite = _over(math.sqrt(float(self.squares[place])), math.sqrt(self.golden)), self.nonfinite[place]
+        share = float(self.projections[place]) / self.whole if self.whole else 0.0
         _, at, value = self.worst[place]
         worst = None if at < 0 else unravelled(at, shape)
         known = size / whole if 0 < whole < math.inf else math.inf

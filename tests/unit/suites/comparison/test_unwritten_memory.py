@@ -11,6 +11,7 @@ from dump_builder import DumpBuilder
 
 from pytest_msprobe.suites.comparison.operations import DumpComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from tools.accounting.diagnosing import diagnose
 
 X = np.linspace(-1, 2, 8, dtype=np.float32)
 GARBAGE = {"target": X * 1e20, "golden": X * 0}
@@ -121,3 +122,14 @@ def test_other_calls_count(tmp_path: Path, name: str) -> None:
         "forward.input.0": "error",
         "forward.output.0": "error",
     }
+
+
+def test_what_a_kernel_leaves_unwritten_beside_its_result_is_no_difference(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = statuses(tmp_path, "Primitive.bn_train.BatchNorm", arguments=[X] * 5, outputs=[X, None, None, X, X])
+    assert found["forward.output.0"] == "pass"
+    assert {found[f"forward.output.{place}"] for place in (1, 2)} == {"skip"}
+    diagnosis = diagnose(*(tmp_path / side / "dump.json" for side in ("target", "golden")))
+    assert diagnosis.outcome == "rounding"
+    assert {step.account.kind for step in diagnosis.steps} == {"equal"}
+    assert not any(key.is_beyond for step in diagnosis.steps for key in step.account.keys)

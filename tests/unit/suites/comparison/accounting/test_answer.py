@@ -194,14 +194,17 @@ def test_what_is_not_known_is_named_behind() -> None:
 
 def test_what_is_at_fault_is_where_the_runs_part() -> None:
     steps = [step("Mint.exp.0.forward", 0, key("output.0")), step("Mint.log.0.forward", 1, key("output.0"))]
-    found = answer(steps, [fault(steps[1], "wrong."), fault(steps[0], "born with 0.123456789.")])
+    found = answer(
+        steps, [fault(steps[1], "input.0 is another output.", "rewired"), fault(steps[0], "born with 0.123456789.")]
+    )
     assert found.first is not None
     assert (found.first.record, found.first.value, found.first.sentence) == (
         "Mint.exp.0.forward",
         "output.0",
         "born with 0.1235",
     )
-    assert found.sentences == {"Mint.log.0.forward": "wrong.", "Mint.exp.0.forward": "born with 0.1235."}
+    # The row of what is born says so; that of a record whose input is at fault does not.
+    assert found.sentences == {"Mint.log.0.forward": "input.0 is another output."}
     assert Answer.from_wire(found.to_wire()) == found
 
 

@@ -396,3 +396,76 @@ def test_the_gradient_of_a_parameter_inherits_from_the_gradients_of_its_uses() -
     (fault,) = run.call("Torch.norm.0.forward", [taken], "n|N").faults()
     assert fault.records == ["Mint.linear.0.backward"]
     assert [step.record for step in fault.reached] == ["Torch.norm.0.forward"]
+
+
+def repeated(which: int = 0) -> dict[str, Any]:
+    """Fields of a backward whose forward a checkpoint computed again with another result."""
+    return {"recomputed": (which in (0, 2), which in (1, 2))}
+
+
+def checkpointed(first: str, **marks: Any) -> Run:
+    """Of gelu, a view without a gradient and a linear, whose weight has another gradient: made of another gelu."""
+    run = Run().call("Mint.relu.0.forward", ["x"], "a", kind="equal")
+    run.call(
+        "Mint.gelu.0.forward",
+        ["a"],
+        first,
+        kind="equal" if "|" not in first else "fault",
+        blamed=(BORN,) * ("|" in first),
+    )
+    run.call("Mint.signs.0.forward", [first], first.replace("b", "c").replace("B", "C"), kind="inherited")
+    run.call(
+        "Mint.linear.0.forward", [first.replace("b", "c").replace("B", "C"), "w"], "d" if "|" not in first else "d|D"
+    )
+    run.call("Mint.linear.0.backward", ["g"], ["h", "v|V"], kind="unaccounted", is_given=True, **marks)
+    run.call("Mint.gelu.0.backward", ["h"], "i", kind="equal", **marks)
+    return run.call("Mint.norm.0.forward", ["v|V"], "n|N")
+
+
+@pytest.mark.parametrize(("which", "side", "run_name"), [(0, "target", "target"), (1, "golden", "golden run")])
+def test_a_result_that_only_the_recomputation_has_is_told_of_its_call(which: int, side: str, run_name: str) -> None:
+    run = checkpointed("b", **repeated(which))
+    finder = run.found()
+    (fault,) = run.blamed
+    assert (fault.kind, fault.side, fault.records) == ("recomputed", side, ["Mint.gelu.0.backward"])
+    words = "its recomputation in the backward gives another result than its forward"
+    assert fault.sentence == f"{words}, in the {run_name} only"
+    assert {step.record for step in fault.reached} == {"Mint.linear.0.backward", "Mint.norm.0.forward"}
+    assert not finder.unexplained
+
+
+def test_a_result_that_only_the_first_forward_has_is_one_fault_and_says_so() -> None:
+    run = checkpointed("b|B", **repeated())
+    finder = run.found()
+    (fault,) = run.blamed
+    assert (fault.kind, fault.records[0]) == ("born", "Mint.gelu.0.forward")
+    assert fault.sentence.endswith("; in the target its recomputation in the backward gave another result")
+    assert not finder.unexplained
+
+
+def test_recomputations_that_differ_in_both_runs_blame_nothing_and_explain_nothing() -> None:
+    run = checkpointed("b", **repeated(2))
+    finder = run.found()
+    assert run.blamed == []
+    assert [step.record for step in finder.unexplained] == ["Mint.linear.0.backward"]
+
+
+def test_a_recomputation_that_changes_no_gradient_by_more_than_it_may_is_no_fault() -> None:
+    run = Run().call("Mint.gelu.0.forward", ["a"], "b", kind="equal")
+    run.call("Mint.gelu.0.backward", ["g"], [near("output.0", "h|H")], kind="unaccounted", **repeated())
+    assert run.faults() == []
+
+
+def test_each_recomputation_that_differs_is_told_but_not_what_another_fault_reaches() -> None:
+    def dropouts(second: str) -> Run:
+        run = Run().call("Mint.dropout.0.forward", ["a"], "b", kind="equal")
+        run.call("Mint.dropout.1.forward", [second], "c", kind="equal")
+        run.call("Mint.dropout.1.backward", ["g"], "h|H", kind="unaccounted", **repeated())
+        return run.call("Mint.dropout.0.backward", ["h|H"], "i|I", kind="unaccounted", **repeated())
+
+    assert [fault.step.operation.call for fault in dropouts("b").faults()] == ["Mint.dropout.0"]  # which the other gets
+    assert [fault.kind for fault in dropouts("x").faults()] == ["recomputed", "recomputed"]
+    run = Run().call("Mint.sin.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    run.call("Mint.dropout.0.forward", ["b|B"], "c|C")
+    run.call("Mint.dropout.0.backward", ["g"], "h|H", kind="unaccounted", **repeated())
+    assert [fault.kind for fault in run.faults()] == ["born"]

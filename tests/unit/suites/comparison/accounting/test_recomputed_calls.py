@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from debugger_fixtures import make_debugger
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.pytorch import PrecisionDebugger
-from pytest_msprobe.cases.recorded_call import RecordedCall
+from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall
 from pytest_msprobe.engines.protocol import CHANGED, NotJudged, parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
+from tools.accounting.diagnosing import diagnose
 
 torch = pytest.importorskip("torch")
 
@@ -137,3 +140,89 @@ def test_a_kernel_that_rounds_inside_as_its_tensors_do_is_no_reason_why_runs_dif
     (output,) = run.outputs("forward")
     assert abs(output.recorded / output.reference - 1).max() > 0.1
     assert run.judge("forward", output).status == status
+
+
+def test_gradients_of_what_a_kernel_gives_beside_its_outputs_are_left_out(
+    dumped: Callable[..., Dump], tmp_path: Path
+) -> None:
+    norm = torch.nn.GroupNorm(2, 4)
+    dumped(lambda: norm(torch.randn(3, 4, 5)).square().sum().backward(), norm)
+    file = next((tmp_path / "dump").rglob("dump.json"))
+    content = json.loads(file.read_text())
+    content["data"]["Functional.group_norm.0.backward"]["input"] += [None, None]
+    file.write_text(json.dumps(content))
+    found = off(Dump(file), "Functional.group_norm.0", "backward")
+    assert list(found) == ["output.1", "output.2"]
+    assert max(found.values()) < 1e-4
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float32])
+def test_gradients_that_a_norm_adds_up_in_its_own_dtype_are_rounding(
+    dumped: Callable[..., Dump], parameters: Any
+) -> None:
+    x, incoming = torch.randn(256, 8).bfloat16().requires_grad_(), torch.randn(256, 8).bfloat16() + 1
+    weight, bias = (torch.ones(8, dtype=parameters, requires_grad=True) for _ in range(2))
+    dump = dumped(lambda: torch.nn.functional.layer_norm(x * 1, (8,), weight, bias).backward(incoming))
+    run = RecordedCall(dump, "Functional.layer_norm.0", ENGINES, with_backward=True, max_memory_bytes=1 << 30)
+    found = {output.path: output for output in run.outputs("backward")}
+    assert [run.judge("backward", output).status for output in found.values()] == ["pass"] * 3
+    for output in found.values():
+        wrong = replace(output, recorded=output.recorded * output.recorded.dtype.type(1.5))
+        assert run.judge("backward", wrong).status == "error"
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)])
+def test_what_a_dropout_drops_of_zeros_is_learnt_from_gradients_and_the_other_run(
+    make_debugger: Callable[..., Any], tmp_path: Path, seeds: tuple[int, int]
+) -> None:
+    debugger, values = make_debugger(task="tensor", scope=[], list=[], data_mode=["all"]), torch.randn(40, 5)
+    calls = []
+    for seed, hidden in zip(seeds, (values > 0, values < 0.5)):
+        torch.manual_seed(seed)
+        debugger.start()
+        x = (values * hidden).requires_grad_()
+        torch.nn.functional.dropout(x, 0.5).backward(torch.ones(40, 5))
+        debugger.stop()
+        debugger.step()
+    for file in sorted((tmp_path / "dump").rglob("dump.json")):
+        dump = Dump(file)
+        made = DropoutCall(dump, "Functional.dropout.0", ENGINES, with_backward=True, max_memory_bytes=1 << 30)
+        calls.append(made)
+    for run in calls:
+        (gradient,) = run.outputs("backward")
+        assert (gradient.recorded == gradient.reference).all()  # half of the inputs are 0
+    assert calls[0].drops_as(calls[1]) is (seeds[0] == seeds[1])
+    for run in calls:
+        assert all((output.recorded == output.reference).all() for output in run.outputs("backward"))
+
+
+@pytest.mark.parametrize(("left", "right"), [((8, 4), (2, 4, 8)), ((4, 8), (8, 4)), ((2, 4, 4), (4, 8)), (None, None)])
+def test_products_of_groups_are_computed_again(dumped: Callable[..., Dump], left: Any, right: Any) -> None:
+    ends = None if left is None else torch.tensor([3, 8], dtype=torch.int32)
+    x, y = (torch.randn(shape, requires_grad=True) for shape in (left or (2, 3, 4), right or (2, 4, 8)))
+    dump = dumped(lambda: torch._grouped_mm(x * 1, y * 1, offs=ends).square().sum().backward())
+    assert max(off(dump, "Torch._grouped_mm.0", "forward").values()) < 1e-5
+    assert max(off(dump, "Torch._grouped_mm.0", "backward").values()) < 1e-4
+
+
+def test_products_of_groups_that_leave_out_rows_are_not_computed_again(dumped: Callable[..., Dump]) -> None:
+    ends = torch.tensor([3, 8], dtype=torch.int32)
+    dump = dumped(lambda: torch._grouped_mm(torch.randn(9, 4), torch.randn(2, 4, 8), offs=ends))
+    with pytest.raises(NotJudged, match="leave out a part"):
+        off(dump, "Torch._grouped_mm.0", "forward")
+
+
+def test_a_gradient_that_is_exactly_0_is_rounding(make_debugger: Callable[..., Any], tmp_path: Path) -> None:
+    """As that of a bias before a norm: each run holds the rounding of its own sum."""
+    debugger = make_debugger(task="tensor", scope=[], list=[], data_mode=["all"])
+    incoming, bias = torch.randn(4096, 4), torch.zeros(4, requires_grad=True)
+    incoming -= incoming.double().mean(0).float()
+    for order in (torch.arange(4096), torch.randperm(4096)):
+        debugger.start()
+        (torch.zeros(4096, 4) + bias).backward(incoming[order])
+        debugger.stop()
+        debugger.step()
+    files = sorted((tmp_path / "dump").rglob("dump.json"))
+    (backward,) = [step for step in diagnose(*files).steps if step.record == "Tensor.__add__.0.backward"]
+    assert backward.account.reason == ""
+    assert [output.blamed for output in backward.account.outputs] == [{}]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey
+import json
+import math
+
+from msgspec import structs
+
+from pytest_msprobe.reports.jsonl import encode_row
+from pytest_msprobe.suites.comparison.accounting.account import Account, OutputAccount, ValueKey, readable
 from pytest_msprobe.suites.comparison.report import ComparisonSummary, RecordSummary
 from pytest_msprobe.verdicts import StepPosition, VerdictRow
 
@@ -59,3 +65,18 @@ def test_equal_runs_and_rounding_blame_nothing() -> None:
     assert next(iter(rounding.lines())).startswith(
         "No operation is wrong on either side: 1 operations differ, all of it rounding."
     )
+
+
+def test_figures_that_json_has_no_word_for_come_back() -> None:
+    """A difference from zeros is infinitely large, and outputs of other shapes have no size at all."""
+    far = structs.replace(key("input.0", "a", "A"), distance=math.inf, excess=math.inf)
+    other = OutputAccount("output.0", math.inf, {"defined": math.inf}, {}, None, {"defined": "called otherwise: 3"})
+    sent = account(0, "fault", far, key("output.0", "b", "B"), blamed=(other,))
+    written = encode_row("Mint.exp.0", row("Mint.exp.0.forward", 0, sent))
+    assert Account.from_wire(json.loads(written)["attachment"]["account"]) == sent
+    assert Account.from_wire(sent.to_wire()) == sent
+
+
+def test_figures_of_a_sentence_have_four_digits() -> None:
+    assert readable("tested 21068.2, benchmark 0.123456: 10.0 times") == "tested 2.107e+04, benchmark 0.1235: 10 times"
+    assert readable("tested 1.000012, benchmark 1.000011") == "tested 1.000012, benchmark 1.000011"
