@@ -268,10 +268,12 @@ class ExtraRuns:
 
     @property
     def _rounds_each_result(self) -> bool:
-        """Whether what the operation computes inside is in its own dtype; of a forward, moved inputs do as much."""
-        return self._is_composite or (bool(self._incoming) and self._is_known_as("composite"))
+        """Whether what the operation computes inside is in its own dtype; of most forwards moved inputs do as much."""
+        found = facts("composite").of(self._call.api, self._call.framework)
+        is_known = found is not None and (bool(self._incoming) or found.text == "both")
+        return self._is_composite or is_known
 
-    def _is_known_as(self, topic: Literal["composite", "elementary", "elementwise"]) -> bool:
+    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
 
     def lookalikes(self, position: int) -> dict[str, Array]:

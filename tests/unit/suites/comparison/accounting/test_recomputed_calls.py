@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from debugger_fixtures import make_debugger
+from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.pytorch import PrecisionDebugger
@@ -226,3 +227,18 @@ def test_a_gradient_that_is_exactly_0_is_rounding(make_debugger: Callable[..., A
     (backward,) = [step for step in diagnose(*files).steps if step.record == "Tensor.__add__.0.backward"]
     assert backward.account.reason == ""
     assert [output.blamed for output in backward.account.outputs] == [{}]
+
+
+@pytest.mark.parametrize(("framework", "status"), [("mindspore", "pass"), ("pytorch", "error")])
+def test_what_a_framework_makes_of_several_operators_is_rounded_by_each(
+    tmp_path: Path, framework: str, status: str
+) -> None:
+    x = torch.linspace(-4, 4, 999).half()
+    made = x * ((x * 0.7071).erf() + 1) / 2
+    builder = DumpBuilder(tmp_path, framework=framework)
+    builder.call("Functional.gelu.0", [x.numpy()], [made.numpy()])
+    builder.write()
+    call = "Functional.gelu.0"
+    run = RecordedCall(Dump(tmp_path / "dump.json"), call, ENGINES, with_backward=False, max_memory_bytes=1 << 30)
+    (output,) = run.outputs("forward")
+    assert run.judge("forward", output).status == status
