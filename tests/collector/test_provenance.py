@@ -8,6 +8,10 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from msprobe_collector.dump_format.values import MADE_BY
+from msprobe_collector.mindspore import provenance
+from msprobe_collector.recording.guard import Activity, FaultLog, Guard
+
+address_of = provenance._address
 
 KEYS = ("made_by", "changed_since", "view", "leaf", "grad_of", "uninitialized")
 
@@ -98,6 +102,38 @@ def test_a_write_that_the_selection_leaves_out_makes_the_origin_unknown(make_deb
     assert origin("Mint.exp.0.forward", 0) == {MADE_BY: "Mint.square.0.forward.output.0"}
     assert origin("Mint.exp.1.forward", 0) == {}
     assert origin("Mint.exp.2.forward", 0) == {}
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_writes_that_have_no_record_wait_for_nothing(make_debugger, origin, monkeypatch, is_held):
+    """Where a tensor lies is known when it is computed: that is asked for at the next record only."""
+    asked = []
+    monkeypatch.setattr(provenance, "_address", lambda tensor: asked.append(0) or address_of(tensor))
+    with make_debugger(list=["Mint.square", "Mint.exp"]).collect():
+        y = mint.square(batch(3, 4))
+        held = [y[1], len(asked)]
+        held[0][2] = 1.0
+        if not is_held:
+            held[0] = None
+        assert len(asked) == held[1]
+        mint.exp(y)
+    assert origin("Mint.exp.0.forward", 0) == {}
+
+
+def test_what_communication_receives_is_made_by_it(make_debugger):
+    """Also where the tensor was a part of other memory, and in lists."""
+    provenances = provenance.TensorProvenances(Guard(Activity(), FaultLog()), sees_writes=True)
+    x = mint.square(batch(2, 3))
+    row = x[1]
+    provenances.record("Mint.square.0.forward").of(x, "output.0")
+    provenances.record("Tensor.__getitem__.0.forward").of(row, "output.0")
+    for name, front in (("all_reduce", "0"), ("all_gather", "0.0")):
+        call = provenances.record(f"MintDistributed.{name}.0.forward")
+        for kind in ("input", "output"):
+            call.of(x, f"{kind}.{front}")
+        call.end()
+        keys = provenances.record("Mint.exp.0.forward").of(row, "input.0").keys("")
+        assert f'"MintDistributed.{name}.0.forward.output.{front}", "view": "3,3x1"' in keys
 
 
 def test_memory_that_is_used_again_has_no_origin(make_debugger, origin):

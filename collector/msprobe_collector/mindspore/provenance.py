@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from msprobe_collector.dump_format import is_cell_record
+from msprobe_collector.dump_format import is_cell_record, is_communication
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
@@ -26,7 +26,7 @@ _WRITING = re.compile(
     r"|(Functional\.|Primitive\.\S+\.)(?i:assign|scatter_?(nd_?)?(add|div|max|min|mul|sub|update))\w*"
 )
 #: Places of the arguments that a call changes and does not return.
-_LEFT_IN_ARGUMENTS = re.compile(r"Primitive\.\S+\.BatchNorm"), ("input.3", "input.4")
+_LEFT_IN_ARGUMENTS = re.compile(r"Primitive\.\S+\.BatchNorm"), ("input.3.", "input.4.")
 _FACTORIES = ("empty", "empty_like", "new_empty")
 _UNNAMED = re.compile(r"Parameter(#\d+)?")
 
@@ -150,7 +150,7 @@ class _Facts(NamedTuple):
         is_layer: whether it is one of a Cell.
         is_writing: whether it writes into its first argument where it returns it.
         is_factory: whether it makes memory without writing to it.
-        left: places of the arguments that it changes, perhaps without returning them.
+        left: how the paths begin of the arguments that it changes, perhaps without returning them.
     """
 
     is_layer: bool
@@ -163,9 +163,10 @@ class _Facts(NamedTuple):
 def _facts(call: str) -> _Facts:
     if is_cell_record(f"{call}.forward.0"):
         return _Facts(True, False, False, ())
-    is_writing = _WRITING.fullmatch(call) is not None
+    is_sending = is_communication(call) and call.rpartition(".")[2] in ("send", "isend")
+    is_writing = _WRITING.fullmatch(call) is not None or (is_communication(call) and not is_sending)
     changing, places = _LEFT_IN_ARGUMENTS
-    left = ("input.0",) if is_writing else places if changing.fullmatch(call) else ()
+    left = ("input.0.",) if is_writing else places if changing.fullmatch(call) else ()
     return _Facts(False, is_writing, call.rpartition(".")[2] in _FACTORIES, left)
 
 
@@ -185,6 +186,8 @@ class TensorProvenances:
         #: By the id of the tensor, which is another tensor's where that one is gone.
         self._values: dict[int, _Value] = {}
         self._gradients: dict[int, tuple[weakref.ref[Any], str]] = {}
+        #: Into which calls have written of which there is no record; asking where they lie would wait for a device.
+        self._unrecorded: list[weakref.ref[Any]] = []
         self._swaps = MethodSwaps()
 
     def install(self) -> None:
@@ -202,13 +205,28 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """Forget what stood in the memory that a call writes to of which there is no record."""
-        if self._memory and _facts(_call(name)).is_writing and arguments and isinstance(arguments[0], self.tensor):
-            memory = self.guard.faults.guarded(name, lambda: self.known(_address(arguments[0])))
-            if memory is not None:
+        if self._memory and _facts(_call(name)).is_writing and arguments:
+            values = arguments[0] if isinstance(arguments[0], (list, tuple)) else arguments[:1]
+            self._unrecorded += [weakref.ref(value) for value in values if isinstance(value, self.tensor)]
+
+    @property
+    def has_unrecorded(self) -> bool:
+        """Whether there is something to settle."""
+        return bool(self._unrecorded)
+
+    def settle(self) -> None:
+        """Forget what was written over; of a tensor that is gone nobody knows where it lay."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for reference in unrecorded:
+            if (tensor := reference()) is None:
+                self._memory.clear()
+                self._values.clear()
+            elif (memory := self.known(_address(tensor))) is not None:
                 memory.write()
 
     def clear(self) -> None:
         """See `Provenances`."""
+        self._unrecorded = []
         self._memory.clear()
         self._values.clear()
         self._gradients.clear()
@@ -246,8 +264,9 @@ class TensorProvenances:
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def grad(executor: Any, function: Any, operation: Any, weights: Any, *args: Any) -> Any:
-            result = original(executor, function, operation, weights, *args)
+        def grad(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(executor, *args, **kwargs)
+            weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
             self.guard.enter("gradients of parameters", self._take_gradients, weights, result)
             return result
 
@@ -276,12 +295,14 @@ class RecordOrigins:
         self._facts = _facts(_call(name))
         #: Addresses of the arguments, the first one's first.
         self._inputs: list[int] = []
-        #: Arguments that the call changes.
-        self._changed: list[tuple[str, Any]] = []
+        #: Arguments that the call changes, and where they lay before.
+        self._changed: list[tuple[str, Any, int]] = []
 
     def of(self, tensor: Any, path: str) -> _Origin | None:
         """See `Origins`."""
         try:
+            if self._provenances.has_unrecorded:
+                self._provenances.settle()
             return self._made(tensor, path) if path.startswith("output") else self._taken(tensor, path)
         except Exception as error:
             self._provenances.guard.faults.note(self._name, error)
@@ -289,15 +310,16 @@ class RecordOrigins:
 
     def end(self) -> None:
         """Name what the call left in its arguments."""
-        for path, tensor in self._changed:
+        for path, tensor, _ in self._changed:
             self._provenances.guard.faults.guarded(self._name, self._leave, path, tensor)
+        self._changed = []
 
     def _taken(self, tensor: Any, path: str) -> _Origin | None:
         provenances = self._provenances
         address = _address(tensor)
         self._inputs.append(address)
-        if path in self._facts.left:
-            self._changed.append((path, tensor))
+        if f"{path}.".startswith(self._facts.left):
+            self._changed.append((path, tensor, address))
         source = provenances.value(tensor, address)
         is_parameter = isinstance(tensor, provenances.parameter)
         if source is not None and not is_parameter:
@@ -324,7 +346,8 @@ class RecordOrigins:
             return _Origin(None, source)
         known, is_argument = provenances.known(address), address in self._inputs
         # Other memory that is known is a view of what the call did not get as an argument.
-        is_written = facts.is_writing and address == self._inputs[0] if is_argument else known is None
+        is_changed = facts.is_writing and any(address == changed for *_, changed in self._changed)
+        is_written = is_changed if is_argument else known is None
         value = provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=is_written)
         value.is_uninitialized = facts.is_factory
         return _Origin(value)
