@@ -229,13 +229,13 @@ def test_a_gradient_that_is_exactly_0_is_rounding(make_debugger: Callable[..., A
     assert [output.blamed for output in backward.account.outputs] == [{}]
 
 
-@pytest.mark.parametrize(("framework", "status"), [("mindspore", "pass"), ("pytorch", "error")])
-def test_what_a_framework_makes_of_several_operators_is_rounded_by_each(
-    tmp_path: Path, framework: str, status: str
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "pass"), (1.02, "error")])
+def test_what_mindspore_makes_of_several_operators_is_rounded_by_each(
+    tmp_path: Path, factor: float, status: str
 ) -> None:
     x = torch.linspace(-4, 4, 999).half()
-    made = x * ((x * 0.7071).erf() + 1) / 2
-    builder = DumpBuilder(tmp_path, framework=framework)
+    made = x * ((x * 0.7071).erf() + 1) / 2 * factor
+    builder = DumpBuilder(tmp_path, framework="mindspore")
     builder.call("Functional.gelu.0", [x.numpy()], [made.numpy()])
     builder.write()
     call = "Functional.gelu.0"
