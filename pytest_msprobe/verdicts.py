@@ -5,6 +5,7 @@ A row is the one value that travels from an item to every report, also across pr
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ class Wire:
         return msgspec.convert(wire, cls)
 
 
+_WORDS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+
+
 class FigureWire(Wire):
     """Base of values whose figures may be NaN or infinite, for which JSON has no word: they travel as text."""
 
@@ -49,7 +53,8 @@ class FigureWire(Wire):
 
     def to_wire(self) -> dict[str, Any]:
         """The value in builtin types, "nan", "inf" or "-inf" for such a figure."""
-        wire: dict[str, Any] = _spelt(msgspec.to_builtins(self))
+        text = json.dumps(msgspec.to_builtins(self))
+        wire: dict[str, Any] = json.loads(text, parse_constant=_WORDS.__getitem__)
         return wire
 
     @classmethod
@@ -60,14 +65,6 @@ class FigureWire(Wire):
             msgspec.ValidationError: `wire` is no such value.
         """
         return msgspec.convert(wire, cls, strict=False)
-
-
-def _spelt(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {key: _spelt(item) for key, item in value.items()}
-    return [_spelt(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,11 +122,13 @@ class Bench:
 class ExtraRuns:
     """Results for one direction of a call: of perturbed inputs, of moved arithmetic, and of a second engine."""
 
-    def __init__(self, run: CallRun, bench: Bench, incoming: Incoming = ()) -> None:
+    def __init__(self, run: CallRun, bench: Bench, incoming: Incoming = (), *, is_composite: bool = False) -> None:
         """Further results of `bench`: outputs, or, given `incoming` gradients, the gradients of a backward.
 
-        `incoming` have the shapes of their outputs, and None where there is no gradient.
+        `incoming` have the shapes of their outputs, and None where there is no gradient. With `is_composite` every
+        result inside is taken to be rounded to the dtype of the tensors, whatever the operation.
         """
+        self._is_composite = is_composite
         self._run = run
         self._call = run.case.call
         self._bench = bench
@@ -266,10 +268,12 @@ class ExtraRuns:
 
     @property
     def _rounds_each_result(self) -> bool:
-        """Whether what the operation computes inside is in its own dtype; of a forward, moved inputs do as much."""
-        return bool(self._incoming) and self._is_known_as("composite")
+        """Whether what the operation computes inside is in its own dtype; of most forwards moved inputs do as much."""
+        found = facts("composite").of(self._call.api, self._call.framework)
+        is_known = found is not None and (bool(self._incoming) or found.text == "both")
+        return self._is_composite or is_known
 
-    def _is_known_as(self, topic: Literal["composite", "elementary", "elementwise"]) -> bool:
+    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
 
     def lookalikes(self, position: int) -> dict[str, Array]:
@@ -331,7 +335,8 @@ class ExtraRuns:
         moving = Perturbation(number)
         saves_exactly = kind == "arithmetic"
         call = moving.inside(self._call, saves_exactly=saves_exactly, is_composite=self._rounds_each_result)
-        results = self._results(self._bench.engine, call, self._incoming, f"{kind} {number}")
+        variant = f"{kind} {number}{', each result' * self._rounds_each_result}"
+        results = self._results(self._bench.engine, call, self._incoming, variant)
         return None if results is None else (moving, results)
 
     @cached_property

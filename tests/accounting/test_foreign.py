@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tools.accounting.foreign import precisions, torch_pairs
+from tools.accounting.foreign import late_torch, precisions, torch_pairs
 from tools.accounting.foreign.answers import answered, verdict_of
 from tools.accounting.foreign.pairs import Answer, half_of
 from tools.accounting.foreign.writing import Pairs
@@ -112,3 +112,20 @@ def test_the_catalogue_has_two_halves_and_no_name_twice() -> None:
         own = [pair for pair in torch_pairs.PAIRS if pair.half == half]
         assert sum(pair.kind != "clean" for pair in own) >= 60
         assert sum(pair.kind == "clean" for pair in own) >= 20
+
+
+def test_the_third_part_is_apart() -> None:
+    names = [pair.name for pair in (*torch_pairs.PAIRS, *late_torch.PAIRS)]
+    assert len(set(names)) == len(names)
+    assert {pair.half for pair in late_torch.PAIRS} == {"c"}
+    assert not {pair.network for pair in torch_pairs.PAIRS} & {pair.network for pair in late_torch.PAIRS}
+    assert sum(pair.kind != "clean" for pair in late_torch.PAIRS) >= 60
+    assert sum(pair.kind == "clean" for pair in late_torch.PAIRS) >= 45
+
+
+def test_a_planted_place_of_the_third_part_is_found(tmp_path: Path) -> None:
+    names = ("codes: commitment of the code", "flow: softplus 2 low forward")
+    pairs = Pairs(tmp_path)
+    assert pairs.write([pair for pair in late_torch.PAIRS if pair.name in names]) == []
+    assert "gradient Functional.embedding.0" in pairs["codes: commitment of the code"]["expected"]
+    assert pairs["flow: softplus 2 low forward"]["expected"] == ["Functional.softplus.2"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from tools.accounting import causes, clean_pairs, framework_pairs, msprobe_answers
 from tools.accounting.causes import Cause
 from tools.accounting.clean_pairs import CleanPair

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from tools.accounting.diagnosing import diagnose
 from tools.accounting.foreign.pairs import Answer
 from tools.accounting.foreign.writing import Pairs

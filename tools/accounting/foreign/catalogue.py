@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tools.accounting.foreign import cell_pairs, precisions, torch_pairs
+from tools.accounting.foreign import cell_pairs, late_cell_pairs, late_torch, precisions, torch_pairs
 from tools.accounting.foreign.pairs import Pair
 
 
 @functools.cache
 def all_pairs() -> tuple[Pair, ...]:
     """Those of both frameworks; imports both."""
-    return (*torch_pairs.PAIRS, *precisions.PAIRS, *cell_pairs.pairs())
+    known = (*torch_pairs.PAIRS, *precisions.PAIRS, *cell_pairs.pairs())
+    return (*known, *late_torch.PAIRS, *late_cell_pairs.pairs())
 
 
 def chosen(names: Sequence[str] = (), half: str | None = None) -> list[Pair]:
-    """Pairs in whose name one of `names` is, of one half or of both; all where no name is given."""
+    """Pairs in whose name one of `names` is, of one part or of all; all where no name is given."""
     return [
         pair
         for pair in all_pairs()

@@ -20,6 +20,9 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from tools.accounting.foreign.training import SEED, collected
 from tools.accounting.foreign.watching import Watch, spot
 
+#: A network, its batch, and what is minimised.
+Built = tuple[Any, dict[str, Any], Any]
+
 _WORDS, _WIDTH, _LENGTH = 40, 24, 8
 KERNEL = "kernel"
 
@@ -175,19 +178,19 @@ def _text_loss(net: Any, batch: Mapping[str, Any]) -> Any:
         return ops.cross_entropy(logits, batch["labels"], label_smoothing=0.1 if wrong else 0.0)
 
 
-def _images(size: int) -> dict[str, Any]:
+def images(size: int) -> dict[str, Any]:
     pixels = np.random.standard_normal((3, 3, size, size)).astype(np.float32)
     return {"pixels": Tensor(pixels), "labels": Tensor([0, 3, 1], ms.int32)}
 
 
-def _image_loss(net: Any, batch: Mapping[str, Any]) -> Any:
+def image_loss(net: Any, batch: Mapping[str, Any]) -> Any:
     found = net(batch["pixels"])
     found = found[0] if isinstance(found, tuple) else found
     return ops.cross_entropy(found.astype(ms.float32), batch["labels"])
 
 
 def _mindcv(make: Callable[[], Any], size: int) -> tuple[Any, dict[str, Any], Any]:
-    return make(), _images(size), _image_loss
+    return make(), images(size), image_loss
 
 
 def _mixer() -> Any:
@@ -202,9 +205,9 @@ def _of_mindcv(name: str) -> Any:
     return mindcv.create_model(name, num_classes=5)
 
 
-_NETWORKS: dict[str, Callable[[], tuple[Any, dict[str, Any], Any]]] = {
+_NETWORKS: dict[str, Callable[[], Built]] = {
     "decoder": lambda: (Decoder(), _text(), _text_loss),
-    "pictures": lambda: (Pictures(), _images(8), _image_loss),
+    "pictures": lambda: (Pictures(), images(8), image_loss),
     "gated": lambda: (Recurrent(), _text(), _text_loss),
     "mindcv mixer": partial(_mindcv, _mixer, 32),
     "mindcv mobilenet_v1": partial(_mindcv, partial(_of_mindcv, "mobilenet_v1_025"), 32),
@@ -219,11 +222,12 @@ def collect(network: str, way: CellWay, folder: Path) -> tuple[Path, Watch]:
         ValueError: what should be wrong did not happen.
     """
     from msprobe_collector.mindspore import PrecisionDebugger
+    from tools.accounting.foreign.late_cells import LATE_NETWORKS
 
     ms.runtime.launch_blocking()
     ms.set_seed(SEED)
     np.random.seed(SEED)
-    net, batch, loss_of = _NETWORKS[network.removeprefix("mindspore ")]()
+    net, batch, loss_of = {**_NETWORKS, **LATE_NETWORKS}[network.removeprefix("mindspore ")]()
     net.set_train(True)
     if way.dtype != "float32":
         net.to_float(getattr(ms, way.dtype))

@@ -25,6 +25,7 @@ class Pair:
         place: whose calls may be named, as the runs mark them; "" for none.
         forms: how these calls are named: `{}` an operation at fault, `rewired {}` a value of that kind at it.
         expected: what else may be named, with `*`.
+        part: `c` of the part that was written when the accounting was done; "" of the two halves before it.
     """
 
     name: str
@@ -37,11 +38,12 @@ class Pair:
     place: str = ""
     forms: tuple[str, ...] = ("{}",)
     expected: tuple[str, ...] = ()
+    part: str = ""
 
     @property
     def half(self) -> str:
-        """`a`, which may be looked at while the accounting is mended, or `b`."""
-        return half_of(self.name)
+        """`a`, which may be looked at while the accounting is mended, `b`, or the later `c`."""
+        return self.part or half_of(self.name)
 
     def accepted(self, *marks: Mapping[str, Sequence[str]]) -> list[str]:
         """What may be named, from the marks of both runs.

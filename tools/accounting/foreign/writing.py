@@ -20,12 +20,15 @@ Run = Callable[[str, Any, Path], tuple[Path, Mapping[str, list[str]]]]
 
 def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, list[str]]]:
     """See `Run`."""
+    from tools.accounting.foreign.late_packages import LATE_PACKAGES
+    from tools.accounting.foreign.late_scripts import LATE_SCRIPTS
     from tools.accounting.foreign.packages import PACKAGES
     from tools.accounting.foreign.precisions import PRECISIONS
     from tools.accounting.foreign.scripts import SCRIPTS
     from tools.accounting.foreign.training import collect
 
-    path, watch = collect({**SCRIPTS, **PACKAGES, **PRECISIONS}[network], way, folder)
+    known = {**SCRIPTS, **PACKAGES, **PRECISIONS, **LATE_SCRIPTS, **LATE_PACKAGES}
+    path, watch = collect(known[network], way, folder)
     return path, watch.marked
 
 

@@ -24,6 +24,7 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.comparison.accounting.account import Account, Basis, Step, readable
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import (
     OUTCOMES,
     Outcome,
@@ -32,7 +33,6 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import (
     explains,
     is_suspect,
 )
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
 from pytest_msprobe.suites.comparison.cells import CellDifference
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.verdicts import Wire

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder, from_another_rank
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder, from_another_rank
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump

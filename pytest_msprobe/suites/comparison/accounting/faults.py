@@ -1,61 +1,19 @@
-"""What is to blame for the differences of two runs: operations, and values that no operation made.
-
-One cause of differences: an operation, or a value that no operation of this rank made.
-"""
+"""What is to blame for the differences of two runs: operations, and values that no operation made."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument, keeps_statistics
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
 from pytest_msprobe.suites.comparison.cells import Origin
-
-ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
-FaultKind = Literal[
-    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", ValueKind
-]
-
-
-@dataclass(slots=True)
-class Fault:
-    """One cause.
-
-    Attributes:
-        step: first record at fault, or first one that uses the value at fault.
-        kind: see docs/accounting.md.
-        side: `target`, `golden` or `both`.
-        value: place in the record.
-        name: of a parameter.
-        sentence: what is wrong.
-        size: relative size of the difference there; None when unknown.
-        share: of the difference that is at fault; None when unknown.
-        worst: place of the largest element.
-        records: all records of the call at fault.
-        reached: records that inherit it, in order; without tensors those that differ by more than they may.
-        after: without tensors, the first record of another cause that reaches this one; else "".
-    """
-
-    step: Step
-    kind: FaultKind
-    side: str
-    value: str
-    sentence: str
-    name: str = ""
-    size: float | None = None
-    share: float | None = 1.0
-    worst: tuple[int, ...] | None = None
-    records: list[str] = field(default_factory=list)
-    reached: list[Step] = field(default_factory=list)
-    after: str = ""
 
 
 def from_another_rank(step: Step) -> Fault | None:
@@ -75,12 +33,6 @@ def from_another_rank(step: Step) -> Fault | None:
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
-#: Without tensors the first operation that differs may be right.
-_OBSERVED = (FIRST, ARGUMENTS)
-#: Kinds of faults of operations, where others are of values.
-_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *_OBSERVED)
-#: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
-_OF_FLOW = ("dtype", "only_one_side", "rewired", "recomputed", "gradient", "unrecorded", "unknown")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 #: An argument that is a number, rounded to float32, changes results by less.
 _ARGUMENT_ROUNDED = 2.0**-22
@@ -108,8 +60,7 @@ class FaultFinder:
         self._is_whole = is_whole
         self._flow = flow
         self._is_wrong_sum = is_wrong_sum
-        self._by_node: dict[str, Fault] = {}
-        self._parents: dict[str, dict[str, None]] = {}
+        self._causes = Causes(flow)
         self._limits: dict[tuple[str, str], float] = {}
         self._shown: dict[str, bool] = {}
         self._tells_dtypes = False
@@ -136,25 +87,18 @@ class FaultFinder:
             self._visit(step)
         self._blame_recomputed()
         self.unexplained += self._unexplained_cells()
-        if not self._by_node and self._is_one_framework:
+        if not self._causes and self._is_one_framework:
             self._blame_lone_gradient()
-        self._reach()
-        self._drop_reached()
-        return sorted(
-            self._by_node.values(),
-            key=lambda fault: (
-                fault.kind == "unknown",
-                bool(fault.after),
-                -len(fault.reached),
-                fault.step.account.place,
-            ),
-        )
+        reached = self._causes.settle()
+        self.unknown = [fault for fault in self.unknown if fault.step.record not in reached]
+        self.unexplained = [step for step in self.unexplained if step.record not in reached]
+        return self._causes.ranked()
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
         although nothing could compute it again.
         """
-        for fault in (fault for fault in self._by_node.values() if fault.step.account.basis == "tensors"):
+        for fault in (fault for fault in self._causes if fault.step.account.basis == "tensors"):
             key = next((key for key in fault.step.account.keys if key.path == fault.value), None)
             content = (key.target, key.golden) if key is not None and not key.is_output else None
             for record in fault.records or [fault.step.record]:
@@ -184,8 +128,7 @@ class FaultFinder:
             limit = max(limit, self._limits[step.record, key.path])
         forward = self._flow.forward_of(step)
         if forward is not None:
-            self._parents.setdefault(step.record, {}).update(self._parents.get(forward.record, {}))
-            self._link(step, forward.operation.call)
+            self._causes.inherit(step, forward)
             is_shown &= self._shown.get(forward.record, True)
             limit = max(limit, *(self._limits.get((forward.record, key.path), 0.0) for key in forward.account.keys))
         for key in step.outputs:
@@ -214,20 +157,22 @@ class FaultFinder:
         account = step.account
         received = from_another_rank(step)
         if received is not None:
-            self._blame(step, received)
+            self._causes.blame(step, received)
             return True
         for output, part, sentence in account.blamed:
-            if part in _OBSERVED and self._takes_from_forward(step):
+            if part in OBSERVED and self._takes_from_forward(step):
                 continue
             if part == DEFINED and _is_cast(step) and not self._tells_dtypes:
                 continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
-            self._blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
+            self._causes.blame(step, Fault(step, kind, side, output.path, sentence, "", size, share, output.worst))
         if account.definition and not account.blamed:
             self._blame_arguments(step)
         if account.is_cast and step.operation.phase == "forward" and self._tells_dtypes and not account.blamed:
-            self._blame(step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}"))
+            self._causes.blame(
+                step, Fault(step, "dtype", "both", "output.0", f"the same input dtypes become {account.dtype}")
+            )
         return False
 
     def _blame_arguments(self, step: Step) -> None:
@@ -249,20 +194,12 @@ class FaultFinder:
         else:
             return
         sentence = f"called otherwise: {account.definition}; {words}"
-        self._blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
+        self._causes.blame(step, Fault(step, "arguments", "both", "output.0", sentence, "", effect))
 
     def _takes_from_forward(self, step: Step) -> bool:
         """Whether a backward may have its difference from what its forward kept."""
         forward = self._flow.forward_of(step)
         return forward is not None and any(key.is_beyond for key in forward.account.keys)
-
-    def _blame(self, step: Step, fault: Fault, node: str = "") -> None:
-        """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
-        known = self._by_node.setdefault(node or step.operation.call, fault)
-        if step.record not in known.records:
-            known.records.append(step.record)
-        if node:
-            self._link(step, node)
 
     def _trace(self, step: Step, key: ValueKey) -> bool:
         """Follow an input that differs to what made it; whether that shows it to be right, or names a fault."""
@@ -301,7 +238,7 @@ class FaultFinder:
     def _take(self, step: Step, key: ValueKey, makers: Iterable[Maker]) -> None:
         """Note that a value comes from `makers`: their faults reach it, and so do their limits."""
         for maker in makers:
-            self._link(step, maker.step.record)
+            self._causes.link(step, maker.step.record)
             self.passed_on.add((maker.step.record, maker.key.path))
             limit = self._limits.get((maker.step.record, maker.key.path), 0.0)
             self._limits[step.record, key.path] = max(limit, self._limits[step.record, key.path])
@@ -340,7 +277,7 @@ class FaultFinder:
             )
             sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
-            self._blame(step, fault, _node_of_value(key))
+            self._causes.blame(step, fault, _node_of_value(key))
             return True
         if mine.is_changed or theirs.is_changed:
             return self._note_unknown(step, key, makers[0])
@@ -359,7 +296,7 @@ class FaultFinder:
         if lone is not None:
             side = "target" if lone.key.target else "golden run"
             sentence = f"the gradient of its use in {lone.step.operation.call} enters in the {side} only"
-            self._blame(
+            self._causes.blame(
                 step, Fault(step, "gradient", "both", key.path, sentence, "", key.distance), f"{step.record} {key.path}"
             )
             return True
@@ -367,7 +304,7 @@ class FaultFinder:
             names = " and ".join(dict.fromkeys(maker.step.record for maker in sources))
             sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
             fault = Fault(step, "gradient", "both", key.path, sentence, "", key.distance)
-            self._blame(step, fault, f"{step.record} {key.path}")
+            self._causes.blame(step, fault, f"{step.record} {key.path}")
             return True
         return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
 
@@ -381,22 +318,22 @@ class FaultFinder:
             own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
             if own:
                 return [step for step in own if not any(_is_inside(other, step) for other in own)]
-        return [] if self._by_node else beyond[:1]
+        return [] if self._causes else beyond[:1]
 
     def _blame_recomputed(self) -> None:
         """A checkpoint computed a call again with another result: that reaches the backwards made of it."""
         for found in recomputed_otherwise(self._flow):
             call = found.step.operation.call
             for step in found.reached:
-                self._link(step, call)
-            if call in self._by_node:
+                self._causes.link(step, call)
+            known = self._causes.get(call)
+            if known is not None:
                 more = f"in the {found.run} its recomputation in the backward gave another result"
-                known = self._by_node[call]
                 known.sentence = f"{known.sentence.rstrip('.')}; {more}"
             elif any(self._is_beyond(step, key) for step in found.reached for key in step.outputs):
                 words = "its recomputation in the backward gives another result than its forward"
                 sentence = f"{words}, in the {found.run} only"
-                self._blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
+                self._causes.blame(found.step, Fault(found.step, "recomputed", found.side, "output.0", sentence))
 
     def _blame_lone_gradient(self) -> None:
         """A gradient that one run computes and the other does not: a branch is detached, or a value needs none."""
@@ -406,7 +343,7 @@ class FaultFinder:
             if key is not None:
                 side, other = ("target", "golden run") if key.target else ("golden run", "target")
                 sentence = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
-                self._blame(step, Fault(step, "gradient", "both", key.path, sentence))
+                self._causes.blame(step, Fault(step, "gradient", "both", key.path, sentence))
                 return
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
@@ -436,7 +373,7 @@ class FaultFinder:
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
         for maker in anchors:
-            self._parents.setdefault(node, {})[maker.step.record] = None
+            self._causes.link_node(node, maker.step.record)
         self._take(step, key, anchors)
         is_exact = self._tells_dtypes and self._is_one_framework and not any(maker.key.differs for maker in anchors)
         is_inherited = any(self._is_beyond(maker.step, maker.key) for maker in anchors)
@@ -456,10 +393,8 @@ class FaultFinder:
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
         sentence = f"only the {has} calls it, not the {lacks}"
         fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
-        known = self._by_node.setdefault(node, fault)
-        if lone.record not in known.records:
-            known.records.append(lone.record)
-        self._link(step, node)
+        self._causes.add(node, fault, lone.record)
+        self._causes.link(step, node)
 
     def _blame_silent(self, step: Step, moved: Sequence[Maker] = ()) -> bool:
         """Blame a call of one run whose effect no record shows, for the first value that differs.
@@ -488,8 +423,8 @@ class FaultFinder:
     def _lone_node(self, step: Step, first: Step) -> str:
         """Casts of several inputs of one call are one cause, named by the first of them."""
         if _is_cast(first):
-            for node in self._parents.get(step.record, ()):
-                fault = self._by_node.get(node)
+            for node in self._causes.parents(step.record):
+                fault = self._causes.get(node)
                 if fault is not None and fault.kind == "only_one_side" and _is_cast(fault.step):
                     return node
         return first.operation.call if first.account.place >= 0 else f"golden {first.operation.call}"
@@ -539,9 +474,9 @@ class FaultFinder:
         fault = Fault(step, "rewired", "both", key.path, f"{key.path} {sentence}", "", key.distance)
         # All inputs of one call, and all calls that get one wrong value, are one cause.
         known = next(
-            (node for node in self._parents.get(step.record, ()) if node.startswith("rewired ")), f"rewired {what}"
+            (node for node in self._causes.parents(step.record) if node.startswith("rewired ")), f"rewired {what}"
         )
-        self._blame(step, fault, known)
+        self._causes.blame(step, fault, known)
         self._link_gradients(makers, known)
         return True
 
@@ -550,14 +485,14 @@ class FaultFinder:
         for maker in makers:
             backward = self._flow.steps.get(f"{maker.step.operation.call}.backward")
             if backward is not None:
-                self._link(backward, node)
+                self._causes.link(backward, node)
 
     def _trace_unknown(self, step: Step, key: ValueKey) -> bool:
         """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
-        is_first = step.account.place <= self._first_place or _node_of_value(key) in self._by_node
+        is_first = step.account.place <= self._first_place or self._causes.get(_node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
         is_batch = step.operation.phase == "forward" and (
             is_of_layers or is_batch_argument(step.operation.name, key.path)
@@ -584,11 +519,11 @@ class FaultFinder:
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
-        is_first &= all(fault.kind == "unknown" for fault in self._by_node.values())
+        is_first &= all(fault.kind == "unknown" for fault in self._causes)
         if self._is_whole and is_first and not _overwrites(step, key):
             if self._blame_silent(step):
                 return True
-            self._blame(step, fault, _node_of_value(key))
+            self._causes.blame(step, fault, _node_of_value(key))
             return True
         fault.records.append(step.record)
         self.unknown.append(fault)
@@ -604,62 +539,10 @@ class FaultFinder:
             far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
             sentence = f"{what} differs {far}before any operation"
         node = f"parameter {name}" if name else _node_of_value(key)
-        self._link(step, node)
-        if node not in self._by_node:
-            self._by_node[node] = Fault(
-                step, kind, "both", key.path, sentence, name, key.distance, records=[step.record]
-            )
+        if self._causes.get(node) is None:
+            self._causes.add(node, Fault(step, kind, "both", key.path, sentence, name, key.distance), step.record)
+        self._causes.link(step, node)
         return True
-
-    def _link(self, step: Step, node: str) -> None:
-        if node != step.operation.call or step.operation.phase == "backward":
-            self._parents.setdefault(step.record, {})[node] = None
-
-    def _reach(self) -> None:
-        """Which records each fault reaches: those that differ and inherit from it."""
-        children: dict[str, list[str]] = {}
-        for record, parents in self._parents.items():
-            for parent in parents:
-                children.setdefault(parent, []).append(record)
-        first_at: dict[str, str] = {}
-        self._reached_nodes: dict[str, set[str]] = {}
-        for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
-            waiting, seen = [node, *fault.records], {node, *fault.records}
-            while waiting:
-                for record in children.get(waiting.pop(), ()):
-                    if record not in seen and self._passes(record):
-                        seen.add(record)
-                        waiting.append(record)
-            self._reached_nodes[node] = seen
-            own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
-            found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
-            fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
-            if fault.kind in _OBSERVED and fault.step.account.basis != "tensors":
-                fault.after = first_at.get(fault.step.record, "")
-            for record in seen:
-                first_at.setdefault(record, fault.step.record)
-
-    def _passes(self, record: str) -> bool:
-        """Whether a record differs; a call of one run passes everything on."""
-        step = self._flow.steps.get(record)
-        return step is None or not step.account.partner or any(key.differs for key in step.account.keys)
-
-    def _drop_reached(self) -> None:
-        """What the flow alone shows is not claimed of what another fault reaches, nor is it left unexplained."""
-        for node, fault in sorted(self._by_node.items(), key=lambda item: item[1].step.account.place):
-            others = [
-                self._reached_nodes[other]
-                for other, known in self._by_node.items()
-                if other != node and not known.kind == fault.kind == "recomputed"
-            ]
-            own = node if node in self._parents else fault.step.record
-            is_reached = any(own in seen or fault.step.record in seen for seen in others)
-            if fault.kind in _OF_FLOW and is_reached:
-                del self._by_node[node]
-        if self._by_node:
-            reached = set().union(*(self._reached_nodes[node] for node in self._by_node))
-            self.unknown = [fault for fault in self.unknown if fault.step.record not in reached]
-            self.unexplained = [step for step in self.unexplained if step.record not in reached]
 
 
 def _shared(mine: Source, theirs: Source) -> list[Maker]:

@@ -18,8 +18,8 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     with_growth,
 )
 from pytest_msprobe.suites.comparison.accounting.answer import Answer, answers_in_words, ranges
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
-from pytest_msprobe.suites.comparison.accounting.faults import Fault
 
 
 def key(path: str, distance: float | None = 0.5, *, shape: tuple[int, ...] = (4,), is_beyond: bool = True) -> ValueKey:

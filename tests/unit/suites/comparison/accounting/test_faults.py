@@ -11,7 +11,8 @@ from msgspec import structs
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import Provenance
 from pytest_msprobe.suites.comparison.accounting.account import Account, Kind, OutputAccount, Step, ValueKey
-from pytest_msprobe.suites.comparison.accounting.faults import Fault, FaultFinder
+from pytest_msprobe.suites.comparison.accounting.causes import Fault
+from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 BORN = OutputAccount("output.0", 0.1, {}, {"born_target": 1.0}, None, {"born_target": "born in the target: wrong."})

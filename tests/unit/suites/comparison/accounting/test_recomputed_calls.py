@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from debugger_fixtures import make_debugger
+from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.pytorch import PrecisionDebugger
@@ -119,6 +120,29 @@ def test_attention_with_dropout_is_never_computed_again(dumped: Callable[..., Du
         off(dump, "Functional.scaled_dot_product_attention.0", "forward")
 
 
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "pass"), (1.02, "error")])
+def test_a_kernel_that_rounds_inside_as_its_tensors_do_is_no_reason_why_runs_differ(
+    dumped: Callable[..., Dump], factor: float, status: str
+) -> None:
+    class Narrow(torch.utils._python_dispatch.TorchDispatchMode):
+        """Rounds each result to float16: of x = -3 it loses three digits in 1 + erf."""
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with torch._C.DisableTorchFunction():
+                if function.overloadpacket.__name__ != "gelu":
+                    return function(*args, **(kwargs or {}))
+                return 0.5 * args[0] * (1 + torch.erf(args[0] * 0.5**0.5)) * factor
+
+    def step() -> None:
+        with Narrow():
+            torch.nn.functional.gelu(torch.linspace(-3.3, 3.3, 960).half())
+
+    run = RecordedCall(dumped(step), "Functional.gelu.0", ENGINES, with_backward=False, max_memory_bytes=1 << 30)
+    (output,) = run.outputs("forward")
+    assert abs(output.recorded / output.reference - 1).max() > 0.1
+    assert run.judge("forward", output).status == status
+
+
 def test_gradients_of_what_a_kernel_gives_beside_its_outputs_are_left_out(
     dumped: Callable[..., Dump], tmp_path: Path
 ) -> None:
@@ -203,3 +227,18 @@ def test_a_gradient_that_is_exactly_0_is_rounding(make_debugger: Callable[..., A
     (backward,) = [step for step in diagnose(*files).steps if step.record == "Tensor.__add__.0.backward"]
     assert backward.account.reason == ""
     assert [output.blamed for output in backward.account.outputs] == [{}]
+
+
+@pytest.mark.parametrize(("framework", "status"), [("mindspore", "pass"), ("pytorch", "error")])
+def test_what_a_framework_makes_of_several_operators_is_rounded_by_each(
+    tmp_path: Path, framework: str, status: str
+) -> None:
+    x = torch.linspace(-4, 4, 999).half()
+    made = x * ((x * 0.7071).erf() + 1) / 2
+    builder = DumpBuilder(tmp_path, framework=framework)
+    builder.call("Functional.gelu.0", [x.numpy()], [made.numpy()])
+    builder.write()
+    call = "Functional.gelu.0"
+    run = RecordedCall(Dump(tmp_path / "dump.json"), call, ENGINES, with_backward=False, max_memory_bytes=1 << 30)
+    (output,) = run.outputs("forward")
+    assert run.judge("forward", output).status == status

@@ -1,0 +1,177 @@
+"""The causes of the differences of two runs, and which records inherit from each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_msprobe.suites.comparison.accounting.account import Step
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
+from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
+
+ValueKind = Literal["parameter", "batch", "gradient", "unrecorded", "another_rank", "unknown"]
+FaultKind = Literal[
+    "born", "defined", "dtype", "only_one_side", "rewired", "recomputed", "first", "arguments", ValueKind
+]
+
+#: Without tensors the first operation that differs may be right.
+OBSERVED = (FIRST, ARGUMENTS)
+#: Kinds of faults of operations, where others are of values.
+_OPERATIONS = ("born", "defined", "dtype", "only_one_side", "recomputed", "another_rank", *OBSERVED)
+#: Kinds that are known from the flow and not from a computation: none is claimed of what another fault reaches.
+_OF_FLOW = ("dtype", "only_one_side", "rewired", "recomputed", "gradient", "unrecorded", "unknown")
+
+
+@dataclass(slots=True)
+class Fault:
+    """One cause.
+
+    Attributes:
+        step: first record at fault, or first one that uses the value at fault.
+        kind: see docs/accounting.md.
+        side: `target`, `golden` or `both`.
+        value: place in the record.
+        name: of a parameter.
+        sentence: what is wrong.
+        size: relative size of the difference there; None when unknown.
+        share: of the difference that is at fault; None when unknown.
+        worst: place of the largest element.
+        records: all records of the call at fault.
+        reached: records that inherit it, in order; without tensors those that differ by more than they may.
+        after: without tensors, the first record of another cause that reaches this one; else "".
+    """
+
+    step: Step
+    kind: FaultKind
+    side: str
+    value: str
+    sentence: str
+    name: str = ""
+    size: float | None = None
+    share: float | None = 1.0
+    worst: tuple[int, ...] | None = None
+    records: list[str] = field(default_factory=list)
+    reached: list[Step] = field(default_factory=list)
+    after: str = ""
+
+
+class Causes:
+    """Faults by node, and what each node inherits from.
+
+    A node is a record, an API call with its forward and backward (`Mint.exp.0`), a value (`parameter up.weight`), or a
+    connection (`rewired ...`). Iteration gives the faults.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
+        """No causes of the differences in `flow`."""
+        self._flow = flow
+        self._faults: dict[str, Fault] = {}
+        self._parents: dict[str, dict[str, None]] = {}
+        self._reached: dict[str, set[str]] = {}
+
+    def __iter__(self) -> Iterator[Fault]:
+        """The faults, in the order in which they were found."""
+        return iter(self._faults.values())
+
+    def __bool__(self) -> bool:
+        """Whether there is a fault."""
+        return bool(self._faults)
+
+    def get(self, node: str) -> Fault | None:
+        """The fault of a node."""
+        return self._faults.get(node)
+
+    def add(self, node: str, fault: Fault, record: str) -> None:
+        """Add a fault of `node`, or one more record to the one that it has."""
+        known = self._faults.setdefault(node, fault)
+        if record not in known.records:
+            known.records.append(record)
+
+    def blame(self, step: Step, fault: Fault, node: str = "") -> None:
+        """Add a fault; forward and backward of one call are one fault, and so are all records of one `node`."""
+        self.add(node or step.operation.call, fault, step.record)
+        if node:
+            self.link(step, node)
+
+    def link(self, step: Step, node: str) -> None:
+        """Note that a record inherits from a node."""
+        if node != step.operation.call or step.operation.phase == "backward":
+            self.link_node(step.record, node)
+
+    def link_node(self, node: str, parent: str) -> None:
+        """Note that one node inherits from another."""
+        self._parents.setdefault(node, {})[parent] = None
+
+    def inherit(self, backward: Step, forward: Step) -> None:
+        """Note that a backward inherits all that its forward does."""
+        self._parents.setdefault(backward.record, {}).update(self._parents.get(forward.record, {}))
+        self.link(backward, forward.operation.call)
+
+    def parents(self, node: str) -> tuple[str, ...]:
+        """What a node inherits from."""
+        return tuple(self._parents.get(node, ()))
+
+    def settle(self) -> set[str]:
+        """Say what each fault reaches, and drop those that the flow alone shows where others reach them.
+
+        Returns all nodes that the faults which are left reach.
+        """
+        self._reach()
+        self._drop_reached()
+        return set().union(*(self._reached[node] for node in self._faults))
+
+    def ranked(self) -> list[Fault]:
+        """The faults, that with the largest effect first; those of unknown origin last."""
+        return sorted(
+            self,
+            key=lambda fault: (
+                fault.kind == "unknown",
+                bool(fault.after),
+                -len(fault.reached),
+                fault.step.account.place,
+            ),
+        )
+
+    def _in_order(self) -> list[tuple[str, Fault]]:
+        return sorted(self._faults.items(), key=lambda item: item[1].step.account.place)
+
+    def _reach(self) -> None:
+        """Which records each fault reaches: those that differ and inherit from it."""
+        children: dict[str, list[str]] = {}
+        for record, parents in self._parents.items():
+            for parent in parents:
+                children.setdefault(parent, []).append(record)
+        first_at: dict[str, str] = {}
+        for node, fault in self._in_order():
+            waiting, seen = [node, *fault.records], {node, *fault.records}
+            while waiting:
+                for record in children.get(waiting.pop(), ()):
+                    if record not in seen and self._passes(record):
+                        seen.add(record)
+                        waiting.append(record)
+            self._reached[node] = seen
+            own = {node, *fault.records} if fault.kind in _OPERATIONS else {node}
+            found = (self._flow.steps[record] for record in seen - own if record in self._flow.steps)
+            fault.reached = sorted((step for step in found if step.differs), key=lambda step: step.account.place)
+            if fault.kind in OBSERVED and fault.step.account.basis != "tensors":
+                fault.after = first_at.get(fault.step.record, "")
+            for record in seen:
+                first_at.setdefault(record, fault.step.record)
+
+    def _passes(self, record: str) -> bool:
+        """Whether a record differs; a call of one run passes everything on."""
+        step = self._flow.steps.get(record)
+        return step is None or not step.account.partner or any(key.differs for key in step.account.keys)
+
+    def _drop_reached(self) -> None:
+        """What the flow alone shows is not claimed of what another fault reaches."""
+        for node, fault in self._in_order():
+            others = [
+                self._reached[other]
+                for other, known in self._faults.items()
+                if other != node and not known.kind == fault.kind == "recomputed"
+            ]
+            own = node if node in self._parents else fault.step.record
+            if fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others):
+                del self._faults[node]
