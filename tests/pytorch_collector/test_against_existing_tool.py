@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
+
 TESTS = Path(__file__).parents[1]
 REFERENCE = os.environ.get("MSPROBE_REFERENCE_PYTHON", "")
 #: Largest distance of two statistics in parts of the tensor's norm, and the norm below which it no longer shrinks.
@@ -112,6 +114,32 @@ def test_the_differences_are_those_that_the_docs_list(tmp_path: Path) -> None:
                 found.setdefault(kind, set()).add(call_of(name))
     assert compared > 400
     assert found == listed()
+
+
+def without(value: Any, names: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        return {key: without(item, names) for key, item in value.items() if key not in names}
+    return [without(item, names) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.skipif(not REFERENCE, reason="MSPROBE_REFERENCE_PYTHON names no Python with the existing tool")
+def test_its_comparison_passes_over_where_tensors_come_from(tmp_path: Path) -> None:
+    """Our dump beside itself gives the same table with and without these fields."""
+    collected(sys.executable, "msprobe_collector.pytorch", tmp_path / "ours")
+    (path,) = (tmp_path / "ours").glob("dump/step0/*/dump.json")
+    text = path.read_text()
+    assert f'"{MADE_BY}"' in text
+    tables = []
+    for name, names in (("with", ()), ("without", (MADE_BY, VIEW, CHANGED, LEAF, GRADIENT_OF, UNINITIALIZED))):
+        out = tmp_path / name
+        path.write_text(json.dumps(without(json.loads(text), names)))
+        command = [str(Path(REFERENCE).with_name("msprobe")), "compare", "-tp", path, "-gp", path, "-o", out]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        (table,) = out.glob("*.csv")
+        tables.append(table.read_text())
+    assert tables[0] == tables[1]
+    assert len(tables[0].splitlines()) > 100
 
 
 def test_the_docs_list_what_they_know() -> None:
