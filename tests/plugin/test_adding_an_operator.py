@@ -13,7 +13,7 @@ import pytest
 from dump_builder import DumpBuilder
 from report_reader import Reports
 
-from pytest_msprobe.apis import fact_table, facts
+from pytest_msprobe.apis import fact_table, facts, topics
 from pytest_msprobe.engines.torch_map.bindings import lookup
 
 RECIPE = (Path(__file__).parents[2] / "docs" / "apis.md").read_text(encoding="utf-8")
@@ -40,6 +40,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget() -> None:
     facts.cache_clear()
     lookup.cache_clear()
+    topics.random_api.cache_clear()
 
 
 def dump(folder: Path) -> Path:

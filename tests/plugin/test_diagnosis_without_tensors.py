@@ -69,8 +69,8 @@ def test_a_value_that_no_record_made_is_where_the_difference_came_in(pytester: p
     step(pytester.path / "golden", mode)
     _, found = diagnose(pytester)
     (origin,) = found["origins"]
-    assert (origin["record"], origin["value"], origin["kind"]) == ("Mint.matmul.0.forward", "input.1", "parameter")
-    assert "no record before it made it" in origin["sentence"]
+    assert (origin["record"], origin["value"], origin["kind"]) == ("Mint.matmul.0.forward", "input.1", "unknown")
+    assert "before any operation, and nothing says what it is" in origin["sentence"]
     assert (found["outcome"], found["at_fault"]) == ("unaccounted", [])
 
 

@@ -78,7 +78,8 @@ class FaultFinder:
         ]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
-        self._tells_dtypes = 2 * casts < len(with_floats) and with_floats[0].account.basis == "tensors"
+        is_other_precision = 2 * casts >= len(with_floats) or _is_policy(with_floats)
+        self._tells_dtypes = not is_other_precision and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
         self._is_one_framework = not any(step.has_other_type for step in steps)
         beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
@@ -514,7 +515,7 @@ class FaultFinder:
             sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
             kind: FaultKind = "unrecorded"
         else:
-            far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
+            far = _by_how_much(key)
             sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
@@ -536,7 +537,7 @@ class FaultFinder:
         if key.is_frozen_on_one_side:
             sentence = f"{what} requires a gradient on one side only: target {key.trains[0]}, golden {key.trains[1]}"
         else:
-            far = f"by {key.distance:.3g} " if key.distance is not None and not key.is_integer else ""
+            far = _by_how_much(key)
             sentence = f"{what} differs {far}before any operation"
         node = f"parameter {name}" if name else _node_of_value(key)
         if self._causes.get(node) is None:
@@ -566,6 +567,25 @@ def _overwrites(step: Step, key: ValueKey) -> bool:
     name = step.operation.bare.rpartition(".")[2]
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
     return is_in_place and key.path.startswith("input.0")
+
+
+def _by_how_much(key: ValueKey) -> str:
+    """`by 0.0123 `, where that says something."""
+    if key.distance is None or key.distance == math.inf or key.is_integer:
+        return ""
+    return f"by {key.distance:.3g} "
+
+
+#: A dtype that fewer calls change is that of a place, not of a run.
+_FEWEST_CHANGED = 3
+
+
+def _is_policy(steps: Sequence[Step]) -> bool:
+    """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
+    forwards = [step for step in steps if step.operation.phase == "forward"]
+    changing = {step.operation.bare for step in forwards if step.account.is_cast}
+    changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
+    return sum(changed) >= _FEWEST_CHANGED and 2 * sum(changed) >= len(changed)
 
 
 def _node_of_value(key: ValueKey) -> str:
