@@ -148,7 +148,6 @@ Topic = Literal[
     "random",
     "random_inside",
     "references",
-    "running_statistics",
     "tensor_order",
     "torch_calls/functional",
     "torch_calls/mint",

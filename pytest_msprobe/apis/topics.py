@@ -230,14 +230,6 @@ def is_batch_argument(name: str, path: str, framework: str = "pytorch") -> bool:
     return path.partition(".")[2] in map(str, places)
 
 
-@lru_cache(_REMEMBERED)
-def keeps_statistics(name: str, framework: str = "pytorch") -> bool:
-    """Whether the operation called `name` updates running statistics, which are none of its outputs."""
-    api_type, _, api = name.partition(".")
-    short = api.rpartition(".")[2] if api_type == "Primitive" else api
-    return facts("running_statistics").find(api_type, short, framework) is not None
-
-
 #: `SigmoidGrad`, `GmmBackward`, but not `ApplyGradientDescent`.
 _GRADIENT_KERNEL = re.compile(r"Grad(?!ient)|Backward")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.apis.topics import is_batch_argument, keeps_statistics
+from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
@@ -33,6 +34,7 @@ def from_another_rank(step: Step) -> Fault | None:
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
+_FORMS = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "clone", "long", "int")
 _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
 #: An argument that is a number, rounded to float32, changes results by less.
 _ARGUMENT_ROUNDED = 2.0**-22
@@ -177,9 +179,10 @@ class FaultFinder:
         return False
 
     def _blame_arguments(self, step: Step) -> None:
-        """Blame a call of one API with other arguments that matter less than the limits, or show in no output.
+        """Blame a call of one API with other arguments that matter less than the limits, or not to this step.
 
-        Arguments may be computed from values, so that nothing that differs may come before it.
+        So do the momentum of running statistics, or a larger window on a single pixel. Arguments may be computed from
+        values, so that nothing that differs may come before it.
         """
         account = step.account
         is_first = step.operation.phase == "forward" and (
@@ -190,8 +193,8 @@ class FaultFinder:
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
         if effect > _ARGUMENT_ROUNDED:
             words = f"its exact result is another one by {effect:.3g}"
-        elif account.kind == "equal" and keeps_statistics(step.operation.name):
-            words = "what it returns agrees, the running statistics that it keeps need not"
+        elif _has_other_number(account.definition):
+            words = "no value of this step shows an effect"
         else:
             return
         sentence = f"called otherwise: {account.definition}; {words}"
@@ -229,12 +232,19 @@ class FaultFinder:
         if mine.is_certain and theirs.is_certain:
             return self._rewired(step, key, mine, theirs)
         makers = (*mine.makers[:1], *theirs.makers[:1])
+        if makers and self._is_made_on_one_side(mine, theirs):
+            return self._rewired(step, key, mine, theirs)
         if makers:
             self._take(step, key, makers)
             if any(self._is_beyond(maker.step, maker.key) for maker in makers):
                 return self._are_shown(makers)
             return self._note_unknown(step, key, makers[0])
         return self._trace_unknown(step, key)
+
+    def _is_made_on_one_side(self, *sources: Source) -> bool:
+        """Whether one run gets what a record made, and the other one what none did, as both dumps tell."""
+        hows = [source.how for source in sources if not source.is_changed]
+        return set(hows) == {"written", "unknown"} and all(side.says_makers for side in self._flow.sides)
 
     def _take(self, step: Step, key: ValueKey, makers: Iterable[Maker]) -> None:
         """Note that a value comes from `makers`: their faults reach it, and so do their limits."""
@@ -260,6 +270,8 @@ class FaultFinder:
         self._take(step, key, makers)
         if not self._is_beyond(step, key) or any(self._is_beyond(maker.step, maker.key) for maker in makers):
             return self._are_shown(makers)
+        if not makers[0].key.is_output:
+            return self._blame_writer(step, key, makers[0])
         name = makers[0].name
         if mine.view != theirs.view:
             return self._blame_wiring(
@@ -285,6 +297,18 @@ class FaultFinder:
         if not _is_enlarged(key, makers):
             return self._are_shown(makers)
         return self._note_unknown(step, key, makers[0])
+
+    def _blame_writer(self, step: Step, key: ValueKey, written: Maker) -> bool:
+        """A value that a call left in its argument, and that no record shows before it is used: here."""
+        writer = written.step
+        self._causes.link(step, writer.operation.call)
+        if any(self._is_beyond(writer, other) for other in writer.inputs):
+            return self._shown.get(writer.record, True)
+        if any(other.differs for other in writer.inputs):
+            return self._note_unknown(step, key, written)
+        sentence = f"what it leaves in {written.key.path} differs, and all that it gets agrees"
+        self._causes.blame(writer, Fault(writer, "born", "both", written.key.path, sentence, "", key.distance))
+        return True
 
     def _trace_sum(self, step: Step, key: ValueKey, sources: list[Maker]) -> bool:
         """A gradient that is the sum of the gradients of its uses."""
@@ -349,7 +373,7 @@ class FaultFinder:
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
         """(maker that only one run has, its side)."""
-        for side, source in ((1, theirs), (0, mine)):
+        for side, source in ((0, mine), (1, theirs)):
             for maker in source.makers[:1]:
                 if not maker.step.account.partner:
                     return maker, side
@@ -363,8 +387,10 @@ class FaultFinder:
         other = self._flow.sources(step, key)[1 - side]
         first, anchors = self._climb(lone, side)
         more = [maker for maker in other.makers[:1] if maker.step.account.partner]
+        instead = ""
         if other.makers and not more:
-            more = self._climb(other.makers[0], 1 - side)[1]
+            replaced, more = self._climb(other.makers[0], 1 - side)
+            instead = replaced.operation.call
             is_of_same = {maker.identity for maker in anchors} == {maker.identity for maker in more}
             # The earliest name of a value is that of the call that made it; reshapes follow.
             paths = {source.makers[-1].key.path for source in self._flow.sources(step, key)}
@@ -386,13 +412,14 @@ class FaultFinder:
         # Integers that are only brought into another form are data, whatever brings them there.
         if key.is_integer and not (anchors or self._is_one_framework):
             return self._note_unknown(step, key)
-        self._blame_lone(step, first, side, node)
+        self._blame_lone(step, first, side, node, instead)
         return True
 
-    def _blame_lone(self, step: Step, lone: Step, side: int, node: str) -> None:
-        """Blame a call of one run for what reaches `step`."""
+    def _blame_lone(self, step: Step, lone: Step, side: int, node: str, instead: str = "") -> None:
+        """Blame a call of one run for what reaches `step`, and say what the other run calls `instead`."""
         has, lacks = ("golden run", "target") if side else ("target", "golden run")
-        sentence = f"only the {has} calls it, not the {lacks}"
+        words = f"which calls {instead} there" if instead else ""
+        sentence = ", ".join(filter(None, [f"only the {has} calls it, not the {lacks}", words]))
         fault = Fault(lone, "only_one_side", "golden" if side else "target", "output.0", sentence)
         self._causes.add(node, fault, lone.record)
         self._causes.link(step, node)
@@ -495,12 +522,18 @@ class FaultFinder:
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
         is_first = step.account.place <= self._first_place or self._causes.get(_node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        is_batch = step.operation.phase == "forward" and (
-            is_of_layers or is_batch_argument(step.operation.name, key.path)
-        )
+        is_batch = step.operation.phase == "forward" and (is_of_layers or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
+
+    def _is_batch(self, step: Step, key: ValueKey) -> bool:
+        """Whether a value, or what casts and reshapes make of it, is an argument that is data."""
+        if is_batch_argument(step.operation.name, key.path):
+            return True
+        if not (key.is_integer and _is_passed_on(step)):
+            return False
+        return any(self._is_batch(*user) for out in step.outputs for user in self._flow.users(step, out.path))
 
     def _note_unknown(self, step: Step, key: ValueKey, maker: Maker | None = None) -> bool:
         """A difference whose origin is not known; at fault only where nothing before it differs."""
@@ -567,6 +600,30 @@ def _overwrites(step: Step, key: ValueKey) -> bool:
     name = step.operation.bare.rpartition(".")[2]
     is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
     return is_in_place and key.path.startswith("input.0")
+
+
+def _is_passed_on(step: Step) -> bool:
+    """Whether a call gives back the elements of its only tensor, in another dtype, shape or place."""
+    name = step.operation.bare.rpartition(".")[2].lower()
+    return _is_cast(step) or name in (
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "clone",
+        "long",
+    )
+
+
+_NUMBERS = re.compile(r" (\d[\d.e+-]*) against (\d[\d.e+-]*)(?=,|$)")
+
+
+def _has_other_number(definition: str) -> bool:
+    """Whether an argument is another number, none below 0: an axis may be counted from the end."""
+    pairs = ((float(left), float(right)) for left, right in _NUMBERS.findall(definition))
+    return any(abs(left - right) > _ARGUMENT_ROUNDED * max(left, right) for left, right in pairs)
 
 
 def _by_how_much(key: ValueKey) -> str:

@@ -66,10 +66,11 @@ class Source:
 
     @property
     def text(self) -> str:
-        """What it is, by name; "" when unknown."""
+        """What it is, by name."""
         if self.how == "leaf":
             return f"parameter {self.name}".strip()
-        return " and ".join(maker.name for maker in self.makers[: 8 if self.is_joined else 1])
+        names = " and ".join(maker.name for maker in self.makers[: 8 if self.is_joined else 1])
+        return names or "what no record made"
 
 
 @dataclass(slots=True)
@@ -79,10 +80,12 @@ class SideFlow:
     Attributes:
         is_golden: which side.
         search: finds makers by the elements of values; None where the dump says who made them, or is not at hand.
+        says_makers: whether the dump does.
     """
 
     is_golden: bool
     search: ElementSearch | None = None
+    says_makers: bool = False
     _steps: dict[str, Step] = field(default_factory=dict)
     _outputs: dict[str, tuple[list[int], list[Maker]]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -97,6 +100,7 @@ class SideFlow:
                 self._add_names(step)
                 continue
             self._steps[self.record(step)] = step
+            self.says_makers |= any(key.origins[self.is_golden].made_by for key in step.account.keys)
             for key in step.outputs:
                 if (content := self.content(key)) and not key.is_weak:
                     places, makers = self._outputs.setdefault(content, ([], []))
