@@ -310,7 +310,8 @@ class Accountant:
         """The account with the parts of each output at the places `changed`. Raises NotJudged."""
         given_back = _given_back(found, known.keys)
         if given_back and changed <= given_back.keys() and not known.dtype:
-            return structs.replace(known, kind="inherited", outputs=tuple(given_back.values()))
+            definition = self._other_arguments(found, partner)
+            return structs.replace(known, kind="inherited", outputs=tuple(given_back.values()), definition=definition)
         pair = self._pair_of(found.operation, partner)
         direction: Direction = next(direction for direction in DIRECTIONS if direction == found.operation.phase)
         pairs = [value for value in found.values if value.is_output and value.target and value.golden]

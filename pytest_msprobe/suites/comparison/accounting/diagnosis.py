@@ -83,7 +83,7 @@ class RunDiagnosis:
             missing = len(sides[0].operations) - sum(step.account.place >= 0 for step in steps)
         holds_tensors = basis_of(steps) == "tensors"
 
-        def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool:
+        def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool | None:
             if sides is None or not holds_tensors:
                 return False
             # Without tensors the comparison needs no NumPy.

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
+from pytest_msprobe.suites.comparison.accounting.evidence import (
+    ARGUMENT_ROUNDED,
+    by_how_much,
+    has_other_number,
+    is_cast,
+    is_enlarged,
+    is_inside,
+    is_passed_on,
+    is_policy,
+    node_of_value,
+    overwrites,
+    shared_makers,
+)
 from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, Maker, Source
 from pytest_msprobe.suites.comparison.accounting.observed import ARGUMENTS, FIRST
 from pytest_msprobe.suites.comparison.accounting.recomputed import recomputed_otherwise
@@ -34,15 +46,11 @@ def from_another_rank(step: Step) -> Fault | None:
 
 _SIDES = {BORN_TARGET: "target", BORN_GOLDEN: "golden"}
 _KINDS: dict[str, FaultKind] = {DEFINED: "defined", FIRST: "first", ARGUMENTS: "arguments"}
-_FORMS = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "clone", "long", "int")
-_CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
-#: An argument that is a number, rounded to float32, changes results by less.
-_ARGUMENT_ROUNDED = 2.0**-22
-#: A view cannot enlarge the largest difference of an element; figures are rounded.
-_NO_VIEW = 1.01
+#: Of a record whose partner by name and order is none by its place in the network.
+_OTHER_PLACE = "and the two runs use what is made of it in other places"
 
 #: Of a value and of the gradients that it should be the sum of.
-IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool]
+IsWrongSum = Callable[[Step, ValueKey, list[tuple[Step, ValueKey]]], bool | None]
 
 
 class FaultFinder:
@@ -80,22 +88,43 @@ class FaultFinder:
         ]
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
-        is_other_precision = 2 * casts >= len(with_floats) or _is_policy(with_floats)
+        is_other_precision = 2 * casts >= len(with_floats) or is_policy(with_floats)
         self._tells_dtypes = not is_other_precision and with_floats[0].account.basis == "tensors"
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
         self._is_one_framework = not any(step.has_other_type for step in steps)
-        beyond = (step.account.place for step in steps if any(key.is_beyond for key in step.account.keys))
-        self._first_place = min(beyond, default=-1)
+        self._first_place = self._first_beyond()
         for step in steps:
             self._visit(step)
         self._blame_recomputed()
         self.unexplained += self._unexplained_cells()
         if not self._causes and self._is_one_framework:
             self._blame_lone_gradient()
+        if not self._causes:
+            self._blame_sharing()
         reached = self._causes.settle()
         self.unknown = [fault for fault in self.unknown if fault.step.record not in reached]
         self.unexplained = [step for step in self.unexplained if step.record not in reached]
         return self._causes.ranked()
+
+    def _first_beyond(self) -> int:
+        """Place of the first record with a value beyond its limit that means something; -1 without one."""
+        meaningless: set[tuple[str, str]] = set()
+        for step in self._flow.steps.values():
+            given = [key for key in step.inputs if key.is_beyond]
+            made = [key for key in step.outputs if key.is_beyond]
+            if given and all(self._means_nothing(step, key, meaningless) for key in given):
+                meaningless |= {(step.record, key.path) for key in made}
+            elif given or made:
+                return step.account.place
+        return -1
+
+    def _means_nothing(self, step: Step, key: ValueKey, known: Container[tuple[str, str]]) -> bool:
+        """Whether a value is memory that nothing was written to, or is overwritten here."""
+        sources = self._flow.sources(step, key)
+        makers = [maker for source in sources for maker in source.makers[:1]]
+        is_from_such = any((maker.step.record, maker.key.path) in known for maker in makers)
+        is_unwritten = any(source.how == "uninitialized" for source in sources)
+        return is_unwritten or is_from_such or overwrites(step, key)
 
     def origins(self) -> Iterator[Origin]:
         """Where differences begin: at the faults that were found, and at what has equal inputs and another output
@@ -165,7 +194,7 @@ class FaultFinder:
         for output, part, sentence in account.blamed:
             if part in OBSERVED and self._takes_from_forward(step):
                 continue
-            if part == DEFINED and _is_cast(step) and not self._tells_dtypes:
+            if part == DEFINED and is_cast(step) and not self._tells_dtypes:
                 continue
             kind, side = _KINDS.get(part, "born"), _SIDES.get(part, "both")
             share, size = output.shares.get(part), output.size
@@ -191,9 +220,9 @@ class FaultFinder:
         if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
             return
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > _ARGUMENT_ROUNDED:
+        if effect > ARGUMENT_ROUNDED:
             words = f"its exact result is another one by {effect:.3g}"
-        elif _has_other_number(account.definition):
+        elif has_other_number(account.definition):
             words = "no value of this step shows an effect"
         else:
             return
@@ -214,9 +243,9 @@ class FaultFinder:
             sums = self._flow.gradient_sources(step, key)
             if self._is_one_framework and not any(maker.step.account.partner for maker in sums):
                 sums = []
-            if any(maker.key.differs for maker in sums) or (sums and not _shared(mine, theirs)):
+            if any(maker.key.differs for maker in sums) or (sums and not shared_makers(mine, theirs)):
                 return self._trace_sum(step, key, sums)
-        shared = _shared(mine, theirs)
+        shared = shared_makers(mine, theirs)
         if shared:
             return self._inherit(step, key, shared, mine, theirs)
         if mine.how == theirs.how == "gradient" and mine.name == theirs.name:
@@ -227,7 +256,7 @@ class FaultFinder:
             return self._trace_lone(step, key, *lone)
         if mine.how == theirs.how == "leaf" and mine.name == theirs.name:
             return self._blame_value(step, key, "parameter", mine.name)
-        if "elements" in (mine.how, theirs.how) and _overwrites(step, key):
+        if "elements" in (mine.how, theirs.how) and overwrites(step, key):
             return self._note_unknown(step, key)
         if mine.is_certain and theirs.is_certain:
             return self._rewired(step, key, mine, theirs)
@@ -259,7 +288,7 @@ class FaultFinder:
 
     def _trace_uninitialized(self, step: Step, key: ValueKey) -> bool:
         """Memory that nobody wrote to is never blamed; who reads it without writing to it cannot be judged."""
-        if _overwrites(step, key) or not self._is_beyond(step, key):
+        if overwrites(step, key) or not self._is_beyond(step, key):
             return True
         sentence = f"{key.path} is memory that no call wrote to, and {step.operation.bare} reads it"
         self.unknown.append(Fault(step, "unknown", "both", key.path, sentence, "", key.distance, records=[step.record]))
@@ -279,7 +308,7 @@ class FaultFinder:
             )
         is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
         agree = not any(maker.key.differs for maker in makers)
-        if is_view and (agree or _is_enlarged(key, makers)):
+        if is_view and (agree or is_enlarged(key, makers)):
             words = f"gets another part or order of {name} in the target than in the golden run"
             return self._blame_wiring(step, key, words, name, makers)
         if agree:
@@ -290,11 +319,11 @@ class FaultFinder:
             )
             sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
-            self._causes.blame(step, fault, _node_of_value(key))
+            self._causes.blame(step, fault, node_of_value(key))
             return True
         if mine.is_changed or theirs.is_changed:
             return self._note_unknown(step, key, makers[0])
-        if not _is_enlarged(key, makers):
+        if not is_enlarged(key, makers):
             return self._are_shown(makers)
         return self._note_unknown(step, key, makers[0])
 
@@ -325,13 +354,16 @@ class FaultFinder:
                 step, Fault(step, "gradient", "both", key.path, sentence, "", key.distance), f"{step.record} {key.path}"
             )
             return True
-        if self._is_wrong_sum(step, key, [(maker.step, maker.key) for maker in sources]):
+        is_wrong = self._is_wrong_sum(step, key, [(maker.step, maker.key) for maker in sources])
+        if is_wrong:
             names = " and ".join(dict.fromkeys(maker.step.record for maker in sources))
             sentence = f"the gradient that enters is not what its uses give: {names} agree in both runs"
             fault = Fault(step, "gradient", "both", key.path, sentence, "", key.distance)
             self._causes.blame(step, fault, f"{step.record} {key.path}")
             return True
-        return self._are_shown(differing) if differing else self._note_unknown(step, key, *sources[:1])
+        if is_wrong is None or not differing:
+            return self._note_unknown(step, key, *sources[:1])
+        return self._are_shown(differing)
 
     def _unexplained_cells(self) -> list[Step]:
         """Layers of which the dumps hold no call: the innermost that make a difference, else the first that has one."""
@@ -342,7 +374,7 @@ class FaultFinder:
         for phase in ("forward", "backward"):
             own = [step for step in beyond if step.operation.phase == phase and not step.account.is_given]
             if own:
-                return [step for step in own if not any(_is_inside(other, step) for other in own)]
+                return [step for step in own if not any(is_inside(other, step) for other in own)]
         return [] if self._causes else beyond[:1]
 
     def _blame_recomputed(self) -> None:
@@ -370,6 +402,23 @@ class FaultFinder:
                 sentence = f"the {side} computes the gradient {key.path}, the {other} none: detached, or frozen there"
                 self._causes.blame(step, Fault(step, "gradient", "both", key.path, sentence))
                 return
+
+    def _blame_sharing(self) -> None:
+        """One parameter in one run where the other one has two, whose values need not differ yet: a weight is tied."""
+        uses: tuple[dict[str, dict[str, None]], ...] = ({}, {})
+        for step in self._flow.steps.values():
+            for key in step.inputs if step.operation.phase == "forward" and step.account.partner else ():
+                mine, theirs = self._flow.sources(step, key)
+                if mine.how == theirs.how == "leaf" and mine.name and theirs.name:
+                    for names, one, other in ((uses[0], mine, theirs), (uses[1], theirs, mine)):
+                        names.setdefault(one.name, {})[other.name] = None
+                    is_shared = len(uses[0][mine.name]) > 1 or len(uses[1][theirs.name]) > 1
+                    if is_shared and mine.name != theirs.name:
+                        sentence = f"{key.path} gets {mine.text} in the target, {theirs.text} in the golden run"
+                        self._causes.blame(
+                            step, Fault(step, "rewired", "both", key.path, f"{sentence}, of equal values")
+                        )
+                        return
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
         """(maker that only one run has, its side)."""
@@ -402,18 +451,30 @@ class FaultFinder:
         for maker in anchors:
             self._causes.link_node(node, maker.step.record)
         self._take(step, key, anchors)
-        is_exact = self._tells_dtypes and self._is_one_framework and not any(maker.key.differs for maker in anchors)
+        # Two formulas for one value round differently; a call more, such as a cast, shows in any bit.
+        is_exact = self._tells_dtypes and self._is_one_framework and not instead
+        is_exact &= not any(maker.key.differs for maker in anchors)
         is_inherited = any(self._is_beyond(maker.step, maker.key) for maker in anchors)
         is_exact &= bool(anchors) or step.account.place <= self._first_place
         if is_inherited or not (self._is_beyond(step, key) or is_exact):
             return self._are_shown(anchors)
-        if not self._tells_dtypes and _is_cast(first):
+        if not self._tells_dtypes and is_cast(first):
             return self._are_shown(anchors)
         # Integers that are only brought into another form are data, whatever brings them there.
         if key.is_integer and not (anchors or self._is_one_framework):
             return self._note_unknown(step, key)
+        if instead and not self._is_one_place(step):
+            sentence = f"{key.path} differs, {_OTHER_PLACE}"
+            self.unknown.append(Fault(step, "unknown", "both", key.path, sentence, records=[step.record]))
+            return False
         self._blame_lone(step, first, side, node, instead)
         return True
+
+    def _is_one_place(self, step: Step) -> bool:
+        """Whether two records are used alike: two formulas for one value may have calls of one name and shape."""
+        users = [user for key in step.outputs for user in self._flow.users(step, key.path)]
+        shared = (shared_makers(*self._flow.sources(*user)) for user in users)
+        return not users or any(maker.step is step for makers in shared for maker in makers)
 
     def _blame_lone(self, step: Step, lone: Step, side: int, node: str, instead: str = "") -> None:
         """Blame a call of one run for what reaches `step`, and say what the other run calls `instead`."""
@@ -450,10 +511,10 @@ class FaultFinder:
 
     def _lone_node(self, step: Step, first: Step) -> str:
         """Casts of several inputs of one call are one cause, named by the first of them."""
-        if _is_cast(first):
+        if is_cast(first):
             for node in self._causes.parents(step.record):
                 fault = self._causes.get(node)
-                if fault is not None and fault.kind == "only_one_side" and _is_cast(fault.step):
+                if fault is not None and fault.kind == "only_one_side" and is_cast(fault.step):
                     return node
         return first.operation.call if first.account.place >= 0 else f"golden {first.operation.call}"
 
@@ -519,10 +580,16 @@ class FaultFinder:
         """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
+        exchanged = self._flow.given_elsewhere(key)
+        if exchanged is not None and step.operation.phase == "forward":
+            sentence = f"gets in the target what {exchanged} is in the golden run"
+            return self._blame_wiring(step, key, sentence, f"{key.target} {key.golden}", ())
         # What goes into an outermost layer may also be what unrecorded code made of what differs before.
-        is_first = step.account.place <= self._first_place or self._causes.get(_node_of_value(key)) is not None
+        is_first = step.account.place <= self._first_place or self._causes.get(node_of_value(key)) is not None
         is_of_layers = is_first and (key.target, key.golden) in self._flow.batch
-        is_batch = step.operation.phase == "forward" and (is_of_layers or self._is_batch(step, key))
+        # No operation that the collectors see makes these integers.
+        is_given = is_first and key.is_integer and all(side.says_makers for side in self._flow.sides)
+        is_batch = step.operation.phase == "forward" and (is_of_layers or is_given or self._is_batch(step, key))
         if is_batch and self._is_whole:
             return self._blame_value(step, key, "batch", "")
         return self._note_unknown(step, key)
@@ -531,7 +598,7 @@ class FaultFinder:
         """Whether a value, or what casts and reshapes make of it, is an argument that is data."""
         if is_batch_argument(step.operation.name, key.path):
             return True
-        if not (key.is_integer and _is_passed_on(step)):
+        if not (key.is_integer and is_passed_on(step)):
             return False
         return any(self._is_batch(*user) for out in step.outputs for user in self._flow.users(step, out.path))
 
@@ -548,16 +615,16 @@ class FaultFinder:
             sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
             kind: FaultKind = "unrecorded"
         else:
-            far = _by_how_much(key)
+            far = by_how_much(key)
             sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
         is_first &= all(fault.kind == "unknown" for fault in self._causes)
-        if self._is_whole and is_first and not _overwrites(step, key):
+        if self._is_whole and is_first and not overwrites(step, key):
             if self._blame_silent(step):
                 return True
-            self._causes.blame(step, fault, _node_of_value(key))
+            self._causes.blame(step, fault, node_of_value(key))
             return True
         fault.records.append(step.record)
         self.unknown.append(fault)
@@ -570,90 +637,10 @@ class FaultFinder:
         if key.is_frozen_on_one_side:
             sentence = f"{what} requires a gradient on one side only: target {key.trains[0]}, golden {key.trains[1]}"
         else:
-            far = _by_how_much(key)
+            far = by_how_much(key)
             sentence = f"{what} differs {far}before any operation"
-        node = f"parameter {name}" if name else _node_of_value(key)
+        node = f"parameter {name}" if name else node_of_value(key)
         if self._causes.get(node) is None:
             self._causes.add(node, Fault(step, kind, "both", key.path, sentence, name, key.distance), step.record)
         self._causes.link(step, node)
         return True
-
-
-def _shared(mine: Source, theirs: Source) -> list[Maker]:
-    """What made a value on both sides; all of it where the value is put together."""
-    if mine.is_joined or theirs.is_joined:
-        names = [maker.identity for maker in mine.makers]
-        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
-    others = {maker.identity for maker in theirs.makers}
-    return [maker for maker in mine.makers if maker.identity in others][:1]
-
-
-def _is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
-    """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
-    largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
-    is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
-    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
-
-
-def _overwrites(step: Step, key: ValueKey) -> bool:
-    """Whether a call writes to this argument: its first, where the name says so."""
-    name = step.operation.bare.rpartition(".")[2]
-    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
-    return is_in_place and key.path.startswith("input.0")
-
-
-def _is_passed_on(step: Step) -> bool:
-    """Whether a call gives back the elements of its only tensor, in another dtype, shape or place."""
-    name = step.operation.bare.rpartition(".")[2].lower()
-    return _is_cast(step) or name in (
-        "view",
-        "reshape",
-        "flatten",
-        "squeeze",
-        "unsqueeze",
-        "contiguous",
-        "clone",
-        "long",
-    )
-
-
-_NUMBERS = re.compile(r" (\d[\d.e+-]*) against (\d[\d.e+-]*)(?=,|$)")
-
-
-def _has_other_number(definition: str) -> bool:
-    """Whether an argument is another number, none below 0: an axis may be counted from the end."""
-    pairs = ((float(left), float(right)) for left, right in _NUMBERS.findall(definition))
-    return any(abs(left - right) > _ARGUMENT_ROUNDED * max(left, right) for left, right in pairs)
-
-
-def _by_how_much(key: ValueKey) -> str:
-    """`by 0.0123 `, where that says something."""
-    if key.distance is None or key.distance == math.inf or key.is_integer:
-        return ""
-    return f"by {key.distance:.3g} "
-
-
-#: A dtype that fewer calls change is that of a place, not of a run.
-_FEWEST_CHANGED = 3
-
-
-def _is_policy(steps: Sequence[Step]) -> bool:
-    """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
-    forwards = [step for step in steps if step.operation.phase == "forward"]
-    changing = {step.operation.bare for step in forwards if step.account.is_cast}
-    changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
-    return sum(changed) >= _FEWEST_CHANGED and 2 * sum(changed) >= len(changed)
-
-
-def _node_of_value(key: ValueKey) -> str:
-    return f"value {key.target} {key.golden}"
-
-
-def _is_inside(step: Step, cell: Step) -> bool:
-    """Whether a layer runs inside another one."""
-    return len(step.cells) > len(cell.cells) and step.cells[: len(cell.cells)] == cell.cells
-
-
-def _is_cast(step: Step) -> bool:
-    """Whether a call does nothing but change a dtype."""
-    return step.operation.bare.rpartition(".")[2].lower() in _CASTS

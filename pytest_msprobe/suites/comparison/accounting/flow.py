@@ -207,6 +207,7 @@ class DataFlow:
         self.cells = sorted((step for step in steps if step.operation.is_cell), key=lambda step: step.account.place)
         outermost = [step for step in self.cells if len(step.cells) == 1]
         self.batch = {(key.target, key.golden) for step in outermost for key in step.inputs if not _is_parameter(key)}
+        self._given: tuple[dict[str, str], dict[str, str]] | None = None
         self._users: dict[tuple[str, str], list[tuple[Step, ValueKey]]] | None = None
         self._leaf_users: dict[str, list[tuple[Step, ValueKey]]] = {}
 
@@ -249,6 +250,18 @@ class DataFlow:
                 ):
                     yield step, int(side.is_golden)
 
+    def given_elsewhere(self, key: ValueKey) -> str | None:
+        """Which value of the golden run this value of the target is, of those that no record made; None for another."""
+        if self._given is None:
+            self._given = {}, {}
+            for step in self._calls:
+                for other in step.inputs if step.operation.phase == "forward" else ():
+                    for side, given in zip(self.sides, self._given):
+                        content = side.content(other)
+                        if content and not other.is_weak and side.source(step, other).how == "unknown":
+                            given.setdefault(content, f"{side.record(step)}.{other.path}")
+        return self._given[1].get(key.target) if key.target != key.golden else None
+
     def users(self, step: Step, path: str) -> list[tuple[Step, ValueKey]]:
         """The forwards of the target that use an output of `step`, with the place where they get it."""
         return self._fill_users().get((step.record, path), [])
@@ -268,6 +281,8 @@ class DataFlow:
 
     def _gradients(self, uses: Sequence[tuple[Step, ValueKey]], after: int) -> Iterator[Maker]:
         for user, key in uses:
+            if key.trains[0] == "False":  # detached, or data
+                continue
             backward = self.steps.get(f"{user.operation.call}.backward")
             if user.account.place > after and backward is not None:
                 gradient = gradient_of(user, key, backward)

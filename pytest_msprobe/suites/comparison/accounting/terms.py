@@ -142,7 +142,7 @@ class _Sums:
 
     def __init__(self, *, sentinel: float) -> None:
         self._sentinel = sentinel
-        self.golden = self.whole = self.born = 0.0
+        self.golden = self.target = self.whole = self.born = 0.0
         self.squares = np.zeros(len(PARTS))
         self.projections = np.zeros(len(PARTS))
         self.worst: list[tuple[float, int, float]] = [(0.0, -1, 0.0)] * len(PARTS)
@@ -160,13 +160,14 @@ class _Sums:
                 chain = np.where(is_whole, chain, 0)
             parts, whole = chain[:-1] - chain[1:], chain[0] - chain[-1]
             # The smallest number of a dtype masks elements; beside it all others have no size.
-            ordinary = np.where(np.abs(chain[-1]) < self._sentinel, chain[-1], 0)
+            ordinary = np.where(np.abs(chain[[0, -1]]) < self._sentinel, chain[[0, -1]], 0)
             # Complex numbers as their two parts, and no BLAS, whose threads fight with those of the engines.
-            rows = np.stack([*parts, whole, parts[0] + parts[-1], ordinary]).view(np.float64)
-            *squares, whole_square, born, golden = np.einsum("ij,ij->i", rows, rows)
+            rows = np.stack([*parts, whole, parts[0] + parts[-1], *ordinary]).view(np.float64)
+            *squares, whole_square, born, target, golden = np.einsum("ij,ij->i", rows, rows)
             self.squares += squares
             self.whole += float(whole_square)
             self.born += float(born)
+            self.target += float(target)
             self.golden += float(golden)
             self.projections += np.einsum("ij,j->i", rows[: len(parts)], rows[len(parts)])
             for place, part in enumerate(parts):
@@ -179,7 +180,10 @@ class _Sums:
         whole = _over(math.sqrt(self.whole), norm)
         parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
         born, ends = _over(math.sqrt(self.born), norm), (parts[BORN_TARGET], parts[BORN_GOLDEN])
-        least, most = sorted(0.0 if end.nonfinite else end.size for end in ends)
+        # How far each run is off, by its own size.
+        scale = _over(norm, math.sqrt(self.target))
+        sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
+        least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
         return Terms(whole, parts, born, least >= _FAR and most < _ALIKE * least)
 
     def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
@@ -242,10 +246,13 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
 
 def is_wrong_sum(
     sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
-) -> bool:
-    """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other."""
+) -> bool | None:
+    """Whether `sources` are shown to add up to the incoming gradient on one of the two sides and not on the other.
+
+    None where that cannot be shown of one side, or they add up on neither.
+    """
     found = [_adds_up(side, step, key, sources, is_golden=side is sides[1]) for side in sides]
-    return None not in found and found[0] != found[1]
+    return None if None in found or not any(found) else found[0] != found[1]
 
 
 def _adds_up(

@@ -475,9 +475,9 @@ def test_the_first_list_of_gradients_that_adds_up_to_a_value(run: Run) -> None:
     assert search.adds_up(value, []) is None
 
 
-@pytest.mark.parametrize(("golden", "is_wrong"), [("right", False), ("off", True), ("lost", False), ("nearly", False)])
+@pytest.mark.parametrize(("golden", "is_wrong"), [("right", False), ("off", True), ("lost", None), ("nearly", None)])
 def test_a_sum_is_wrong_where_one_side_is_shown_to_add_up_and_the_other_is_not(
-    tmp_path: Path, golden: str, is_wrong: bool
+    tmp_path: Path, golden: str, is_wrong: bool | None
 ) -> None:
     sides = []
     for side in ("target", golden):

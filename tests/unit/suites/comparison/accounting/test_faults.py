@@ -70,7 +70,7 @@ class Run:
         self.steps.append(Step(Operation.of(record, place), account, cells))
         return self
 
-    def found(self, *, is_wrong_sum: bool = False) -> FaultFinder:
+    def found(self, *, is_wrong_sum: bool | None = False) -> FaultFinder:
         finder = FaultFinder(DataFlow(self.steps), lambda step, key, sources: is_wrong_sum)
         self.blamed = finder.find()
         return finder
@@ -516,3 +516,78 @@ def test_integers_that_a_loss_gets_through_a_cast_are_the_batch() -> None:
     run.call("Tensor.to.0.forward", [value("input.0", "i|I", **labels)], [value("output.0", "j|J", **labels)])
     run.call("Functional.cross_entropy.0.forward", ["b", value("input.1", "j|J", **labels)], "l|L")
     assert [fault.kind for fault in run.faults()] == ["batch"]
+
+
+def test_a_weight_that_is_tied_in_one_run_only_is_told_though_its_values_agree() -> None:
+    def run(last: str, other: str) -> Run:
+        names = Provenance(leaf=last), Provenance(leaf=other)
+        steps = Run().call(
+            "Torch.embedding.0.forward", ["a", value("input.1", "w", origins=both(leaf="words"))], "b", kind="equal"
+        )
+        return steps.call("Torch.linear.0.forward", ["b", value("input.1", "w", origins=names)], "c", kind="equal")
+
+    (fault,) = run("head", "words").faults()
+    assert (fault.kind, fault.records) == ("rewired", ["Torch.linear.0.forward"])
+    assert "gets parameter head in the target, parameter words in the golden run, of equal values" in fault.sentence
+    assert run("module.head", "head").faults() == []
+
+
+def test_a_value_that_the_golden_run_gets_elsewhere_is_rewired_and_no_other_batch() -> None:
+    run = Run().call("Torch.linear.0.forward", ["left"], "a", kind="equal")
+    (fault,) = run.call("Torch.linear.1.forward", ["left|right"], "b|B").faults()
+    assert (fault.kind, fault.records) == ("rewired", ["Torch.linear.1.forward"])
+    assert "gets in the target what Torch.linear.0.forward.input.0 is in the golden run" in fault.sentence
+
+
+def test_records_that_two_formulas_have_in_different_places_are_not_compared() -> None:
+    """Both call one reshape: of the keys in the target, of the result in the golden run."""
+    run = Run().call("Torch.qkv.0.forward", ["x"], ["q", "k"], kind="equal")
+    run.call("Torch.repeat.0.forward", ["k"], "r", kind="unmatched", side="target")
+    run.call("Torch.attention.0.forward", ["|q", "|k"], "|o", kind="unmatched", side="golden")
+    run.call("Torch.reshape.0.forward", ["r|o"], "s|p")
+    run.call("Torch.eager.0.forward", ["q", "s"], "p", kind="unmatched", side="target")
+    finder = run.call("Torch.out.0.forward", ["p"], "y", kind="equal").found()
+    assert run.blamed == []
+    assert [fault.records for fault in finder.unknown] == [["Torch.reshape.0.forward"]]
+
+
+@pytest.mark.parametrize(
+    ("definition", "kinds"), [("input.1.0 9 against 8", ["born"]), ("eps 0.1 against 0.2", ["born", "defined"])]
+)
+def test_sizes_behind_a_fault_may_be_computed_from_what_it_made(definition: str, kinds: list[str]) -> None:
+    otherwise = OutputAccount(
+        "output.0", 0.1, {}, {"defined": 1.0}, None, {"defined": f"called otherwise: {definition}"}
+    )
+    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
+    run.call("Mint.split.0.forward", ["b|B"], "c|C", kind="fault", blamed=(otherwise,), definition=definition)
+    assert [fault.kind for fault in run.faults()] == kinds
+
+
+def test_a_gradient_beyond_its_limit_whose_sum_nothing_shows_is_of_unknown_origin() -> None:
+    run = gradients("u|U")
+    finder = run.found(is_wrong_sum=None)
+    assert run.blamed == []
+    assert [fault.records for fault in finder.unknown] == [["Mint.exp.0.backward"]]
+
+
+def test_the_gradient_of_a_detached_use_is_none_of_the_sum() -> None:
+    detached = value("input.0", "x", trains=("False", "False"))
+    run = (
+        Run()
+        .call("Mint.exp.0.forward", ["a"], "x", kind="equal")
+        .call("Mint.loss.0.forward", [detached, "t"], "l", kind="equal")
+    )
+    run.call("Mint.log.0.forward", ["x"], "y", kind="equal").call("Mint.log.0.backward", ["g"], "h", kind="equal")
+    run.call("Mint.loss.0.backward", ["k"], "m", kind="equal").call("Mint.exp.0.backward", ["u|U"], "v|V")
+    flow = DataFlow(run.steps)
+    (entering,) = run.steps[-1].inputs
+    assert [maker.name for maker in flow.gradient_sources(run.steps[-1], entering)] == ["Mint.log.0.backward.output.0"]
+
+
+def test_what_reads_unwritten_memory_is_not_the_first_that_differs() -> None:
+    nothing = value("input.0", "u|U", origins=both(is_uninitialized=True))
+    said = value("input.0", "s", origins=both(made_by="Torch.linear.0.forward.output.0"))
+    run = Run().call("Torch.linear.0.forward", ["a"], "s", kind="equal").call("Tensor.get.0.forward", [nothing], "v|V")
+    index = value("input.1", "i|I", is_integer=True)
+    run.call("Tensor.index_put_.0.forward", [value("input.0", "v|V"), index, said], "w|W")
+    assert [(fault.kind, fault.value) for fault in run.faults()] == [("batch", "input.1")]

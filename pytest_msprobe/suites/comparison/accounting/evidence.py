@@ -1,0 +1,102 @@
+"""What one record, one value, or the two sources of a value show by themselves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from pytest_msprobe.suites.comparison.accounting.account import Step, ValueKey
+from pytest_msprobe.suites.comparison.accounting.flow import Maker, Source
+
+_FORMS = ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "clone", "long", "int")
+_CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astype", "cast", "to_float")
+#: A view cannot enlarge the largest difference of an element; figures are rounded.
+_NO_VIEW = 1.01
+#: An argument that is a number, rounded to float32, changes results by less.
+ARGUMENT_ROUNDED = 2.0**-22
+
+
+def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
+    """What made a value on both sides; all of it where the value is put together."""
+    if mine.is_joined or theirs.is_joined:
+        names = [maker.identity for maker in mine.makers]
+        return list(mine.makers) if names == [maker.identity for maker in theirs.makers] else []
+    others = {maker.identity for maker in theirs.makers}
+    return [maker for maker in mine.makers if maker.identity in others][:1]
+
+
+def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
+    """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
+    largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)
+    is_one_dtype = all(maker.key.limits == key.limits for maker in makers)
+    return is_one_dtype and key.max_abs is not None and 0 < _NO_VIEW * largest < key.max_abs
+
+
+def overwrites(step: Step, key: ValueKey) -> bool:
+    """Whether a call writes to this argument: its first, where the name says so."""
+    name = step.operation.bare.rpartition(".")[2]
+    is_in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__set", "__i"))
+    return is_in_place and key.path.startswith("input.0")
+
+
+def is_passed_on(step: Step) -> bool:
+    """Whether a call gives back the elements of its only tensor, in another dtype, shape or place."""
+    name = step.operation.bare.rpartition(".")[2].lower()
+    return is_cast(step) or name in (
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "clone",
+        "long",
+    )
+
+
+_NUMBERS = re.compile(r" (-?\d[\d.e+-]*) against (-?\d[\d.e+-]*)(?=,|$)")
+
+
+def has_other_number(definition: str) -> bool:
+    """Whether an argument is another number; an axis may be counted from the end."""
+    for pair in _NUMBERS.findall(definition):
+        left, right = map(float, pair)
+        is_axis = all(text.lstrip("-").isdecimal() for text in pair) and (left < 0) != (right < 0)
+        if not is_axis and abs(left - right) > ARGUMENT_ROUNDED * max(abs(left), abs(right)):
+            return True
+    return False
+
+
+def by_how_much(key: ValueKey) -> str:
+    """`by 0.0123 `, where that says something."""
+    if key.distance is None or key.distance == math.inf or key.is_integer:
+        return ""
+    return f"by {key.distance:.3g} "
+
+
+#: A dtype that fewer calls change is that of a place, not of a run.
+_FEWEST_CHANGED = 3
+
+
+def is_policy(steps: Sequence[Step]) -> bool:
+    """Whether most calls of the APIs that make another dtype of equal ones do so, as under autocast."""
+    forwards = [step for step in steps if step.operation.phase == "forward"]
+    changing = {step.operation.bare for step in forwards if step.account.is_cast}
+    changed = [bool(step.account.dtype) for step in forwards if step.operation.bare in changing]
+    return sum(changed) >= _FEWEST_CHANGED and 2 * sum(changed) >= len(changed)
+
+
+def node_of_value(key: ValueKey) -> str:
+    """The node of `Causes` that a value is."""
+    return f"value {key.target} {key.golden}"
+
+
+def is_inside(step: Step, cell: Step) -> bool:
+    """Whether a layer runs inside another one."""
+    return len(step.cells) > len(cell.cells) and step.cells[: len(cell.cells)] == cell.cells
+
+
+def is_cast(step: Step) -> bool:
+    """Whether a call does nothing but change a dtype."""
+    return step.operation.bare.rpartition(".")[2].lower() in _CASTS
