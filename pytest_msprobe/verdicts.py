@@ -53,8 +53,10 @@ class FigureWire(Wire):
 
     def to_wire(self) -> dict[str, Any]:
         """The value in builtin types, "nan", "inf" or "-inf" for such a figure."""
-        text = json.dumps(msgspec.to_builtins(self))
-        wire: dict[str, Any] = json.loads(text, parse_constant=_WORDS.__getitem__)
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        text = json.dumps(wire)
+        if "NaN" in text or "Infinity" in text:
+            wire = json.loads(text, parse_constant=_WORDS.__getitem__)
         return wire
 
     @classmethod

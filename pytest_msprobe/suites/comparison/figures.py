@@ -137,7 +137,8 @@ class _RunningFigures(RunningMetrics):
         self.peak = max(self.peak, magnitude.item(int(magnitude.argmax())))
         relative = self.add_relative(start, error, magnitude)
         for index, bound in enumerate(_SHARE_BOUNDS):
-            self.below[index] += int(np.count_nonzero(relative < bound))
+            # No element is above the largest so far.
+            self.below[index] += error.size if self.max_rel < bound else int(np.count_nonzero(relative < bound))
 
 
 def _cosine(pair: ArrayPair, running: RunningMetrics) -> float | None:

@@ -247,3 +247,17 @@ def test_no_damaged_file_is_read_or_raises_anything_else() -> None:
             with contextlib.suppress(PytorchFileError):
                 found = read_pytorch_tensor(io.BytesIO(other), (4, 6), FLOAT32)
                 np.testing.assert_array_equal(found, BASE.numpy())
+
+
+class CountedFile(io.BytesIO):
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+def test_a_small_file_is_read_once() -> None:
+    file = CountedFile(saved(BASE).getvalue())
+    read_pytorch_tensor(file, (4, 6), FLOAT32)
+    assert file.reads == 1

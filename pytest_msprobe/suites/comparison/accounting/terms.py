@@ -176,7 +176,8 @@ class _Sums:
             rows[-2:] = chain[0], chain[-1]
             wide = (rows[-2], *(array.astype(rows.dtype, copy=False) for array in chain[1:-1]), rows[-1])
             squares = _squared(rows, wide)
-            if not (np.isfinite(squares).all() and squares[-2:].max() < self._sentinel * self._sentinel):
+            *others, target, golden = squares.tolist()
+            if not (sum(others) < math.inf and max(target, golden) < self._sentinel * self._sentinel):
                 squares = self._squared_again(rows, wide)
             # Complex numbers as their two parts, and no BLAS, whose threads fight with those of the engines.
             numbers = rows.view(np.float64)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
+from pytest_msprobe.suites.comparison.accounting import terms as terms_module
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, INHERITED, PARTS
 from pytest_msprobe.suites.comparison.accounting.terms import split
 
@@ -119,3 +120,17 @@ def test_a_value_that_the_benchmark_does_not_compute_is_told_from_a_wrong_one() 
     assert split(other + 1e-3, computed, computed, computed, other).is_of_another_value
     assert not split(other, computed, computed, computed, computed).is_of_another_value
     assert split(other, computed, computed, computed, -other).is_of_another_value
+
+
+def test_elements_are_looked_at_one_by_one_only_in_chunks_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at, whole = [], terms_module._whole
+    monkeypatch.setattr(terms_module, "_whole", lambda chain: looked_at.append(len(chain[0])) or whole(chain))
+    golden = np.ones(3 * CHUNK_ELEMENTS, np.float32)
+    target = golden + np.float32(0.5)
+    assert split(target, golden, golden, golden, golden).size == 0.5
+    assert looked_at == []
+    target[CHUNK_ELEMENTS] = np.nan
+    golden[-1] = np.finfo(np.float32).min
+    found = split(target, golden, golden, golden, golden)
+    assert found.parts[BORN_TARGET].nonfinite == 1
+    assert looked_at == [CHUNK_ELEMENTS, CHUNK_ELEMENTS]
