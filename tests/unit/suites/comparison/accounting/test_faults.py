@@ -591,3 +591,17 @@ def test_what_reads_unwritten_memory_is_not_the_first_that_differs() -> None:
     index = value("input.1", "i|I", is_integer=True)
     run.call("Tensor.index_put_.0.forward", [value("input.0", "v|V"), index, said], "w|W")
     assert [(fault.kind, fault.value) for fault in run.faults()] == [("batch", "input.1")]
+
+
+def test_a_cast_there_and_back_is_one_cause_named_by_the_first() -> None:
+    """Its backward gets what the cast back gave, and is no cause of the forward."""
+    run = Run().call("Torch.norm.0.forward", ["a"], "x", kind="equal")
+    run.call("Tensor.half.0.forward", ["x"], "y", kind="unmatched", side="target")
+    run.call("Torch.linear.0.forward", [near("input.0", "y|x")], [near("output.0", "z|Z")])
+    run.call("Tensor.float.0.forward", ["z"], "f", kind="unmatched", side="target")
+    run.call("Torch.mish.0.forward", ["f|Z"], "m|M").call("Torch.mish.0.backward", ["g"], "h|H")
+    run.call("Tensor.float.0.backward", ["h"], "i", kind="unmatched", side="target")
+    run.call("Torch.linear.0.backward", ["i|H"], "j|J")
+    run.call("Tensor.half.0.backward", ["j"], "k", kind="unmatched", side="target")
+    (fault,) = run.call("Torch.norm.0.backward", ["k|J"], "l|L").faults()
+    assert (fault.kind, fault.records[0]) == ("only_one_side", "Tensor.half.0.forward")
