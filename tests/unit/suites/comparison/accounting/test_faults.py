@@ -551,18 +551,6 @@ def test_records_that_two_formulas_have_in_different_places_are_not_compared() -
     assert [fault.records for fault in finder.unknown] == [["Torch.reshape.0.forward"]]
 
 
-@pytest.mark.parametrize(
-    ("definition", "kinds"), [("input.1.0 9 against 8", ["born"]), ("eps 0.1 against 0.2", ["born", "defined"])]
-)
-def test_sizes_behind_a_fault_may_be_computed_from_what_it_made(definition: str, kinds: list[str]) -> None:
-    otherwise = OutputAccount(
-        "output.0", 0.1, {}, {"defined": 1.0}, None, {"defined": f"called otherwise: {definition}"}
-    )
-    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
-    run.call("Mint.split.0.forward", ["b|B"], "c|C", kind="fault", blamed=(otherwise,), definition=definition)
-    assert [fault.kind for fault in run.faults()] == kinds
-
-
 def test_a_gradient_beyond_its_limit_whose_sum_nothing_shows_is_of_unknown_origin() -> None:
     run = gradients("u|U")
     finder = run.found(is_wrong_sum=None)
