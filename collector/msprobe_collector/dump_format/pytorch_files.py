@@ -10,28 +10,30 @@ size. The operations here are those that torch.save writes for one tensor, in pi
 
 Where the members of a zip archive lie in its file, for archives that store them as they are.
 
-`zipfile` reads a directory of any length and inflates a member of any size. Here both are bounded before anything is
-read, and a member is a span of the file, which can be mapped.
+`zipfile` reads a directory of any length and inflates a member of any size, and takes most of the time that a small
+tensor takes. Here both are bounded, and a member is a span of the file, which can be mapped.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickletools
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msprobe_collector.dump_format.values import Dtype, abbreviated, array_dtype, find_dtype, printable
 
 if TYPE_CHECKING:
     import numpy as np
 
+#: The bytes of a file.
+Content = bytearray | mmap.mmap
 #: From this size on the values of a file are memory-mapped. Below, one read is faster and leaves no file open.
 MAP_FROM_BYTES = 1 << 16
 #: torch.save writes about 60 for one tensor.
@@ -271,12 +273,16 @@ _KNOWN = {
 }
 
 
-#: What `zipfile` may read at once: the largest comment that an archive can end with, and what stands before it.
-_MOST_AT_ONCE = (1 << 16) + 22
 _MOST_MEMBERS = 64
+_MOST_COMMENT_BYTES = 1 << 16
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_SIGNATURE = b"PK\x03\x04"
-_IS_ENCRYPTED = 1
+#: Flags, method, CRC-32, both sizes, lengths of name, extra fields and comment, and offset of the local header.
+_ENTRY = struct.Struct("<4s4xHH4xLLLHHH8xL")
+#: Number of entries, and offset of the first: as they are, and where the archive has the fields of 64 bits.
+_END, _END_64 = struct.Struct("<4s6xH4xL2x"), struct.Struct("<4s28xQ8xQ")
+_SIGNATURE_OF_END = b"PK\5\6"
+_LOCATOR = struct.Struct("<4s4xQ4x")
+_IS_ENCRYPTED, _IS_LARGE = 1, 0xFFFFFFFF
 
 
 class StoredZipError(ValueError):
@@ -299,63 +305,76 @@ class Member:
     checksum: int
 
 
-class _Directory:
-    """The file as `zipfile` may see it while it reads the directory: no single read is large."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.seek = file.seek
-        self.tell = file.tell
-
-    def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes, or, for a negative `size`, as many as a directory may have.
-
-        Raises:
-            StoredZipError: a single read is larger than the directory of one tensor.
-        """
-        if size > _MOST_AT_ONCE:
-            raise StoredZipError("its directory is too large for one tensor")
-        return self._file.read(_MOST_AT_ONCE if size < 0 else size)
-
-
-def stored_members(file: BinaryIO) -> list[Member]:
-    """The members of the archive in `file`.
+def stored_members(content: Content) -> list[Member]:
+    """The members of the archive that `content` is.
 
     Raises:
         StoredZipError: it is not a zip archive, has more than 64 members, or one that is compressed, encrypted or cut
             off.
     """
-    try:
-        with zipfile.ZipFile(cast(Any, _Directory(file))) as archive:
-            entries = archive.infolist()
-    except StoredZipError:
-        raise
-    except Exception as error:  # on damaged archives zipfile raises nearly every class of exception
-        reason = str(error) if isinstance(error, zipfile.BadZipFile) else type(error).__name__
-        raise StoredZipError(f"it is not a zip archive: {reason}") from None
-    if len(entries) > _MOST_MEMBERS:
-        raise StoredZipError(f"it has {len(entries)} members, a tensor has fewer than {_MOST_MEMBERS}")
-    file_bytes = file.seek(0, os.SEEK_END)
-    return [_member(file, entry, file_bytes) for entry in entries]
+    count, at = _directory(content)
+    if count > _MOST_MEMBERS:
+        raise StoredZipError(f"it has {count} members, a tensor has fewer than {_MOST_MEMBERS}")
+    members = []
+    for _ in range(count):
+        flags, method, checksum, stored, size, *lengths, header = _unpacked(_ENTRY, b"PK\1\2", content, at)
+        end_of_name = at + _ENTRY.size + lengths[0]
+        name = content[at + _ENTRY.size : end_of_name].decode("utf-8", "replace")
+        extra = bytes(content[end_of_name : end_of_name + lengths[1]])
+        at = end_of_name + lengths[1] + lengths[2]
+        size, stored, header = _with_large(extra, size, stored, header)
+        if method or size != stored:
+            raise StoredZipError(f"its member {name!r} is compressed; torch.save stores members as they are")
+        if flags & _IS_ENCRYPTED:
+            raise StoredZipError(f"its member {name!r} is encrypted")
+        members.append(_member(content, name, header, size, checksum))
+    return members
 
 
-def _member(file: BinaryIO, entry: zipfile.ZipInfo, file_bytes: int) -> Member:
-    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-        raise StoredZipError(f"its member {entry.filename!r} is compressed; torch.save stores members as they are")
-    if entry.flag_bits & _IS_ENCRYPTED:
-        raise StoredZipError(f"its member {entry.filename!r} is encrypted")
-    end_of_header = entry.header_offset + _LOCAL_HEADER.size
-    if entry.header_offset >= 0 and end_of_header <= file_bytes:
-        file.seek(entry.header_offset)
-        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+def _directory(content: Content) -> tuple[int, int]:
+    """(number of members, where the first is described) of an archive."""
+    end = content.rfind(_SIGNATURE_OF_END, max(0, len(content) - _END.size - _MOST_COMMENT_BYTES))
+    found: tuple[int, int] = _unpacked(_END, _SIGNATURE_OF_END, content, end)
+    locator = end - _LOCATOR.size
+    if locator >= 0 and content[locator : locator + 4] == b"PK\6\7":
+        (at,) = _unpacked(_LOCATOR, b"PK\6\7", content, locator)
+        found = _unpacked(_END_64, b"PK\6\6", content, at)
+    return found
+
+
+def _unpacked(layout: struct.Struct, signature: bytes, content: Content, at: int) -> tuple[Any, ...]:
+    """The fields at a place behind the signature that must stand there."""
+    if 0 <= at <= len(content) - layout.size:
+        found, *fields = layout.unpack_from(content, at)
+        if found == signature:
+            return tuple(fields)
+    raise StoredZipError("it is not a zip archive, or cut off")
+
+
+def _with_large(extra: bytes, *numbers: int) -> tuple[int, ...]:
+    """Sizes and offset of a member; those that need 64 bits stand among its extra fields, in this order."""
+    at, count = 0, numbers.count(_IS_LARGE)
+    while count and at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        at += 4
+        if kind == 1 and 8 * count <= min(length, len(extra) - at):
+            wide = iter(struct.unpack_from(f"<{count}Q", extra, at))
+            return tuple(next(wide) if number == _IS_LARGE else number for number in numbers)
+        at += length
+    return numbers
+
+
+def _member(content: Content, name: str, header: int, size: int, checksum: int) -> Member:
+    end_of_header = header + _LOCAL_HEADER.size
+    if end_of_header <= len(content):
+        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(content, header)
         start = end_of_header + name_bytes + extra_bytes
-        if signature == _SIGNATURE and start + entry.file_size <= file_bytes:
-            return Member(entry.filename, start, entry.file_size, entry.CRC)
-    raise StoredZipError(f"its member {entry.filename!r} is truncated")
+        if signature == b"PK\3\4" and start + size <= len(content):
+            return Member(name, start, size, checksum)
+    raise StoredZipError(f"its member {name!r} is truncated")
 
 
 _MOST_DESCRIPTION_BYTES = 1 << 16
-_CHUNK_BYTES = 1 << 20
 
 
 class PytorchFileError(ValueError):
@@ -369,19 +388,20 @@ def read_pytorch_tensor(file: BinaryIO, shape: tuple[int, ...], dtype: Dtype) ->
         PytorchFileError: it is not a `.pt` file of one tensor, or not of `shape` and `dtype`.
         OSError: it cannot be read.
     """
+    content = _content(file)
     try:
-        members = stored_members(file)
+        members = stored_members(content)
         description = _only([member for member in members if member.name.endswith("/data.pkl")])
         if description.size > _MOST_DESCRIPTION_BYTES:
             raise PytorchFileError("is not a .pt file of one tensor: its description is too long")
-        tensor = read_description(_content(file, description))
+        tensor = read_description(_checked(content, description, "the checksum of its description is wrong"))
     except (StoredZipError, DescriptionError) as error:
         raise PytorchFileError(f"is not a .pt file of one tensor: {error}") from None
     prefix = description.name.removesuffix("data.pkl")
-    _check_byte_order(file, [member for member in members if member.name == f"{prefix}byteorder"])
+    _check_byte_order(content, [member for member in members if member.name == f"{prefix}byteorder"])
     _check_description(tensor, shape, dtype)
     storage = _only([member for member in members if member.name == f"{prefix}data/{tensor.storage.key}"])
-    return _elements(file, storage, tensor)
+    return _elements(content, storage, tensor)
 
 
 def _only(members: list[Member]) -> Member:
@@ -390,18 +410,25 @@ def _only(members: list[Member]) -> Member:
     return members[0]
 
 
-def _content(file: BinaryIO, member: Member) -> bytes:
-    file.seek(member.start)
-    content = file.read(member.size)
-    if zlib.crc32(content) != member.checksum:
-        raise StoredZipError("the checksum of its description is wrong")
-    return content
+def _content(file: BinaryIO) -> Content:
+    """The file as a whole: a large one is mapped, and read where it is looked at."""
+    size = file.seek(0, os.SEEK_END)
+    if size >= MAP_FROM_BYTES:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    file.seek(0)
+    return bytearray(file.read(size))
 
 
-def _check_byte_order(file: BinaryIO, found: list[Member]) -> None:
+def _checked(content: Content, member: Member, otherwise: str) -> bytes:
+    found = bytes(content[member.start : member.start + member.size])
+    if zlib.crc32(found) != member.checksum:
+        raise StoredZipError(otherwise)
+    return found
+
+
+def _check_byte_order(content: Content, found: list[Member]) -> None:
     for member in found:
-        file.seek(member.start)
-        if file.read(min(member.size, 16)) != b"little":
+        if content[member.start : member.start + min(member.size, 16)] != b"little":
             raise PytorchFileError("was not written on a little-endian machine; save the tensor again")
 
 
@@ -419,7 +446,7 @@ def _check_description(tensor: TensorDescription, shape: tuple[int, ...], dtype:
         raise PytorchFileError(f"describes {prod(shape)} elements over a storage of {tensor.storage.size}")
 
 
-def _elements(file: BinaryIO, storage: Member, tensor: TensorDescription) -> np.ndarray[Any, Any]:
+def _elements(content: Content, storage: Member, tensor: TensorDescription) -> np.ndarray[Any, Any]:
     import numpy as np
 
     dtype = array_dtype(tensor.storage.dtype)
@@ -429,26 +456,12 @@ def _elements(file: BinaryIO, storage: Member, tensor: TensorDescription) -> np.
         raise PytorchFileError(f"is truncated: its storage does not have {tensor.storage.size * dtype.itemsize} bytes")
     if not prod(tensor.shape):
         return np.empty(tensor.shape, dtype)
-    _check_sum(file, storage)
-    stored: Any
-    if storage.size >= MAP_FROM_BYTES:
-        stored = np.memmap(cast(Any, file), dtype, "r", offset=storage.start, shape=(tensor.storage.size,))
-    else:
-        file.seek(storage.start)
-        # A bytearray keeps the array writable, which frameworks that share memory ask for.
-        stored = np.frombuffer(bytearray(file.read(storage.size)), dtype=dtype)
+    stored: Any = np.frombuffer(content, np.uint8, storage.size, storage.start)
+    if zlib.crc32(stored.data) != storage.checksum:
+        raise PytorchFileError("is damaged: the checksum of its values is wrong")
     # The stride of a dimension of one element says nothing, and may be any number.
     strides = [stride * dtype.itemsize if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.strides)]
     view: np.ndarray[Any, Any] = np.ndarray(
         tensor.shape, dtype=dtype, buffer=stored, offset=tensor.offset * dtype.itemsize, strides=strides
     )
-    return view if view.flags.c_contiguous else view.copy(order="C")
-
-
-def _check_sum(file: BinaryIO, member: Member) -> None:
-    file.seek(member.start)
-    found, left = 0, member.size
-    while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-        found, left = zlib.crc32(chunk, found), left - len(chunk)
-    if found != member.checksum:
-        raise PytorchFileError("is damaged: the checksum of its values is wrong")
+    return view if view.flags.c_contiguous and view.flags.aligned else view.copy(order="C")

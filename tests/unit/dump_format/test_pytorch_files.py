@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -185,7 +187,63 @@ def test_the_stride_of_one_element_may_be_any_number() -> None:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_no_such_tensor_is_refused_in_a_sentence(case: str) -> None:
+def test_what_is_no_such_tensor_is_refused_in_a_sentence(case: str, tmp_path: Path) -> None:
     make, sentence = BAD[case]
-    with pytest.raises(PytorchFileError, match=sentence):
-        read_pytorch_tensor(make(), (4, 6), FLOAT32)
+    (tmp_path / "x.pt").write_bytes(make().getvalue())
+    with (tmp_path / "x.pt").open("rb") as file, pytest.raises(PytorchFileError, match=sentence):
+        read_pytorch_tensor(file, (4, 6), FLOAT32)
+
+
+def _with_large_fields(content: bytes) -> bytes:
+    """The archive of `torch.save` whose members have their sizes and offsets in the extra fields of 64 bits."""
+    start = content.index(b"PK\1\2")
+    out = bytearray(content[:start])
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for entry in archive.infolist():
+            name, unknown = entry.filename.encode(), struct.pack("<HH3s", 7, 3, b"any")
+            large = struct.pack("<HHQQQ", 1, 24, entry.file_size, entry.file_size, entry.header_offset)
+            fields = (
+                45,
+                45,
+                0,
+                0,
+                0,
+                0,
+                entry.CRC,
+                2**32 - 1,
+                2**32 - 1,
+                len(name),
+                len(unknown + large),
+                2,
+                0,
+                0,
+                0,
+                2**32 - 1,
+            )
+            out += struct.pack("<4s6H3L5H2L", b"PK\1\2", *fields) + name + unknown + large + b"no"
+        count = len(archive.infolist())
+    size = len(out) - start
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start)
+    end += struct.pack("<4sLQL", b"PK\6\7", 0, len(out), 1)
+    end += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2**16 - 1, 2**16 - 1, 2**32 - 1, 2**32 - 1, 5) + b"words"
+    return bytes(out) + end
+
+
+def test_an_archive_of_more_than_4_gigabytes_has_its_sizes_elsewhere() -> None:
+    content = _with_large_fields(saved(BASE).getvalue())
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+    np.testing.assert_array_equal(read_pytorch_tensor(io.BytesIO(content), (4, 6), FLOAT32), BASE.numpy())
+
+
+def test_no_damaged_file_is_read_or_raises_anything_else() -> None:
+    """Every byte of the directory changed, and the file cut at every length."""
+    for content in (saved(BASE).getvalue(), _with_large_fields(saved(BASE).getvalue())):
+        start = content.index(b"PK\1\2")
+        damaged = [content[:length] for length in range(start, len(content), 3)]
+        for at in range(start, len(content)):
+            damaged += [content[:at] + bytes([byte]) + content[at + 1 :] for byte in (0, 255, content[at] ^ 1)]
+        for other in damaged:
+            with contextlib.suppress(PytorchFileError):
+                found = read_pytorch_tensor(io.BytesIO(other), (4, 6), FLOAT32)
+                np.testing.assert_array_equal(found, BASE.numpy())

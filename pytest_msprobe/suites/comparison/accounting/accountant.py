@@ -476,7 +476,7 @@ class Accountant:
             {name: part.share for name, part in terms.parts.items()},
             None,
             blamed,
-            terms.parts[first].worst if first is not None else None,
+            terms.worst(first) if first is not None else None,
             ratio,
         )
 

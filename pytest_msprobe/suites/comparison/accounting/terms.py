@@ -28,7 +28,7 @@ import numpy.typing as npt
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
-from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled
+from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled, widened
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
 from pytest_msprobe.suites.comparison.figures import content_key
 from pytest_msprobe.suites.comparison.sides import ComparedDump
@@ -70,16 +70,12 @@ class Part:
     Attributes:
         size: its 2-norm over that of the golden output; inf where that is 0 and this is not.
         share: of the whole difference: its projection on it, so that the shares of all parts add up to 1.
-        worst: index of its largest element; None when it is zero.
-        value: that element.
         nonfinite: how many elements this term makes NaN or infinite, or another of these; not in the figures above.
         weight: size over that of the whole; inf for one of NaN or infinity, 0 for one of no size.
     """
 
     size: float
     share: float
-    worst: tuple[int, ...] | None
-    value: float
     nonfinite: int = 0
     weight: float = 0.0
 
@@ -97,17 +93,31 @@ class Terms:
         parts: by the names of `PARTS`.
         born: size of both born parts together: an error that both sides make alike is no part of the difference.
         is_of_another_value: whether both runs hold something else than the benchmark computes, about as far off.
+        chain: the five arrays that the parts lie between.
     """
 
     size: float
     parts: Mapping[str, Part]
     born: float
-    is_of_another_value: bool = False
+    is_of_another_value: bool
+    chain: Sequence[Array]
 
     def is_own(self, name: str) -> bool:
         """Whether a born part is not mostly what the other side makes as well."""
         part = self.parts[name]
         return bool(part.nonfinite) or self.born >= part.size / 2
+
+    def worst(self, name: str) -> tuple[int, ...] | None:
+        """Index of the largest element of a part, of those that are finite throughout; None when it is zero."""
+        place, largest, found = PARTS.index(name), 0.0, None
+        for start, chain in chunks(*self.chain):
+            with np.errstate(all="ignore"):
+                left, right = _whole([widened(array) for array in chain])[place : place + 2]
+                magnitude = np.abs(left - right)
+            at = int(magnitude.argmax())
+            if magnitude[at] > largest:
+                largest, found = float(magnitude[at]), start + at
+        return None if found is None else unravelled(found, self.chain[-1].shape)
 
 
 def split(target: Array, from_target: Array, from_golden: Array, golden_reference: Array, golden: Array) -> Terms:
@@ -121,12 +131,11 @@ def split(target: Array, from_target: Array, from_golden: Array, golden_referenc
         golden: recorded values of the golden run; the largest numbers of their dtype, which mask others, count for
             nothing in its norm.
     """
-    chain = [np.asarray(array).reshape(-1) for array in (target, from_target, from_golden, golden_reference, golden)]
-    wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
-    sums = _Sums(sentinel=_largest(golden.dtype) / 2)
-    for start in range(0, chain[0].size, CHUNK_ELEMENTS):
-        sums.add(start, np.stack([array[start : start + CHUNK_ELEMENTS].astype(wide) for array in chain]))
-    return sums.terms(np.asarray(golden).shape)
+    chain = [np.asarray(array) for array in (target, from_target, from_golden, golden_reference, golden)]
+    sums = _Sums(chain)
+    for _, parts in chunks(*chain):
+        sums.add(parts)
+    return sums.terms(chain)
 
 
 @cache
@@ -137,63 +146,83 @@ def _largest(dtype: np.dtype[Any]) -> float:
     return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]  # ml_dtypes is half typed
 
 
-class _Sums:
-    """Running sums over chunks."""
+def _whole(chain: Sequence[Array]) -> Array:
+    """Five arrays as rows, with 0 for elements that are not finite in all of them."""
+    rows = np.stack(chain)
+    return np.where(np.isfinite(rows).all(axis=0), rows, 0)
 
-    def __init__(self, *, sentinel: float) -> None:
-        self._sentinel = sentinel
-        self.golden = self.target = self.whole = self.born = 0.0
-        self.squares = np.zeros(len(PARTS))
+
+class _Sums:
+    """Running sums over chunks of the chain.
+
+    Each chunk is subtracted into the rows of one buffer. What is not finite, or masks others, shows in the squares, and
+    only then is it looked for.
+    """
+
+    def __init__(self, chain: Sequence[Array]) -> None:
+        wide = np.complex128 if any(array.dtype.kind == "c" for array in chain) else np.float64
+        # The four parts, the whole, both born parts together, target and golden.
+        self._rows = np.empty((len(PARTS) + 4, min(chain[0].size, CHUNK_ELEMENTS)), wide)
+        # The smallest number of a dtype masks elements; beside it all others have no size.
+        self._sentinel = _largest(chain[-1].dtype) / 2
+        self.squares = np.zeros(len(self._rows))
         self.projections = np.zeros(len(PARTS))
-        self.worst: list[tuple[float, int, float]] = [(0.0, -1, 0.0)] * len(PARTS)
         self.nonfinite = [0] * len(PARTS)
 
-    def add(self, start: int, chain: Array) -> None:
-        """Adds a chunk of all five arrays, one per row."""
+    def add(self, chain: Sequence[Array]) -> None:
+        """Adds a chunk of all five arrays."""
         with np.errstate(all="ignore"):
-            finite = np.isfinite(chain)
-            is_whole = finite.all(axis=0)
-            if not is_whole.all():
-                for place, (left, right) in enumerate(pairwise(chain)):
-                    changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
-                    self.nonfinite[place] += int(np.count_nonzero(changed))
-                chain = np.where(is_whole, chain, 0)
-            parts, whole = chain[:-1] - chain[1:], chain[0] - chain[-1]
-            # The smallest number of a dtype masks elements; beside it all others have no size.
-            ordinary = np.where(np.abs(chain[[0, -1]]) < self._sentinel, chain[[0, -1]], 0)
+            rows = self._rows[:, : chain[0].size]
+            rows[-2:] = chain[0], chain[-1]
+            wide = (rows[-2], *(array.astype(rows.dtype, copy=False) for array in chain[1:-1]), rows[-1])
+            squares = _squared(rows, wide)
+            if not (np.isfinite(squares).all() and squares[-2:].max() < self._sentinel * self._sentinel):
+                squares = self._squared_again(rows, wide)
             # Complex numbers as their two parts, and no BLAS, whose threads fight with those of the engines.
-            rows = np.stack([*parts, whole, parts[0] + parts[-1], *ordinary]).view(np.float64)
-            *squares, whole_square, born, target, golden = np.einsum("ij,ij->i", rows, rows)
+            numbers = rows.view(np.float64)
             self.squares += squares
-            self.whole += float(whole_square)
-            self.born += float(born)
-            self.target += float(target)
-            self.golden += float(golden)
-            self.projections += np.einsum("ij,j->i", rows[: len(parts)], rows[len(parts)])
-            for place, part in enumerate(parts):
-                at = int(np.abs(part).argmax())
-                if abs(part[at]) > self.worst[place][0]:
-                    self.worst[place] = (float(abs(part[at])), start + at, float(part[at].real))
+            self.projections += np.einsum("ij,j->i", numbers[: len(PARTS)], numbers[len(PARTS)])
 
-    def terms(self, shape: tuple[int, ...]) -> Terms:
-        norm = math.sqrt(self.golden)
-        whole = _over(math.sqrt(self.whole), norm)
-        parts = {name: self._part(place, whole, shape) for place, name in enumerate(PARTS)}
-        born, ends = _over(math.sqrt(self.born), norm), (parts[BORN_TARGET], parts[BORN_GOLDEN])
+    def _squared_again(self, rows: Array, wide: Sequence[Array]) -> Array:
+        """The same of elements that are finite throughout, target and golden without what masks others."""
+        finite = np.isfinite(wide)
+        for place, (left, right) in enumerate(pairwise(wide)):
+            changed = ~is_same(left, right) & ~(finite[place] & finite[place + 1])
+            self.nonfinite[place] += int(np.count_nonzero(changed))
+        chain = _whole(wide)
+        rows[-2:] = np.where(np.abs(chain[[0, -1]]) < self._sentinel, chain[[0, -1]], 0)
+        return _squared(rows, tuple(chain))
+
+    def terms(self, chain: Sequence[Array]) -> Terms:
+        """What the sums of all chunks of `chain` amount to."""
+        whole_size, born_size, target, golden = map(math.sqrt, self.squares[len(PARTS) :].tolist())
+        whole = _over(whole_size, golden)
+        parts = {name: self._part(place, whole, golden) for place, name in enumerate(PARTS)}
+        ends = parts[BORN_TARGET], parts[BORN_GOLDEN]
         # How far each run is off, by its own size.
-        scale = _over(norm, math.sqrt(self.target))
+        scale = _over(golden, target)
         sizes = ends[0].size * scale if ends[0].size else 0.0, ends[1].size
         least, most = sorted(0.0 if end.nonfinite else size for end, size in zip(ends, sizes))
-        return Terms(whole, parts, born, least >= _FAR and most < _ALIKE * least)
+        return Terms(whole, parts, _over(born_size, golden), least >= _FAR and most < _ALIKE * least, chain)
 
-    def _part(self, place: int, whole: float, shape: tuple[int, ...]) -> Part:
-        size, nonfinite = _over(math.sqrt(float(self.squares[place])), math.sqrt(self.golden)), self.nonfinite[place]
-        share = float(self.projections[place]) / self.whole if self.whole else 0.0
-        _, at, value = self.worst[place]
-        worst = None if at < 0 else unravelled(at, shape)
+    def _part(self, place: int, whole: float, norm: float) -> Part:
+        size, nonfinite = _over(math.sqrt(float(self.squares[place])), norm), self.nonfinite[place]
+        square = float(self.squares[len(PARTS)])
+        share = float(self.projections[place]) / square if square else 0.0
         known = size / whole if 0 < whole < math.inf else math.inf
         weight = math.inf if nonfinite else known if size else 0.0
-        return Part(size, share, worst, value, nonfinite, weight)
+        return Part(size, share, nonfinite, weight)
+
+
+def _squared(rows: Array, chain: Sequence[Array]) -> Array:
+    """The sums of squares of all rows, once these hold the differences of `chain`; the last two are as they are."""
+    for row, (left, right) in zip(rows, pairwise(chain)):
+        np.subtract(left, right, out=row)
+    np.subtract(chain[0], chain[-1], out=rows[len(PARTS)])
+    np.add(rows[0], rows[len(PARTS) - 1], out=rows[len(PARTS) + 1])
+    numbers = rows.view(np.float64)
+    found: Array = np.einsum("ij,ij->i", numbers, numbers)
+    return found
 
 
 def _over(size: float, norm: float) -> float:
