@@ -119,8 +119,9 @@ class Chosen(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         scores = F.softmax(self.judge(x), -1)
         best, where = ops.topk(scores, 2, -1)
+        both = mint.sum(best, -1, True)
         with spot("shares not normalised") as wrong:
-            best = mint.mul(best, 1.0) if wrong else mint.div(best, mint.sum(best, -1, True))
+            best = mint.mul(best, 1.0) if wrong else mint.div(best, both)
         taken = mint.eq(mint.unsqueeze(where, -1), ops.arange(4)).astype(scores.dtype)
         share = mint.sum(mint.mul(taken, mint.unsqueeze(best, -1)), 1)
         x = ops.gelu(self.inlet(x))

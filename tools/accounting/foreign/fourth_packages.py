@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from tools.accounting.foreign import packages
-from tools.accounting.foreign.late_packages import _T5 as T5
 from tools.accounting.foreign.late_packages import _diffusion, _speech
 from tools.accounting.foreign.packages import _SEQUENCES as SEQUENCES
 from tools.accounting.foreign.packages import _VISION as VISION
@@ -156,10 +155,6 @@ FOURTH_PACKAGES: dict[str, Callable[[], Training]] = {
     "yoso": partial(_encoder, "yoso", use_expectation=True),
     "perceiver": _perceiver,
     "blenderbot": partial(_sequences, "blenderbot", **SEQUENCES),
-    "switch_transformers": partial(
-        _sequences, "switch_transformers", **T5, num_experts=3, num_decoder_layers=2, num_sparse_encoder_layers=1,
-        num_sparse_decoder_layers=1, expert_capacity=8,
-    ),
     "pegasus_x": partial(_sequences, "pegasus_x", **SEQUENCES, block_size=4, num_global_tokens=2),
     "mvp": partial(_sequences, "mvp", **SEQUENCES),
     "nllb-moe": partial(_sequences, "nllb-moe", **SEQUENCES, num_experts=3, encoder_sparse_step=2,
@@ -267,13 +262,6 @@ FOURTH_PACKAGES: dict[str, Callable[[], Training]] = {
         lambda: {**_text(1), "timestep": torch.tensor([3])},
         patch_size=(1, 2, 2), num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=4, text_dim=12,
         freq_dim=16, ffn_dim=32, num_layers=2, rope_max_seq_len=32,
-    ),
-    "UNet3DConditionModel": partial(
-        _diffusion, "UNet3DConditionModel", (1, 4, 2, 8, 8),
-        lambda: {**_text(1), "timestep": torch.tensor([3])},
-        sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4, cross_attention_dim=12,
-        attention_head_dim=4, down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
-        up_block_types=("UpBlock3D", "CrossAttnUpBlock3D"),
     ),
     "VQModel": _quantised,
 }  # fmt: skip

@@ -33,7 +33,7 @@ class Attend(nn.Module):
         keys = self.key(read)
         state = last[0]
         with spot("begins with zeros") as wrong:
-            state = torch.zeros_like(state) if wrong else torch.mul(state, 1.0)
+            state = state * (0.0 if wrong else 1.0)
         cell, before, told = torch.zeros_like(state), torch.zeros_like(labels[:, 0]), []
         for at in range(labels.shape[1]):
             scores = self.query(state).unsqueeze(1) + keys

@@ -155,7 +155,7 @@ def _formulas() -> Iterator[Pair]:
 
     yield _patched("formula", "timm eva", "scale of attention", changes.function(attention, 1, larger_scale))
     places: dict[str, tuple[str, ...]] = {
-        "attend": ("no tanh 2",),
+        "attend": ("no tanh 2", "begins with zeros"),
         "capsules": ("large 1 squashed by another constant", "softmax over the small ones 1", "margin"),
         "remembered": ("scale 1", "label smoothing"),
         "adapters": ("rounded down", "steps cut", "weight of the adapter 1", "adapter taken off 2"),
@@ -236,7 +236,7 @@ def _rewired() -> Iterator[Pair]:
     }
     yield from _all_planted("rewired", exchanged, REWIRED)
     either: dict[str, tuple[str, ...]] = {
-        "attend": ("begins with zeros", "mask turned round 1"),
+        "attend": ("mask turned round 1",),
         "capsules": ("scores not added 1",),
         "ranks": ("far ones of another row", "order turned round"),
         "transport": ("cost of the other side",),
@@ -318,34 +318,25 @@ def _clean() -> Iterator[Pair]:
     other: dict[str, Any] = {"is_reordered": True}
     for network in (
         *("phimoe", "exaone4", "apertus", "qwen3_next", "minimax", "nllb-moe", "perceiver", "unispeech-sat", "swinv2"),
-        *(
-            "timm volo",
-            "VQModel",
-            "attend",
-            "capsules",
-            "remembered",
-            "ranks",
-            "tasks, factored",
-            "critic",
-            "transport",
-        ),
+        *("bitnet", "doge", "pegasus_x", "timm convit", "timm volo", "VQModel", "attend", "capsules", "remembered"),
+        *("ranks", "tasks, factored", "critic", "transport"),
         *("dynamic", "ponder", "chain", "spectral", "spread"),
     ):
         yield pair(network, "another order", other)
     for network in ("adapters", "smollm3"):
         yield pair(network, "bfloat16, another order", {**_LOW, **other}, _LOW)
-    for network in ("olmo", "tasks"):
+    for network in ("olmo", "tasks", "rembert"):
         yield pair(network, "bfloat16 against float32", _LOW)
     for network in ("dynamic", "timm eva"):
         yield pair(network, "autocast, another order", {**_CAST, **other}, _CAST)
-    for network in ("arcee", "timm convmixer"):
+    for network in ("arcee", "timm convmixer", "AuraFlowTransformer2DModel", "data2vec-audio"):
         yield pair(network, "autocast against float32", _CAST)
     yield pair("adapters", "GradScaler, another order", {**_SCALED, **other}, _SCALED)
     yield pair("spectra", "GradScaler against float32", _SCALED, {"optimizer": "AdamW"})
     yield pair("ponder", "optimizer, another order", {"optimizer": "SGD", **other}, {"optimizer": "SGD"})
     for network in ("attend", "remembered", "chain", "timm fasternet"):
         yield pair(network, "float32 against float64", {}, {"dtype": "float64"})
-    for network in ("timm nfnet", "timm repvit", "torchvision densenet"):
+    for network in ("timm nfnet", "timm repvit", "torchvision densenet", "torchvision proposals"):
         yield pair(network, "channels last", {"memory_format": "channels_last"})
     for network in ("whisper", "mvp"):
         yield pair(network, "two threads", {"threads": 2})
