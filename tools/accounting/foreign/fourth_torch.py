@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tools.accounting.foreign import changes
 from tools.accounting.foreign.kernels import KERNEL, Fault
-from tools.accounting.foreign.late_torch import CUT, _all_at_once, _all_planted, _by_products, _garbage, _only
+from tools.accounting.foreign.late_torch import _all_at_once, _all_planted, _by_products, _exact, _garbage, _only
 from tools.accounting.foreign.pairs import Pair
 from tools.accounting.foreign.torch_pairs import (
     EITHER,
@@ -265,10 +265,14 @@ def _gradients() -> Iterator[Pair]:
     # What is copied into rows leaves the value that the round before gave: both make the one whose gradient is less.
     made = ("gradient Torch.lerp.1", "unrecorded Torch.lerp.1")
     yield planted("spread", "a round counts less 1", GRADIENT, *made)
-    yield planted("capsules", "not the held ones 0", CUT)
-    yield planted("remembered", "memory takes a gradient 0", CUT)
-    yield planted("tasks", "trunk cut off one head", CUT)
-    yield planted("critic", "made ones take a gradient", CUT)
+    # A detach is no record: what it cuts off is told as the gradient of the value, or where the value is read.
+    for network, place, maker, reader in (
+        ("capsules", "not the held ones 0", "Torch.einsum.0", "Tensor.__mul__.1"),
+        ("remembered", "memory takes a gradient 0", "Functional.layer_norm.0", "Torch.cat.1"),
+        ("tasks", "trunk cut off one head", "Functional.logsigmoid.0", "Functional.linear.2"),
+        ("critic", "made ones take a gradient", "Torch.tanh.0", "Tensor.__mul__.0"),
+    ):
+        yield _exact("gradient", network, place, *(form.format(maker) for form in GRADIENT), f"rewired {reader}")
     hook = functools.partial(_changed, "gradient")
     yield hook("segformer", "hook", changes.after("GELUActivation", 2, changes.other_gradient), GRADIENT)
     yield hook("timm eva", "hook", changes.after("GluMlp", 0, changes.other_gradient), GRADIENT)
