@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tools.accounting.foreign import late_torch, precisions, torch_pairs
+from tools.accounting.foreign import fourth_torch, late_torch, precisions, torch_pairs
 from tools.accounting.foreign.answers import answered, verdict_of
 from tools.accounting.foreign.pairs import Answer, half_of
 from tools.accounting.foreign.writing import Pairs
@@ -129,3 +129,24 @@ def test_a_planted_place_of_the_third_part_is_found(tmp_path: Path) -> None:
     assert pairs.write([pair for pair in late_torch.PAIRS if pair.name in names]) == []
     assert "gradient Functional.embedding.0" in pairs["codes: commitment of the code"]["expected"]
     assert pairs["flow: softplus 2 low forward"]["expected"] == ["Functional.softplus.2"]
+
+
+def test_the_fourth_part_is_apart() -> None:
+    before = (*torch_pairs.PAIRS, *precisions.PAIRS, *late_torch.PAIRS)
+    names = [pair.name for pair in (*before, *fourth_torch.PAIRS)]
+    assert len(set(names)) == len(names)
+    assert {pair.half for pair in fourth_torch.PAIRS} == {"d"}
+    assert not {pair.network for pair in before} & {pair.network for pair in fourth_torch.PAIRS}
+    assert sum(pair.kind != "clean" for pair in fourth_torch.PAIRS) >= 80
+    assert sum(pair.kind == "clean" for pair in fourth_torch.PAIRS) >= 45
+
+
+def test_a_planted_place_of_the_fourth_part_is_found(tmp_path: Path) -> None:
+    expected = {
+        "capsules: margin": ["Tensor.__rsub__.0"],
+        "spectral: _fft_c2r 1 tile forward": ["Torch.fft.irfft2.1"],
+        "ponder: left before 1": ["rewired Tensor.unsqueeze.1"],
+    }
+    pairs = Pairs(tmp_path)
+    assert pairs.write([pair for pair in fourth_torch.PAIRS if pair.name in expected]) == []
+    assert {name: pairs[name]["expected"] for name in expected} == expected

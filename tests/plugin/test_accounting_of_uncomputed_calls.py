@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison_dumps import change_tensors
 from dump_builder import DumpBuilder
 
 pytestmark = pytest.mark.needs("torch")
@@ -79,3 +80,22 @@ def test_what_is_left_of_a_sum_of_zero_is_rounding(pytester: pytest.Pytester) ->
     result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden")
     result.assert_outcomes(xfailed=1)
     result.stdout.fnmatch_lines(["No operation is wrong on either side: *"])
+
+
+@pytest.mark.parametrize(("accepted", "ret"), [((), 1), (("--msprobe-accept=unaccounted",), 0)])
+def test_a_run_that_is_not_accounted_for_is_no_success_unless_that_is_accepted(
+    pytester: pytest.Pytester, accepted: tuple[str, ...], ret: int
+) -> None:
+
+    def unwritten(entry: dict[str, Any], _: Path) -> None:
+        if "input" in entry["data_name"]:
+            entry["uninitialized"] = True
+
+    for side, factor in (("target", 1), ("golden", 2)):
+        folder, held = pytester.path / side / "step0" / "rank0", X * np.float32(factor)
+        path = DumpBuilder(folder).call("Mint.exp.0", [held], [np.exp(held)]).write()
+        change_tensors(path, unwritten)
+    result = pytester.runpytest_inprocess("--msprobe-dump=target", "--msprobe-golden=golden", *accepted)
+    assert (result.ret, result.parseoutcomes()) == (ret, {"xfailed": 1})
+    said = ["*not every difference is accounted for*", "*--msprobe-accept=unaccounted accepts it"]
+    result.stdout.fnmatch_lines(said[: 1 + ret])

@@ -136,7 +136,7 @@ BAD = [
         ["--msprobe-suite=compare"],
         "*--msprobe-suite: 'compare' is none of auto, precheck, comparison, overflow, gradients, repeat",
     ),
-    (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, unmatched, bits"),
+    (["--msprobe-accept=shape"], "*--msprobe-accept: 'shape' is none of dtype, requires_grad, *, unaccounted"),
     (
         ["--msprobe-distance=Int8=1"],
         "*--msprobe-distance: 'Int8=1': 'Int8' is not a floating dtype; write Float32=1e-4",

@@ -21,7 +21,8 @@ from pytest_msprobe.suites.options import (
 
 #: Differences that a user may declare to be expected.
 #: `bits`: fingerprints differ and the statistics agree within their limits.
-ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits")
+#: `unaccounted`: it is not shown that rounding made the difference.
+ACCEPTABLE = ("dtype", "requires_grad", "unmatched", "bits", "unaccounted")
 RESULT_COLUMNS = ("result", "accuracy")
 #: In place of a mapping file: the rules that need none.
 BUILT_IN = "builtin"

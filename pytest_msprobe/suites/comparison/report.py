@@ -682,6 +682,12 @@ class ComparisonReport(SuiteReport):
                 return divergence.why_unmatched
         if any(pair.diagnosis.has_fault_without_item for pair in self._diagnoses.values()):
             return "the runs differ by more than rounding: see what is at fault above"
+        is_open = any(pair.diagnosis.is_open for pair in self._diagnoses.values())
+        if is_open and "unaccounted" not in self._suite.settings.accept:
+            return (
+                "values are beyond their limits, and it is not shown that rounding made them so: see above what is not "
+                "accounted for; --msprobe-accept=unaccounted accepts it"
+            )
         if self._suite.pairs.lone():
             return "not every dump has a partner, so this run is not a success"
         if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):

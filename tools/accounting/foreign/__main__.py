@@ -1,10 +1,10 @@
 """How often the accounting is right on networks that others wrote.
 
-    python -m tools.accounting.foreign [NAME...] [--half a|b|c] [--pairs FOLDER] [--write-only]
+    python -m tools.accounting.foreign [NAME...] [--half a|b|c|d] [--pairs FOLDER] [--write-only]
 
 Each NAME is a part of names of pairs. Half `a` may be looked at while the accounting is mended, half `b` only at the
-end; `c` was written last, by someone who had not read the accounting. It needs an environment with transformers, timm,
-torchvision, diffusers and mindcv beside PyTorch and MindSpore.
+end; `c` and `d` were written later, by those who had not read the accounting. It needs an environment with
+transformers, timm, torchvision, diffusers and mindcv beside PyTorch and MindSpore.
 Dumps that lie in FOLDER are taken from there: delete it after a change of the collectors.
 """
 
@@ -20,7 +20,7 @@ def main() -> int:
     """Write the dumps, diagnose them, print the answers."""
     parser = argparse.ArgumentParser(prog="python -m tools.accounting.foreign")
     parser.add_argument("names", nargs="*", help="parts of names of pairs; none: all")
-    parser.add_argument("--half", choices=("a", "b", "c"), help="one part of the catalogue")
+    parser.add_argument("--half", choices=("a", "b", "c", "d"), help="one part of the catalogue")
     parser.add_argument("--pairs", type=Path, help="where dumps are kept and taken from")
     parser.add_argument("--write-only", action="store_true", help="write the dumps and say no more")
     arguments = parser.parse_args()

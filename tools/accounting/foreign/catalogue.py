@@ -5,7 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tools.accounting.foreign import cell_pairs, late_cell_pairs, late_torch, precisions, torch_pairs
+from tools.accounting.foreign import (
+    cell_pairs,
+    fourth_cell_pairs,
+    fourth_torch,
+    late_cell_pairs,
+    late_torch,
+    precisions,
+    torch_pairs,
+)
 from tools.accounting.foreign.pairs import Pair
 
 
@@ -13,7 +21,7 @@ from tools.accounting.foreign.pairs import Pair
 def all_pairs() -> tuple[Pair, ...]:
     """Those of both frameworks; imports both."""
     known = (*torch_pairs.PAIRS, *precisions.PAIRS, *cell_pairs.pairs())
-    return (*known, *late_torch.PAIRS, *late_cell_pairs.pairs())
+    return (*known, *late_torch.PAIRS, *late_cell_pairs.pairs(), *fourth_torch.PAIRS, *fourth_cell_pairs.pairs())
 
 
 def chosen(names: Sequence[str] = (), half: str | None = None) -> list[Pair]:

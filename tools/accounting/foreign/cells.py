@@ -222,12 +222,13 @@ def collect(network: str, way: CellWay, folder: Path) -> tuple[Path, Watch]:
         ValueError: what should be wrong did not happen.
     """
     from msprobe_collector.mindspore import PrecisionDebugger
+    from tools.accounting.foreign.fourth_cells import FOURTH_NETWORKS
     from tools.accounting.foreign.late_cells import LATE_NETWORKS
 
     ms.runtime.launch_blocking()
     ms.set_seed(SEED)
     np.random.seed(SEED)
-    net, batch, loss_of = {**_NETWORKS, **LATE_NETWORKS}[network.removeprefix("mindspore ")]()
+    net, batch, loss_of = {**_NETWORKS, **LATE_NETWORKS, **FOURTH_NETWORKS}[network.removeprefix("mindspore ")]()
     net.set_train(True)
     if way.dtype != "float32":
         net.to_float(getattr(ms, way.dtype))
@@ -243,7 +244,9 @@ def collect(network: str, way: CellWay, folder: Path) -> tuple[Path, Watch]:
         stack.enter_context(watch.watching())
         ms.set_seed(SEED)
         debugger.start(net)
-        step()
+        _, gradients = step()
+        if hasattr(net, "finish"):
+            net.finish(gradients)
         debugger.stop()
         debugger.step()
     if way.kernel is not None and not done:

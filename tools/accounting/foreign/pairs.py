@@ -25,7 +25,7 @@ class Pair:
         place: whose calls may be named, as the runs mark them; "" for none.
         forms: how these calls are named: `{}` an operation at fault, `rewired {}` a value of that kind at it.
         expected: what else may be named, with `*`.
-        part: `c` of the part that was written when the accounting was done; "" of the two halves before it.
+        part: `c` or `d` of the parts that were written later; "" of the two halves before them.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def half(self) -> str:
-        """`a`, which may be looked at while the accounting is mended, `b`, or the later `c`."""
+        """`a`, which may be looked at while the accounting is mended, `b`, or the later `c` and `d`."""
         return self.part or half_of(self.name)
 
     def accepted(self, *marks: Mapping[str, Sequence[str]]) -> list[str]:

@@ -20,6 +20,8 @@ Run = Callable[[str, Any, Path], tuple[Path, Mapping[str, list[str]]]]
 
 def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, list[str]]]:
     """See `Run`."""
+    from tools.accounting.foreign.fourth_packages import FOURTH_PACKAGES
+    from tools.accounting.foreign.fourth_scripts import FOURTH_SCRIPTS
     from tools.accounting.foreign.late_packages import LATE_PACKAGES
     from tools.accounting.foreign.late_scripts import LATE_SCRIPTS
     from tools.accounting.foreign.packages import PACKAGES
@@ -27,7 +29,7 @@ def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, 
     from tools.accounting.foreign.scripts import SCRIPTS
     from tools.accounting.foreign.training import collect
 
-    known = {**SCRIPTS, **PACKAGES, **PRECISIONS, **LATE_SCRIPTS, **LATE_PACKAGES}
+    known = {**SCRIPTS, **PACKAGES, **PRECISIONS, **LATE_SCRIPTS, **LATE_PACKAGES, **FOURTH_SCRIPTS, **FOURTH_PACKAGES}
     path, watch = collect(known[network], way, folder)
     return path, watch.marked
 

@@ -6,6 +6,7 @@ How two sides call one operation: other APIs, other arguments, other dtypes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -327,6 +328,8 @@ class Accountant:
             if not known.dtype and all(key.target and key.target == key.golden for key in given):
                 outputs = tuple(map(of_equal_inputs, outputs))
             outputs += tuple(of_other_shapes(pair.definition, given, pairs))
+        if known.is_given and _SIZES.fullmatch(pair.definition):
+            outputs = tuple(map(_as_computed, outputs))
         kind, left = kind_of_outputs(outputs), changed - {output.path for output in outputs}
         reason = f"the benchmark has no value for {', '.join(sorted(left))}" if left else ""
         kind = "unaccounted" if left and kind != "fault" else kind
@@ -476,6 +479,15 @@ class Accountant:
             terms.worst(first) if first is not None else None,
             ratio,
         )
+
+
+#: Sizes that one side calls with and the other does not.
+_SIZES = re.compile(r"[\w.]+ \d+ against \d+(, [\w.]+ \d+ against \d+)*")
+
+
+def _as_computed(output: OutputAccount) -> OutputAccount:
+    """The account where other sizes may be what values that differ made, as how many tokens an expert gets."""
+    return structs.replace(output, blamed={part: text for part, text in output.blamed.items() if part != DEFINED})
 
 
 def _is_rounding(pair: _Pair, direction: Direction, mine: RecordedOutput, theirs: RecordedOutput) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -55,15 +54,6 @@ class Fault:
     records: list[str] = field(default_factory=list)
     reached: list[Step] = field(default_factory=list)
     after: str = ""
-
-
-#: Sizes, which the target calls with and the golden run does not.
-_SIZES = re.compile(r"[\w.]+ \d+ against \d+(, [\w.]+ \d+ against \d+)*")
-
-
-def _may_be_computed(fault: Fault) -> bool:
-    """Whether other arguments may be what a fault before made of them, as how many tokens an expert gets."""
-    return fault.kind == "defined" and _SIZES.fullmatch(fault.step.account.definition) is not None
 
 
 class Causes:
@@ -183,7 +173,5 @@ class Causes:
                 if other != node and not known.kind == fault.kind == "recomputed"
             ]
             own = node if node in self._parents else fault.step.record
-            if (fault.kind in _OF_FLOW or _may_be_computed(fault)) and any(
-                own in seen or fault.step.record in seen for seen in others
-            ):
+            if fault.kind in _OF_FLOW and any(own in seen or fault.step.record in seen for seen in others):
                 del self._faults[node]

@@ -130,6 +130,11 @@ class RunDiagnosis:
         return self.basis == "tensors" and any(fault.kind not in ("born", "defined") for fault in self.faults)
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing is at fault, and it is not shown that nothing is wrong, though no record was left out."""
+        return self.basis == "tensors" and self.outcome == "unaccounted" and self.missing == 0
+
+    @property
     def counts(self) -> Counter[str]:
         """Records by kind of account."""
         return Counter(step.account.kind for step in self.steps)

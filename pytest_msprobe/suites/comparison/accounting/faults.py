@@ -448,7 +448,8 @@ class FaultFinder:
                 return self._rewired(step, key, *self._flow.sources(step, key), what)
         anchors = list({maker.identity: maker for maker in (*anchors, *more)}.values())
         node = self._lone_node(step, first)
-        for maker in anchors:
+        # A call that is at fault in its forward is so whatever its backward gets.
+        for maker in anchors if self._causes.get(node) is None else ():
             self._causes.link_node(node, maker.step.record)
         self._take(step, key, anchors)
         # Two formulas for one value round differently; a call more, such as a cast, shows in any bit.

@@ -551,18 +551,6 @@ def test_records_that_two_formulas_have_in_different_places_are_not_compared() -
     assert [fault.records for fault in finder.unknown] == [["Torch.reshape.0.forward"]]
 
 
-@pytest.mark.parametrize(
-    ("definition", "kinds"), [("input.1.0 9 against 8", ["born"]), ("eps 0.1 against 0.2", ["born", "defined"])]
-)
-def test_sizes_behind_a_fault_may_be_computed_from_what_it_made(definition: str, kinds: list[str]) -> None:
-    otherwise = OutputAccount(
-        "output.0", 0.1, {}, {"defined": 1.0}, None, {"defined": f"called otherwise: {definition}"}
-    )
-    run = Run().call("Mint.exp.0.forward", ["a"], "b|B", kind="fault", blamed=(BORN,))
-    run.call("Mint.split.0.forward", ["b|B"], "c|C", kind="fault", blamed=(otherwise,), definition=definition)
-    assert [fault.kind for fault in run.faults()] == kinds
-
-
 def test_a_gradient_beyond_its_limit_whose_sum_nothing_shows_is_of_unknown_origin() -> None:
     run = gradients("u|U")
     finder = run.found(is_wrong_sum=None)
@@ -591,3 +579,17 @@ def test_what_reads_unwritten_memory_is_not_the_first_that_differs() -> None:
     index = value("input.1", "i|I", is_integer=True)
     run.call("Tensor.index_put_.0.forward", [value("input.0", "v|V"), index, said], "w|W")
     assert [(fault.kind, fault.value) for fault in run.faults()] == [("batch", "input.1")]
+
+
+def test_a_cast_there_and_back_is_one_cause_named_by_the_first() -> None:
+    """Its backward gets what the cast back gave, and is no cause of the forward."""
+    run = Run().call("Torch.norm.0.forward", ["a"], "x", kind="equal")
+    run.call("Tensor.half.0.forward", ["x"], "y", kind="unmatched", side="target")
+    run.call("Torch.linear.0.forward", [near("input.0", "y|x")], [near("output.0", "z|Z")])
+    run.call("Tensor.float.0.forward", ["z"], "f", kind="unmatched", side="target")
+    run.call("Torch.mish.0.forward", ["f|Z"], "m|M").call("Torch.mish.0.backward", ["g"], "h|H")
+    run.call("Tensor.float.0.backward", ["h"], "i", kind="unmatched", side="target")
+    run.call("Torch.linear.0.backward", ["i|H"], "j|J")
+    run.call("Tensor.half.0.backward", ["j"], "k", kind="unmatched", side="target")
+    (fault,) = run.call("Torch.norm.0.backward", ["k|J"], "l|L").faults()
+    assert (fault.kind, fault.records[0]) == ("only_one_side", "Tensor.half.0.forward")

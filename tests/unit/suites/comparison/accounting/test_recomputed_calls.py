@@ -242,3 +242,18 @@ def test_what_mindspore_makes_of_several_operators_is_rounded_by_each(
     run = RecordedCall(Dump(tmp_path / "dump.json"), call, ENGINES, with_backward=False, max_memory_bytes=1 << 30)
     (output,) = run.outputs("forward")
     assert run.judge("forward", output).status == status
+
+
+@pytest.mark.parametrize(("factor", "kinds"), [(1.0, ["defined"]), (1.5, ["born"])])
+def test_sizes_behind_what_differs_may_be_computed_from_it(tmp_path: Path, factor: float, kinds: list[str]) -> None:
+    """As how many tokens each expert gets."""
+    x = torch.linspace(-1, 1, 24).reshape(6, 4)
+    for side, sizes in (("target", (4, 2)), ("golden", (3, 3))):
+        made = x.exp() * (factor if side == "target" else 1)
+        builder = DumpBuilder(tmp_path / side, framework="pytorch")
+        builder.call("Torch.exp.0", [x.numpy()], [made.numpy()])
+        builder.call("Tensor.split.0", [made.numpy(), list(sizes)], [part.numpy() for part in made.split(sizes)])
+        builder.write()
+    found = diagnose(tmp_path / "target" / "dump.json", tmp_path / "golden" / "dump.json")
+    assert [fault.kind for fault in found.faults] == kinds
+    assert [step.record for step in found.steps if step.account.kind == "fault"] == found.faults[0].records
