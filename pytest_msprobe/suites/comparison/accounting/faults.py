@@ -162,7 +162,8 @@ class FaultFinder:
         if forward is not None:
             self._causes.inherit(step, forward)
             is_shown &= self._shown.get(forward.record, True)
-            limit = max(limit, *(self._limits.get((forward.record, key.path), 0.0) for key in forward.account.keys))
+            limits = (self._limits.get((forward.record, key.path), 0.0) for key in forward.account.keys)
+            limit = max((limit, *limits))
         for key in step.outputs:
             self._limits[step.record, key.path] = max(limit, self._own_limit(key))
         if step.account.kind == "fault" or is_received:

@@ -593,3 +593,9 @@ def test_a_cast_there_and_back_is_one_cause_named_by_the_first() -> None:
     run.call("Tensor.half.0.backward", ["j"], "k", kind="unmatched", side="target")
     (fault,) = run.call("Torch.norm.0.backward", ["k|J"], "l|L").faults()
     assert (fault.kind, fault.records[0]) == ("only_one_side", "Tensor.half.0.forward")
+
+
+def test_a_backward_whose_forward_holds_no_tensor_is_followed_like_all_others() -> None:
+    run = Run().call("Torch.exp.0.forward", [], [], kind="equal")
+    (fault,) = run.call("Torch.exp.0.backward", ["g"], "h|H", kind="fault", blamed=(BORN,)).faults()
+    assert fault.records == ["Torch.exp.0.backward"]
