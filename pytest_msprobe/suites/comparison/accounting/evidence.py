@@ -15,6 +15,8 @@ _CASTS = ("to", "float", "half", "double", "bfloat16", "type", "type_as", "astyp
 _NO_VIEW = 1.01
 #: An argument that is a number, rounded to float32, changes results by less.
 ARGUMENT_ROUNDED = 2.0**-22
+#: Another one, such as a word, changes exact results by more.
+ARGUMENT_EXACT = 1e-13
 
 
 def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
@@ -56,6 +58,11 @@ def is_passed_on(step: Step) -> bool:
 
 
 _NUMBERS = re.compile(r" (-?\d[\d.e+-]*) against (-?\d[\d.e+-]*)(?=,|$)")
+
+
+def is_of_numbers(definition: str) -> bool:
+    """Whether all arguments that differ are numbers."""
+    return len(_NUMBERS.findall(definition)) == definition.count(" against ")
 
 
 def has_other_number(definition: str) -> bool:

@@ -11,12 +11,14 @@ from pytest_msprobe.apis.topics import is_batch_argument
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, DEFINED, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import OBSERVED, Causes, Fault, FaultKind
 from pytest_msprobe.suites.comparison.accounting.evidence import (
+    ARGUMENT_EXACT,
     ARGUMENT_ROUNDED,
     by_how_much,
     has_other_number,
     is_cast,
     is_enlarged,
     is_inside,
+    is_of_numbers,
     is_passed_on,
     is_policy,
     node_of_value,
@@ -97,8 +99,10 @@ class FaultFinder:
             self._visit(step)
         self._blame_recomputed()
         self.unexplained += self._unexplained_cells()
-        if not self._causes and self._is_one_framework:
+        if not self._causes and self._is_one_framework and self._tells_dtypes:
             self._blame_lone_gradient()
+        if not self._causes and (self.unknown or self.unexplained):
+            self._blame_equal_wiring()
         if not self._causes:
             self._blame_sharing()
         reached = self._causes.settle()
@@ -221,7 +225,7 @@ class FaultFinder:
         if not is_first or Operation.of(account.partner, 0).name != step.operation.name:
             return
         effect = max((output.sizes.get(DEFINED, 0.0) for output in account.outputs), default=0.0)
-        if effect > ARGUMENT_ROUNDED:
+        if effect > (ARGUMENT_ROUNDED if is_of_numbers(account.definition) else ARGUMENT_EXACT):
             words = f"its exact result is another one by {effect:.3g}"
         elif has_other_number(account.definition):
             words = "no value of this step shows an effect"
@@ -404,6 +408,23 @@ class FaultFinder:
                 self._causes.blame(step, Fault(step, "gradient", "both", key.path, sentence))
                 return
 
+    def _blame_equal_wiring(self) -> None:
+        """An input from another call whose value agrees: only gradients show it."""
+        for step in self._flow.steps.values():
+            for key in step.inputs if step.operation.phase == "forward" and step.account.partner else ():
+                mine, theirs = self._flow.sources(step, key)
+                ends = (*mine.makers[:1], *theirs.makers[:1])
+                is_seen = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
+                is_known = is_seen and all(maker.step.account.partner for maker in ends)
+                if is_known and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
+                    self._rewire_equal(step, key, mine, theirs)
+                    return
+
+    def _rewire_equal(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> None:
+        """Blame a connection of equal values."""
+        sentence = f"{key.path} gets {mine.text} in the target, {theirs.text} in the golden run, of equal values"
+        self._causes.blame(step, Fault(step, "rewired", "both", key.path, sentence))
+
     def _blame_sharing(self) -> None:
         """One parameter in one run where the other one has two, whose values need not differ yet: a weight is tied."""
         uses: tuple[dict[str, dict[str, None]], ...] = ({}, {})
@@ -415,10 +436,7 @@ class FaultFinder:
                         names.setdefault(one.name, {})[other.name] = None
                     is_shared = len(uses[0][mine.name]) > 1 or len(uses[1][theirs.name]) > 1
                     if is_shared and mine.name != theirs.name:
-                        sentence = f"{key.path} gets {mine.text} in the target, {theirs.text} in the golden run"
-                        self._causes.blame(
-                            step, Fault(step, "rewired", "both", key.path, f"{sentence}, of equal values")
-                        )
+                        self._rewire_equal(step, key, mine, theirs)
                         return
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:

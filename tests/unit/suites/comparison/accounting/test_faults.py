@@ -321,8 +321,18 @@ def test_the_limit_along_a_path_is_that_of_the_coarsest_dtype() -> None:
     assert outcome(1e-5) == ["Custom.mix.0.forward"]
 
 
-@pytest.mark.parametrize(("effect", "kinds"), [(1e-5, ["arguments"]), (1e-9, [])])
-def test_another_argument_that_matters_less_than_the_limit_is_told(effect: float, kinds: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("effect", "definition", "kinds"),
+    [
+        (1e-5, "scale 0.35355339059327373 against 0.3535533905932738", ["arguments"]),
+        (1e-9, "scale 0.35355339059327373 against 0.3535533905932738", []),
+        (1e-9, "kwargs.approximate 'tanh' against absent", ["arguments"]),
+        (0.0, "kwargs.approximate 'none' against absent", []),
+    ],
+)
+def test_another_argument_that_matters_less_than_the_limit_is_told(
+    effect: float, definition: str, kinds: list[str]
+) -> None:
     small = OutputAccount("output.0", 1e-4, {"defined": effect}, {"defined": 0.01})
     run = Run().call(
         "Mint.norm.0.forward",
@@ -330,7 +340,7 @@ def test_another_argument_that_matters_less_than_the_limit_is_told(effect: float
         [near("output.0", "b|B")],
         kind="rounding",
         blamed=(small,),
-        definition="rounding 'up' against 'down'",
+        definition=definition,
     )
     assert [fault.kind for fault in run.faults()] == kinds
 
@@ -599,3 +609,20 @@ def test_a_backward_whose_forward_holds_no_tensor_is_followed_like_all_others() 
     run = Run().call("Torch.exp.0.forward", [], [], kind="equal")
     (fault,) = run.call("Torch.exp.0.backward", ["g"], "h|H", kind="fault", blamed=(BORN,)).faults()
     assert fault.records == ["Torch.exp.0.backward"]
+
+
+def test_an_input_of_equal_value_from_another_call_is_told_where_gradients_differ() -> None:
+    def made(record: str) -> Provenance:
+        return Provenance(made_by=f"{record}.forward.output.0")
+
+    run = (
+        Run()
+        .call("Torch.exp.0.forward", ["a"], "x", kind="equal")
+        .call("Torch.min.0.forward", ["b"], "x", kind="equal")
+    )
+    other = value("input.0", "x", origins=(made("Torch.exp.0"), made("Torch.min.0")))
+    run.call("Torch.sin.0.forward", [other], "s", kind="equal")
+    run.call("Torch.exp.0.backward", ["g|G"], "h|H")
+    assert [(fault.kind, fault.records) for fault in run.faults()] == [("rewired", ["Torch.sin.0.forward"])]
+    run.steps.pop()
+    assert run.faults() == []
