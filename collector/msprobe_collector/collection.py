@@ -129,7 +129,9 @@ class Collection:
         if os.getpid() != self._pid or self._is_closed:
             return
         self._is_closed = True
-        self._in_turn("ending the collection", self.close_step, self._calls.remove, self._say_what_is_missing)
+        # Removed once more, for what a fault in the first attempt left in place.
+        remove = self._calls.remove
+        self._in_turn("ending the collection", self.close_step, remove, remove, self._say_what_is_missing)
         self._in_turn("ending the collection", self._recorder.release, self._say_what_was_written)
 
     def _say_what_is_missing(self) -> None:

@@ -146,7 +146,8 @@ CAUSES = (
     Cause("eps 1e-4 for 1e-5", "formula", "gpt", ("Tensor.__add__.25",), _gpt({4: Plan(eps=1e-4)})),
     Cause("unbiased variance", "formula", "gpt", ("Torch.var.8",), _gpt({4: Plan(is_unbiased=True)})),
     Cause("scale left out", "formula", "gpt", ("Tensor.__truediv__.1",), _gpt({1: Plan(is_scaled=False)})),
-    Cause("mask shifted by one", "formula", "gpt", ("batch", "constant"), _gpt(mask_shift=1)),
+    # Nothing in the dump says what the mask is: of unknown origin, where it is used first.
+    Cause("mask shifted by one", "formula", "gpt", ("batch", "Tensor.masked_fill.0"), _gpt(mask_shift=1)),
     Cause("label smoothing left on", "formula", "gpt", ("Functional.cross_entropy.0",), _gpt(smoothing=0.1)),
     Cause("pool window 3 for 2", "formula", "cnn", ("Functional.max_pool2d.0",), _cnn(pool=3)),
     Cause("momentum eps of batch norm", "formula", "cnn", ("Functional.batch_norm.0",), _cnn(eps=1e-2)),

@@ -324,9 +324,9 @@ def stored_members(content: Content) -> list[Member]:
         at = end_of_name + lengths[1] + lengths[2]
         size, stored, header = _with_large(extra, size, stored, header)
         if method or size != stored:
-            raise StoredZipError(f"its member {name!r} is compressed; torch.save stores members as they are")
+            raise StoredZipError(f"its member {abbreviated(name)} is compressed; torch.save stores members as they are")
         if flags & _IS_ENCRYPTED:
-            raise StoredZipError(f"its member {name!r} is encrypted")
+            raise StoredZipError(f"its member {abbreviated(name)} is encrypted")
         members.append(_member(content, name, header, size, checksum))
     return members
 
@@ -371,7 +371,7 @@ def _member(content: Content, name: str, header: int, size: int, checksum: int) 
         start = end_of_header + name_bytes + extra_bytes
         if signature == b"PK\3\4" and start + size <= len(content):
             return Member(name, start, size, checksum)
-    raise StoredZipError(f"its member {name!r} is truncated")
+    raise StoredZipError(f"its member {abbreviated(name)} is truncated")
 
 
 _MOST_DESCRIPTION_BYTES = 1 << 16
