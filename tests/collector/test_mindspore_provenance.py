@@ -72,9 +72,7 @@ def test_what_a_write_leaves_is_made_by_the_call_that_wrote(make_debugger, origi
     assert origin("Mint.abs.0.forward", 0) == {MADE_BY: written(1), "view": "0,3x4 4x1"}
 
 
-@pytest.mark.xfail(
-    mindspore.__version__.startswith("2.7"), reason="MindSpore 2.7 does not say that the memory is another"
-)
+@pytest.mark.xfail(ms.__version__.startswith("2.7"), reason="MindSpore 2.7 does not say that the memory is another")
 def test_a_write_that_gives_the_tensor_other_memory_leaves_what_views_show(make_debugger, origin):
     with make_debugger().collect():
         y = mint.square(batch(3, 4))
