@@ -80,17 +80,18 @@ class DistanceLimits:
         """The largest difference of one element of a tensor whose largest magnitude is `peak`."""
         return _ELEMENT_SHARE * distance_limit * peak
 
-    def excess(self, figures: Figures, *dtypes: str) -> float:
+    def excess(self, figures: Figures, *dtypes: str, limit: float | None = None) -> float:
         """How many times the limit of the coarsest of `dtypes` a difference is, by its distance or its worst element.
 
         1.0 is at the limit, 0.0 for no difference. The dtypes need not be those of the values: what went through a
-        coarser one before is as far off as that allows. Infinite where shapes or kinds differ, where NaN or infinity
-        meets something else, and for any difference where no dtype has a limit, as between integers.
+        coarser one before is as far off as that allows; `limit` is in place of theirs. Infinite where shapes or kinds
+        differ, where NaN or infinity meets something else, and for any difference where no dtype has a limit, as
+        between integers.
         """
         metrics = figures.metrics
         if metrics.structural or metrics.nonfinite_mismatches:
             return math.inf
-        limit = self.limit(*dtypes)
+        limit = self.limit(*dtypes) if limit is None else limit
         differences = (figures.distance, limit), (metrics.max_abs or 0.0, self.element_limit(limit, figures.peak))
         times = [off / allowed if allowed else math.inf if off else 0.0 for off, allowed in differences]
         return math.inf if any(map(math.isnan, times)) else max(times)

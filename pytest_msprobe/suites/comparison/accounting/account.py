@@ -292,20 +292,9 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
 
 
 def _excess(value: ValueComparison, limits: DistanceLimits, figures: Figures) -> float:
-    """How many times its limit a tensor is off: as a whole, or in one element."""
-    target, golden = value.target, value.golden
-    assert target is not None
-    assert golden is not None
-    limit = value.limit if value.limit is not None else limits.limit(target.dtype, golden.dtype)
-    if figures.metrics.nonfinite_mismatches:
-        return math.inf
-    element = limits.element_limit(limit, figures.peak)
-    off = figures.metrics.max_abs or 0.0
-    return max(_times(figures.distance, limit), _times(off, element))
-
-
-def _times(size: float, limit: float) -> float:
-    return 0.0 if size == 0 else size / limit if limit > 0 else math.inf
+    """How many times its limit a tensor is off."""
+    dtypes = [leaf.dtype for leaf in (value.target, value.golden) if leaf is not None]
+    return limits.excess(figures, *dtypes, limit=value.limit)
 
 
 def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey], **fields: Any) -> Account:
