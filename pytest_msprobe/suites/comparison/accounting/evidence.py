@@ -28,6 +28,11 @@ def shared_makers(mine: Source, theirs: Source) -> list[Maker]:
     return [maker for maker in mine.makers if maker.identity in others][:1]
 
 
+def other_ends(mine: Source, theirs: Source) -> str:
+    """From where both runs have a value, as a sentence without its subject."""
+    return f"gets {mine.text} in the target, {theirs.text} in the golden run"
+
+
 def is_enlarged(key: ValueKey, makers: Sequence[Maker]) -> bool:
     """Whether an element of a value is off by more than any of its makers, as a view of them cannot be."""
     largest = max((maker.key.max_abs or 0.0 for maker in makers), default=0.0)

@@ -22,6 +22,7 @@ from pytest_msprobe.suites.comparison.accounting.evidence import (
     is_passed_on,
     is_policy,
     node_of_value,
+    other_ends,
     overwrites,
     shared_makers,
 )
@@ -408,36 +409,39 @@ class FaultFinder:
                 self._causes.blame(step, Fault(step, "gradient", "both", key.path, sentence))
                 return
 
-    def _blame_equal_wiring(self) -> None:
-        """An input from another call whose value agrees: only gradients show it."""
+    def _connections(self) -> Iterator[tuple[Step, ValueKey, Source, Source]]:
+        """Each input of a forward of both runs, with where they have it from."""
         for step in self._flow.steps.values():
             for key in step.inputs if step.operation.phase == "forward" and step.account.partner else ():
-                mine, theirs = self._flow.sources(step, key)
-                ends = (*mine.makers[:1], *theirs.makers[:1])
-                is_seen = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
-                is_known = is_seen and all(maker.step.account.partner for maker in ends)
-                if is_known and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
-                    self._rewire_equal(step, key, mine, theirs)
-                    return
+                yield step, key, *self._flow.sources(step, key)
 
-    def _rewire_equal(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> None:
-        """Blame a connection of equal values."""
-        sentence = f"{key.path} gets {mine.text} in the target, {theirs.text} in the golden run, of equal values"
-        self._causes.blame(step, Fault(step, "rewired", "both", key.path, sentence))
+    def _blame_equal_wiring(self) -> None:
+        """An input from another call whose value agrees: only gradients show it."""
+        for step, key, mine, theirs in self._connections():
+            ends = (*mine.makers[:1], *theirs.makers[:1])
+            is_seen = mine.how == theirs.how == "written" and not (mine.is_changed or theirs.is_changed)
+            is_known = is_seen and all(maker.step.account.partner for maker in ends)
+            if is_known and not key.is_beyond and len({maker.identity for maker in ends}) > 1:
+                self._rewire_equal(step, key, mine, theirs)
+                return
 
     def _blame_sharing(self) -> None:
         """One parameter in one run where the other one has two, whose values need not differ yet: a weight is tied."""
         uses: tuple[dict[str, dict[str, None]], ...] = ({}, {})
-        for step in self._flow.steps.values():
-            for key in step.inputs if step.operation.phase == "forward" and step.account.partner else ():
-                mine, theirs = self._flow.sources(step, key)
-                if mine.how == theirs.how == "leaf" and mine.name and theirs.name:
-                    for names, one, other in ((uses[0], mine, theirs), (uses[1], theirs, mine)):
-                        names.setdefault(one.name, {})[other.name] = None
-                    is_shared = len(uses[0][mine.name]) > 1 or len(uses[1][theirs.name]) > 1
-                    if is_shared and mine.name != theirs.name:
-                        self._rewire_equal(step, key, mine, theirs)
-                        return
+        for step, key, mine, theirs in self._connections():
+            if not (mine.how == theirs.how == "leaf" and mine.name and theirs.name):
+                continue
+            for names, one, other in ((uses[0], mine, theirs), (uses[1], theirs, mine)):
+                names.setdefault(one.name, {})[other.name] = None
+            is_shared = len(uses[0][mine.name]) > 1 or len(uses[1][theirs.name]) > 1
+            if is_shared and mine.name != theirs.name:
+                self._rewire_equal(step, key, mine, theirs)
+                return
+
+    def _rewire_equal(self, step: Step, key: ValueKey, mine: Source, theirs: Source) -> None:
+        """Blame a connection of equal values."""
+        sentence = f"{key.path} {other_ends(mine, theirs)}, of equal values"
+        self._causes.blame(step, Fault(step, "rewired", "both", key.path, sentence))
 
     def _lone(self, mine: Source, theirs: Source) -> tuple[Maker, int] | None:
         """(maker that only one run has, its side)."""
@@ -570,7 +574,7 @@ class FaultFinder:
                 self._take(step, key, self._climb(maker, int(maker.step.account.place < 0))[1])
         if not self._is_beyond(step, key):
             return self._are_shown(makers)
-        sentence = f"gets {mine.text} in the target, {theirs.text} in the golden run"
+        sentence = other_ends(mine, theirs)
         # Two values that are exchanged are one cause; the earliest name of each is that of the call that made it.
         values = (source.makers[-1].name if source.makers else source.text for source in (mine, theirs))
         others = {maker.identity for maker in mine.makers} ^ {maker.identity for maker in theirs.makers}
