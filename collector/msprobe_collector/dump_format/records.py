@@ -117,6 +117,11 @@ def split_record_name(text: str) -> tuple[str, Direction] | None:
     return None
 
 
+def api_of(record: str) -> str:
+    """`Tensor.add_` of `Tensor.add_.0.forward`."""
+    return record.rsplit(".", 2)[0]
+
+
 def is_cell_record(text: str) -> bool:
     """Whether `text` names a Cell (or Module) record, which other suites read: a call, backward or its gradients."""
     return text.partition(".")[0] in _CELL_TYPES

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msprobe_collector.dump_format import is_cell_record, is_communication
+from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.mindspore.mindspore_internals import graph_executors
@@ -205,7 +206,7 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """Forget what stood in the memory that a call writes to of which there is no record."""
-        if self._memory and _facts(_call(name)).is_writing and arguments:
+        if self._memory and _facts(api_of(name)).is_writing and arguments:
             values = arguments[0] if isinstance(arguments[0], (list, tuple)) else arguments[:1]
             self._unrecorded += [weakref.ref(value) for value in values if isinstance(value, self.tensor)]
 
@@ -292,7 +293,7 @@ class RecordOrigins:
         """Follow the tensors of the forward record `name`."""
         self._provenances = provenances
         self._name = name
-        self._facts = _facts(_call(name))
+        self._facts = _facts(api_of(name))
         #: Addresses of the arguments, the first one's first.
         self._inputs: list[int] = []
         #: Arguments that the call changes, and where they lay before.
@@ -358,11 +359,6 @@ class RecordOrigins:
         if value is None or not value.name.startswith(f"{self._name}."):
             known = provenances.known(address)
             provenances.name(f"{self._name}.{path}", tensor, address, known=known, is_written=True)
-
-
-def _call(record: str) -> str:
-    """`Tensor.add_` of `Tensor.add_.0.forward`."""
-    return record.rsplit(".", 2)[0]
 
 
 def _address(tensor: Any) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from msprobe_collector.dump_format import is_cell_record, is_communication
+from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import CHANGED, GRADIENT_OF, LEAF, MADE_BY, UNINITIALIZED, VIEW
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.pytorch.api_names import changes_first_argument
@@ -178,7 +179,7 @@ class TensorProvenances:
 
     def passed(self, name: str, arguments: Sequence[Any]) -> None:
         """See `Provenances`. Versions tell of most writes, but not of those through `.data`."""
-        if uncounted(name, arguments, {}) or (arguments and changes_first_argument(call_of(name))):
+        if uncounted(name, arguments, {}) or (arguments and changes_first_argument(api_of(name))):
             for value in arguments[: 5 if name.startswith(_NORMS) else 2 if is_communication(name) else 1]:
                 for tensor in value if isinstance(value, (list, tuple)) else (value,):
                     self.guard.faults.guarded(name, self._forget, tensor)
@@ -361,7 +362,7 @@ class RecordOrigins:
         if self._uncounted and f"{known.path}.".startswith(self._uncounted):
             return True
         if known.version == _NO_VERSION:
-            return known is self._inputs[0] and changes_first_argument(call_of(self._name))
+            return known is self._inputs[0] and changes_first_argument(api_of(self._name))
         return known.version_now() != known.version
 
 
@@ -381,11 +382,6 @@ class _Input(NamedTuple):
         tensor = self.tensor
         version: int = (tensor if type(tensor) in _OWN_TYPES else _local(tensor))._version
         return version
-
-
-def call_of(record: str) -> str:
-    """`Tensor.add_` of `Tensor.add_.0.forward`."""
-    return record.rsplit(".", 2)[0]
 
 
 def place_of(tensor: Any) -> Place | None:
@@ -411,7 +407,7 @@ def _local(tensor: Any) -> Any:
 def uncounted(record: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     """How the paths begin of the arguments into which a call writes although no version says so."""
     if is_communication(record):
-        return _RECEIVED.get(call_of(record), _FIRST)
+        return _RECEIVED.get(api_of(record), _FIRST)
     if not record.startswith(_NORMS):
         return ()
     by_default = kwargs.get("training", kwargs.get("use_input_stats", "instance" in record))

@@ -19,6 +19,7 @@ import numpy as np
 
 from msprobe_collector.configuration import Configuration, RecordSelection
 from msprobe_collector.dump_format import Direction, is_cell_record
+from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, RECOMPUTED
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
@@ -104,7 +105,7 @@ class RecordFilter:
             self._windows.append(record)
         if is_listed:
             self.met.update(self._selection.matches(record))
-        self._seen.add(record.rsplit(".", 2)[0])
+        self._seen.add(api_of(record))
         return wanted and self._is_in_scope and (is_listed or bool(self._windows))
 
     def end(self, record: str) -> None:

@@ -308,21 +308,15 @@ class FaultFinder:
         if not makers[0].key.is_output:
             return self._blame_writer(step, key, makers[0])
         name = makers[0].name
-        if mine.view != theirs.view:
-            return self._blame_wiring(
-                step, key, f"gets another part or order of {name} in the target than in the golden run", name, makers
-            )
         is_view = mine.how == theirs.how == "elements" and not {mine.view, theirs.view} & {"extended", "cast"}
         agree = not any(maker.key.differs for maker in makers)
-        if is_view and (agree or is_enlarged(key, makers)):
+        if mine.view != theirs.view or (is_view and (agree or is_enlarged(key, makers))):
             words = f"gets another part or order of {name} in the target than in the golden run"
             return self._blame_wiring(step, key, words, name, makers)
         if agree:
-            changed = (
-                "something that is no record changed it since"
-                if mine.is_changed or theirs.is_changed
-                else ("it is another value where it is used")
-            )
+            is_changed = mine.is_changed or theirs.is_changed
+            unseen = "something that is no record changed it since"
+            changed = unseen if is_changed else "it is another value where it is used"
             sentence = f"{name} agrees in both runs, {key.path} was made of it and differs: {changed}"
             fault = Fault(step, "unrecorded", "both", key.path, sentence, "", key.distance)
             self._causes.blame(step, fault, node_of_value(key))
@@ -631,11 +625,8 @@ class FaultFinder:
         if not self._is_beyond(step, key):
             return True
         if maker is not None:
-            origin = (
-                f"{maker.name}, which made it in one run, agrees"
-                if not maker.key.differs
-                else (f"it comes from {maker.name}, which differs by less")
-            )
+            less = f"it comes from {maker.name}, which differs by less"
+            origin = less if maker.key.differs else f"{maker.name}, which made it in one run, agrees"
             sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
             kind: FaultKind = "unrecorded"
         else:
