@@ -352,6 +352,8 @@ class OutputPair:
             `tested`; None without one.
         terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
             kernels may add; none where the operation is no sum.
+        norms: one standard deviation of how far each element moves when every input is off by one rounding error, shape
+            (n,), float32, in the unit of the output, known without a run; None where it is not.
         restricted: given the tested output, the pair of a small call that makes the elements at these flat positions
             and a sample of others; None where the call cannot be restricted to so few, or is not large.
         chosen, drawn_from: of such a pair, how many elements come first that are no sample, and how many elements the
@@ -371,6 +373,7 @@ class OutputPair:
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
+    norms: Callable[[], Floats | None] = lambda: None
     restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
     chosen: int = 0
     drawn_from: int = 0

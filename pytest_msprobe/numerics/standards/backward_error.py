@@ -6,7 +6,7 @@ docs/standards.md derives the model, states its assumptions and says where it fa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
@@ -41,6 +41,7 @@ from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums,
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
 from pytest_msprobe.numerics.standards.sensitivity import (
     Factors,
+    KnownResponse,
     Probes,
     Response,
     TypicalResponse,
@@ -280,7 +281,11 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        return self._by_parts(pair) or self._by_runs(pair)
+        norms = None if self.has_exact_inputs else pair.norms()
+        found = self._by_parts(pair) if norms is None else None
+        if found is None and not self.has_exact_inputs:
+            found = self._without_runs(pair, norms)
+        return found or self._by_runs(pair)
 
     def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
         """The search of a large output that passes by small calls alone; None where they do not decide it.
@@ -322,7 +327,21 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
 
-    def _probed(self, pair: OutputPair, responses: list[Response], hopeless: float) -> tuple[_Search, Judgement]:
+    def _without_runs(self, pair: OutputPair, norms: Floats | None) -> tuple[_Search, Judgement] | None:
+        """The search that passes by what is known without a moved run; None where none does.
+
+        Products of matrices: the sizes of their terms say what moved runs would. All others: rounding of the output and
+        the error of kernels alone, which answers to inputs can only add to.
+        """
+        format_ = float_format(part_dtype(pair.tested.dtype))
+        responses = [] if norms is None else [KnownResponse(norms, pair.reference, format_)]
+        search = _Search(pair, self, responses, is_close=True)
+        found = search.judgement()
+        if norms is not None:
+            found = search.closer(found)
+        return (search, found) if found.is_pass else None
+
+    def _probed(self, pair: OutputPair, responses: Sequence[Response], hopeless: float) -> tuple[_Search, Judgement]:
         """The search with two runs of each kind, and with more of them where these do not decide it.
 
         An error beyond `hopeless` times what two runs forgive is none that more of them explain.
@@ -366,8 +385,9 @@ class _Search:
     """Looks for what no rounding explains in one output."""
 
     def __init__(
-        self, pair: OutputPair, standard: BackwardError, responses: list[Response], *, is_close: bool = False
+        self, pair: OutputPair, standard: BackwardError, responses: Sequence[Response], *, is_close: bool = False
     ) -> None:
+        """Judge by `responses`; by rounding and kernels alone where there are none, which forgives least."""
         self._is_close = is_close
         self._pair = pair
         self._standard = standard
@@ -384,7 +404,7 @@ class _Search:
         self._errors = ErrorStatistics()
         #: Relative error of adding up the terms of an element.
         self._summation = 0.0
-        if standard.has_exact_inputs or not responses[0].sensitivity.is_single:
+        if standard.has_exact_inputs or (responses and not responses[0].sensitivity.is_single):
             self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
         if standard.narrow_sums is not None:
             count, self._input_roundoff = standard.narrow_sums
@@ -480,12 +500,16 @@ class _Search:
 
         One judged by itself is settled, and no measure of others.
         """
+        magnitude = magnitude_of(reference)
+        rounding = self._rounding(magnitude)
+        if not self._responses:  # each element then says how accurate the others are
+            return rounding, rounding, rounding + (self._kernel + self._summation) * magnitude
         changes = [response.of_chunk(start, reference) for response in self._responses]
         response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
         for at in self._own:
             if start <= at < start + reference.size:
                 response[at - start], tolerance[at - start] = 0.0, math.inf
-        return self._rounding(magnitude_of(reference)), response, tolerance
+        return rounding, response, tolerance
 
     def _slope_limit(self, errors: ErrorStatistics) -> float:
         """How much rounding scales the output as a whole."""
