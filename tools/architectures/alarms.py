@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tools import ROOT
-from tools.architectures.networks import ARCHITECTURES, Architecture
+from tools.architectures.networks import ADDED_LAST, ARCHITECTURES, Architecture
 from tools.architectures.page import prechecked, versions
 
 PAGE = ROOT / "docs" / "alarms_on_networks.md"
@@ -37,6 +37,7 @@ _KNOWN = frozenset("whisper wav2vec2 swin gemma2 clip detr blip hubert".split())
 }
 #: Networks whose dumps lie on the disk together.
 _TOGETHER = 3
+NETWORKS = (*ARCHITECTURES, *ADDED_LAST)
 #: Steps that are dumped.
 STEPS = (0, 20)
 
@@ -63,7 +64,9 @@ class Found:
 
 
 def is_held_out(name: str) -> bool:
-    """Whether the rule is not to be mended on the network of this name: a half, chosen by the name alone."""
+    """Whether the rule is not mended on the network of this name: those added last, and a half chosen by the name."""
+    if name in {item.name for item in ADDED_LAST}:
+        return True
     return name not in _KNOWN and zlib.crc32(name.encode()) % 2 == 1
 
 
@@ -92,7 +95,7 @@ def _measured_together(chunk: Sequence[Architecture]) -> list[Found]:
 
 
 def _found(item: Architecture, dtype: str, step: int, folder: Path, rows: Sequence[Mapping[str, Any]]) -> Found:
-    place = folder / str(ARCHITECTURES.index(item)) / dtype
+    place = folder / str(NETWORKS.index(item)) / dtype
     failure = place / "failure.txt"
     if failure.is_file() or not place.is_dir():
         text = failure.read_text("utf-8") if failure.is_file() else "the process ended"
@@ -199,14 +202,14 @@ def main() -> int:
     held = options.results.read_text("utf-8").splitlines() if options.results and options.results.is_file() else []
     found = [one for one in map(_from_line, held) if _is_asked(one.network, options)]
     known = {one.network for one in found}
-    asked = [item for item in ARCHITECTURES if _is_asked(item.name, options) and item.name not in known]
+    asked = [item for item in NETWORKS if _is_asked(item.name, options) and item.name not in known]
     for group in measured(asked, options.processes):
         found += group
         sys.stderr.write("".join(f"{one}\n" for one in group))
         if options.results:
             with options.results.open("a", encoding="utf-8") as file:
                 file.writelines(f"{json.dumps(asdict(one))}\n" for one in group)
-    order = [item.name for item in ARCHITECTURES]
+    order = [item.name for item in NETWORKS]
     found.sort(key=lambda one: order.index(one.network))
     text = page_of(found)
     sys.stdout.write(text)

@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tools.architectures.alarms import STEPS, dtypes_of
+from tools.architectures.alarms import NETWORKS, STEPS, dtypes_of
 from tools.architectures.collecting import new_debugger
-from tools.architectures.networks import ARCHITECTURES, Architecture
+from tools.architectures.networks import Architecture
 from tools.architectures.training import Training, trained
 
 #: Slower for MindSpore's networks, of which some know both images by heart after five steps of the other.
@@ -35,7 +35,7 @@ def main(folder: Path, names: list[str]) -> None:
     """Dump each of `names` into a folder of its number and dtype."""
     warnings.simplefilter("ignore")
     os.environ.update({"HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"})
-    for number, architecture in enumerate(ARCHITECTURES):
+    for number, architecture in enumerate(NETWORKS):
         if architecture.name not in names:
             continue
         if architecture.framework == "pytorch":

@@ -59,7 +59,9 @@ def _in_pytorch(build: Callable[[], Built], collect: Collect, training: Training
 
 
 def _bytes(value: Any) -> bytes:
-    held: bytes = value.detach().contiguous().numpy().tobytes()
+    import torch
+
+    held: bytes = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return held
 
 
