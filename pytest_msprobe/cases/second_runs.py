@@ -5,6 +5,7 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from pytest_msprobe.cases.perturbation import (
     has_jumped,
     label_tensors,
 )
+from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -36,7 +38,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     map_leaves,
 )
-from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, unit_roundoff
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -92,6 +94,7 @@ _MOST_PROBED = 1 << 20
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
 
+_FLOAT32_ROUNDOFF = 2.0**-24
 #: How many times an element is computed alone.
 _ALONE = 256
 #: The terms of an element add up to it within this share of their size, and alone it is the same, in float64.
@@ -134,6 +137,7 @@ class ExtraRuns:
         self._bench = bench
         self._incoming = incoming
         self._made: dict[tuple[_Kind, int], _Moved | None] = {}
+        self._products: dict[int, Product | None] = {}
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """Everything that a standard gets for the output at `position`.
@@ -178,6 +182,7 @@ class ExtraRuns:
             partial(probed, "inside"),
             partial(self._terms, position, reference),
             partial(self._moves, position, reference),
+            partial(self._norms, position, reference),
         )
 
     def _moves(self, position: int, reference: Array, at: int) -> Array:
@@ -213,19 +218,53 @@ class ExtraRuns:
         result: Array | None = found[position] if getattr(found[position], "shape", None) == (_ALONE,) else None
         return result
 
+    def _norms(self, position: int, reference: Array) -> Array | None:
+        """Standard deviation of each element under one rounding error of both operands of a product of matrices."""
+        product = self._product(position, reference)
+        if product is None:
+            return None
+        deviation = math.hypot(*(self._input_roundoff(side.dtype) for side in (product.left, product.right)))
+        norms = product.norms()
+        norms *= np.float32(deviation)
+        return norms if bool(np.isfinite(norms).all()) else None
+
+    def _input_roundoff(self, dtype: np.dtype[Any]) -> float:
+        return Perturbation(1, operands=self._bench.operand_roundoff).size(dtype)
+
+    def _product(self, position: int, reference: Array) -> Product | None:
+        """The product of matrices that the output or gradient at `position` is."""
+        if position not in self._products:
+            self._products[position] = self._found_product(position, reference)
+        return self._products[position]
+
+    def _found_product(self, position: int, reference: Array) -> Product | None:
+        if not has_rounded_operands(self._call.api.short, "matmul") or reference.dtype.kind != "f":
+            return None
+        given = self._given
+        if any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in given.values()):
+            return None  # norms are of float32
+        if not self._incoming:
+            return product_of_tensors(list(given.values()), reference)
+        incoming = [array for array in self._incoming if array is not None]
+        own = self._run.case.wanted[position]
+        if len(incoming) != 1:
+            return None
+        return gradient_as_product([array for path, array in given.items() if path != own], incoming[0], reference)
+
     def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
         """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
 
         See `OutputPair`. Terms that do not add up to the benchmark's result are those of no sum.
         """
+        if (product := self._product(position, reference)) is not None:
+            return (product.terms(at),)
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
 
     def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
-        arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
-        given = {path: array for path, array in arrays if is_differentiable(array)}
+        given = self._given
         alone = np.zeros(shape)
         alone.flat[at] = 1
 
@@ -265,6 +304,12 @@ class ExtraRuns:
         call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
         execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
         return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
+
+    @cached_property
+    def _given(self) -> dict[LeafPath, Array]:
+        """The tensors of floats among the arguments, by their places."""
+        arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
+        return {path: array for path, array in arrays if is_differentiable(array)}
 
     @property
     def _rounds_each_result(self) -> bool:
