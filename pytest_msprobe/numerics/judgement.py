@@ -360,6 +360,8 @@ class OutputPair:
             kernels may add; none where the operation is no sum.
         norms: one standard deviation of how far each element moves when every input is off by one rounding error, shape
             (n,), float32, in the unit of the output, known without a run; None where it is not.
+        partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
+            that is a gradient of a product or convolution that adds up positions; None of any other.
     """
 
     tested: Array
@@ -377,6 +379,7 @@ class OutputPair:
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
     moves: Callable[[int], Floats] = _no_moves
     norms: Callable[[], Floats | None] = lambda: None
+    partial_sums: Callable[[], Floats | None] = lambda: None
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

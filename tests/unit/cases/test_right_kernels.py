@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 from test_terms_of_elements import pair_of
 
-from pytest_msprobe.numerics import BackwardError
+from pytest_msprobe.numerics import BackwardError, OutputPair
 
 Array = np.ndarray[Any, Any]
 
@@ -81,3 +82,68 @@ def test_convolutions_of_3_by_3_by_other_algorithms(tmp_path: Path, kernel: Any,
     place = next(at for at in np.ndindex(x.shape[2:]) if x[1, 5][at] > 0.1 and min(at) > 0)
     right[1, 7, place[0], place[1]] -= x[1, 5][place] * w[7, 5, 1, 1]  # one tap of a kernel in one element
     assert not judged(tmp_path / "lost", "Functional.conv2d.0", arguments, right)
+
+
+def waves() -> tuple[list[Any], Array]:
+    """A convolution of images that rise and fall together, under a loss that all positions share."""
+    rng = np.random.default_rng(3)
+    wave = 3 * np.sin(np.arange(32) / 5)[:, None]
+    x = (0.1 * rng.standard_normal((2, 16, 32, 32)) + wave).astype(np.float32)
+    w = (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)
+    return [w, None, 1, 1], np.stack([x, (1 + 0.1 * rng.standard_normal(x.shape)).astype(np.float32)])
+
+
+def of_weight(x: Array, incoming: Array, dtype: Any) -> Array:
+    """The gradient of the weight as PyTorch's kernel computes it in `dtype`."""
+    left, right = (torch.tensor(each.astype(dtype)) for each in (x, incoming))
+    found: Array = torch.nn.grad.conv2d_weight(left, (16, 16, 3, 3), right, padding=1).numpy()
+    return found
+
+
+def pair_of_weight(folder: Path, tested: Array) -> OutputPair:
+    rest, (x, incoming) = waves()
+    return pair_of(folder, "Functional.conv2d.0", [x, *rest], incoming=incoming, position=1, tested=tested)
+
+
+def test_partial_sums_of_all_elements_of_a_gradient(tmp_path: Path) -> None:
+    _, (x, incoming) = waves()
+    sums = pair_of_weight(tmp_path, of_weight(x, incoming, np.float64).astype(np.float32)).partial_sums()
+    assert sums is not None
+    padded = np.pad(x[:, 4].astype(float), ((0, 0), (1, 1), (1, 1)))
+    terms = padded[:, 2:, 1:-1] * incoming[:, 7]  # tap [2, 1] of kernel [7, 4]
+    assert sums[7, 4, 2, 1] == pytest.approx(np.linalg.norm(terms.cumsum()), rel=0.05)
+
+
+def test_sums_that_leave_and_return_in_many_elements_are_right(tmp_path: Path) -> None:
+    _, (x, incoming) = waves()
+    pair = pair_of_weight(tmp_path, of_weight(x, incoming, np.float32))
+    assert BackwardError().judge_pair(pair).is_pass
+    assert not BackwardError().judge_pair(replace(pair, partial_sums=lambda: None)).is_pass
+
+
+@pytest.mark.parametrize("fault", ["a term", "a row of positions", "a scale", "a part that is less accurate"])
+def test_and_least_faults_in_them_are_seen(tmp_path: Path, fault: str) -> None:
+    _, (x, incoming) = waves()
+    tested = of_weight(x, incoming, np.float32)
+    if fault == "a term":
+        tested[7, 4, 1, 1] -= x[1, 4, 9, 9] * incoming[1, 7, 9, 9]  # of 2,048
+    if fault == "a row of positions":
+        cut = incoming.copy()
+        cut[1, 7, 31] = 0
+        tested[7] = of_weight(x, cut, np.float32)[7]
+    if fault == "a scale":
+        tested *= np.float32(1 + 1e-3)
+    if fault == "a part that is less accurate":
+        coarse = (tested[:4].view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)  # 11 bits
+        tested[:4] = coarse
+    assert not BackwardError().judge_pair(pair_of_weight(tmp_path, tested)).is_pass
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "position"),
+    [("Functional.conv2d.0", [waves()[1][0], *waves()[0]], 0), ("Functional.softmax.0", [waves()[1][0], 1], 0)],
+)
+def test_what_adds_up_no_positions_has_no_such_sums(
+    tmp_path: Path, name: str, arguments: list[Any], position: int
+) -> None:
+    assert pair_of(tmp_path, name, arguments, incoming=waves()[1][1], position=position).partial_sums() is None
