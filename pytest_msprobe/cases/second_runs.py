@@ -17,6 +17,7 @@ from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt
 from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
     accumulated_terms,
@@ -181,6 +182,7 @@ class ExtraRuns:
             partial(self._terms, position, reference),
             partial(self._norms, position, reference),
             partial(self._restricted, position, reference, accumulated),
+            partial(self._partial_sums, position),
         )
 
     @staticmethod
@@ -292,6 +294,21 @@ class ExtraRuns:
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
+
+    def _partial_sums(self, position: int) -> Array | None:
+        """See `OutputPair`."""
+        name = self._call.api.short
+        (incoming,) = self._incoming if len(self._incoming) == 1 else (None,)
+        if incoming is None or not has_rounded_operands(name, "all") or not incoming.ndim:
+            return None
+
+        def gradient(part: Array) -> Array | None:
+            execution = self._bench.engine.forward(self._call, differentiate=self._run.case.wanted)
+            return execution.gradients((part,))[position]
+
+        channels = 1 if has_rounded_operands(name, "conv") and incoming.ndim > 1 else -1
+        found = attempt(partial(norms_of_partial_sums, gradient, incoming, channels))
+        return None if isinstance(found, (Unsupported, CapturedError)) else found
 
     def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
