@@ -17,6 +17,7 @@ from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt
 from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
     accumulated_terms,
@@ -149,16 +150,17 @@ class ExtraRuns:
             metrics: of the two.
         """
 
-        def fitting(found: Sequence[Any] | None) -> Array | None:
-            value = found[position] if found is not None and position < len(found) else None
-            return value if getattr(value, "shape", None) == reference.shape else None
-
         def moved(kind: _Kind) -> tuple[Perturbed, ...]:
-            arrays = ((moving, fitting(results)) for moving, results in self._moved(kind, _PERTURBATIONS))
+            arrays = (
+                (moving, self._fitting(results, position, reference))
+                for moving, results in self._moved(kind, _PERTURBATIONS)
+            )
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
 
         def probed(kind: _Kind, count: int) -> tuple[Array, ...]:
-            arrays = (fitting(results) for _, results in self._moved(kind, self._probes[:count]))
+            arrays = (
+                self._fitting(results, position, reference) for _, results in self._moved(kind, self._probes[:count])
+            )
             return tuple(array for array in arrays if array is not None)
 
         sizes, is_elementwise = [reference.size, *self._recorded_sizes], self._is_known_as("elementwise")
@@ -171,7 +173,7 @@ class ExtraRuns:
             FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
             partial(moved, "inputs"),
             partial(moved, "inside"),
-            lambda: fitting(self._second),
+            lambda: self._fitting(self._second, position, reference),
             self._bench.operand_roundoff,
             partial(probed, "inputs"),
             # Of a forward nothing that is saved matters.
@@ -180,7 +182,13 @@ class ExtraRuns:
             partial(self._terms, position, reference),
             partial(self._norms, position, reference),
             partial(self._restricted, position, reference, accumulated),
+            partial(self._partial_sums, position),
         )
+
+    @staticmethod
+    def _fitting(found: Sequence[Any] | None, position: int, reference: Array) -> Array | None:
+        value = found[position] if found is not None and position < len(found) else None
+        return value if getattr(value, "shape", None) == reference.shape else None
 
     def _restricted(
         self, position: int, reference: Array, accumulated: int, tested: Array, places: Sequence[int] | Array
@@ -218,17 +226,47 @@ class ExtraRuns:
         return found[position]
 
     def _norms(self, position: int, reference: Array) -> Array | None:
-        """Standard deviation of each element under one rounding error of both operands of a product of matrices."""
-        product = self._product(position, reference)
-        if product is None:
+        """Standard deviation of each element under one rounding error of everything that its terms are products of.
+
+        See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
+        """
+        if reference.dtype.kind != "f" or not self._has_terms_of_products:
             return None
-        deviation = math.hypot(*(self._input_roundoff(side.dtype) for side in (product.left, product.right)))
-        norms = product.norms()
-        norms *= np.float32(deviation)
+        product = self._product(position, reference)
+        if product is not None:
+            norms = product.norms()
+        elif (squares := self._fitting(self._squares, position, reference)) is not None:
+            norms = np.sqrt(squares.astype(np.float32).reshape(-1))
+        else:
+            return None
+        own = self._run.case.wanted[position] if self._incoming else None
+        operands = [array for path, array in self._given.items() if path != own]
+        operands += [array for array in self._incoming if array is not None]
+        moving = Perturbation(1, operands=self._bench.operand_roundoff)
+        norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
         return norms if bool(np.isfinite(norms).all()) else None
 
-    def _input_roundoff(self, dtype: np.dtype[Any]) -> float:
-        return Perturbation(1, operands=self._bench.operand_roundoff).size(dtype)
+    @cached_property
+    def _has_terms_of_products(self) -> bool:
+        """Whether all elements are sums of products that float32 can tell the sizes of."""
+        arrays = [*self._given.values(), *(array for array in self._incoming if array is not None)]
+        is_wide = any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in arrays)
+        factors = [value for _, value in leaves(self._call) if isinstance(value, float)]
+        is_real = all(kind_of(array.dtype) == "float" for array in arrays)
+        return bool(arrays) and is_real and not (is_wide or factors) and self._is_known_as("multilinear")
+
+    @cached_property
+    def _squares(self) -> Sequence[Any] | None:
+        """Outputs, or gradients, of the call whose tensors are squared; by the second engine, in float32."""
+
+        def squared(value: Any) -> Any:
+            is_inexact = hasattr(value, "__array_interface__") and is_differentiable(value)
+            return np.square(value, dtype=np.float32) if is_inexact else value
+
+        arguments, keywords = map_leaves(self._call, lambda path, value: squared(value))
+        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        incoming = tuple(map(squared, self._incoming))
+        return self._results(self._bench.second or self._bench.engine, call, incoming, "squares")
 
     def _product(self, position: int, reference: Array) -> Product | None:
         """The product of matrices that the output or gradient at `position` is."""
@@ -237,18 +275,14 @@ class ExtraRuns:
         return self._products[position]
 
     def _found_product(self, position: int, reference: Array) -> Product | None:
-        if not has_rounded_operands(self._call.api.short, "matmul") or reference.dtype.kind != "f":
+        if not self._has_terms_of_products:
             return None
-        given = self._given
-        if any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in given.values()):
-            return None  # norms are of float32
         if not self._incoming:
-            return product_of_tensors(list(given.values()), reference)
+            return product_of_tensors(list(self._given.values()), reference)
         incoming = [array for array in self._incoming if array is not None]
         own = self._run.case.wanted[position]
-        if len(incoming) != 1:
-            return None
-        return gradient_as_product([array for path, array in given.items() if path != own], incoming[0], reference)
+        others = [array for path, array in self._given.items() if path != own]
+        return gradient_as_product(others, incoming[0], reference) if len(incoming) == 1 else None
 
     def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
         """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
@@ -260,6 +294,21 @@ class ExtraRuns:
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
+
+    def _partial_sums(self, position: int) -> Array | None:
+        """See `OutputPair`."""
+        name = self._call.api.short
+        (incoming,) = self._incoming if len(self._incoming) == 1 else (None,)
+        if incoming is None or not has_rounded_operands(name, "all") or not incoming.ndim:
+            return None
+
+        def gradient(part: Array) -> Array | None:
+            execution = self._bench.engine.forward(self._call, differentiate=self._run.case.wanted)
+            return execution.gradients((part,))[position]
+
+        channels = 1 if has_rounded_operands(name, "conv") and incoming.ndim > 1 else -1
+        found = attempt(partial(norms_of_partial_sums, gradient, incoming, channels))
+        return None if isinstance(found, (Unsupported, CapturedError)) else found
 
     def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
@@ -317,7 +366,7 @@ class ExtraRuns:
         is_known = found is not None and (bool(self._incoming) or found.text == "both")
         return self._is_composite or is_known
 
-    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
+    def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
 
     def lookalikes(self, position: int) -> dict[str, Array]:

@@ -358,6 +358,8 @@ class OutputPair:
             and a sample of others; None where the call cannot be restricted to so few, or is not large.
         chosen, drawn_from: of such a pair, how many elements come first that are no sample, and how many elements the
             whole output has; 0 and 0 of any other.
+        partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
+            that is a gradient of a product or convolution that adds up positions; None of any other.
     """
 
     tested: Array
@@ -375,6 +377,7 @@ class OutputPair:
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
     norms: Callable[[], Floats | None] = lambda: None
     restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
+    partial_sums: Callable[[], Floats | None] = lambda: None
     chosen: int = 0
     drawn_from: int = 0
 

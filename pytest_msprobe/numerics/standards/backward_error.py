@@ -411,6 +411,8 @@ class _Search:
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
         self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        #: What rounding their partial sums leaves of all elements; None until that is asked for.
+        self._of_partial_sums: Floats | None = None
         #: Tolerances of elements that are judged by themselves, by flat position.
         self._own: dict[int, float] = {}
         self._errors = ErrorStatistics()
@@ -448,8 +450,11 @@ class _Search:
     def closer(self, found: Judgement) -> Judgement:
         """What `found`, an error, becomes when the few elements that it is about are judged by themselves.
 
-        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides.
+        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides. Many
+        are judged by the partial sums of all, where these are known.
         """
+        if self._errors.beyond > _LOOKED_AT and self._errors.largest_use < _HOPELESS:
+            found = self._with_partial_sums(found)
         while not found.is_pass:
             suspects = self._suspects()
             if not suspects or len(self._own) + len(suspects) > _LOOKED_AT:
@@ -460,6 +465,14 @@ class _Search:
                     return found
             found = self.judgement()
         return found
+
+    def _with_partial_sums(self, found: Judgement) -> Judgement:
+        sums = self._pair.partial_sums()
+        if sums is None or sums.shape != self._pair.tested.shape:
+            return found
+        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        self._of_partial_sums = self._standard.sensitivity * rounded * sums.reshape(-1)
+        return self.judgement()
 
     def _suspects(self) -> list[tuple[float, int, float, float]]:
         """(error over tolerance, flat position, error, rounding) of elements beyond, else of one that stands out."""
@@ -562,6 +575,8 @@ class _Search:
         terms = 0.0 if self._standard.has_exact_inputs else changes[0] / self._input_roundoff
         tolerance += self._kernel * (terms + magnitude)
         summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
+        if self._of_partial_sums is not None:
+            summation = np.maximum(summation, self._of_partial_sums[start : start + reference.size])
         forgiven = (
             response.forgiven(start, reference, change, self._factors)
             for response, change in zip(self._responses, changes)
