@@ -194,7 +194,7 @@ CALLS = (
     LayerCall("MintFunctional.linear", "key", _linear(TOKENS, HIDDEN, 1024), {}),
     LayerCall("MintFunctional.linear", "up", _linear(TOKENS, HIDDEN, INNER), {}, True),
     LayerCall("MintFunctional.linear", "bias", _linear(512, 1024, HIDDEN, has_bias=True), {}, True),
-    LayerCall("MintFunctional.linear", "output", _linear(TOKENS, HIDDEN, HIDDEN), {}, True, False),
+    LayerCall("MintFunctional.linear", "output", _linear(TOKENS, HIDDEN, HIDDEN // 2), {}, True, False),
     LayerCall("MintFunctional.linear", "words", _linear(TOKENS, HIDDEN, 4000), {}, False, False, False),
     LayerCall("Functional.dense", "down", _linear(TOKENS, INNER, HIDDEN, has_bias=True), {}),
     LayerCall("Functional.dense", "value", _linear(512, HIDDEN, 1024, has_bias=True), {}, True),
