@@ -5,6 +5,7 @@ Matrix units that round float32 operands before they multiply: HF32 on Ascend, T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from pytest_msprobe.cases.perturbation import (
     has_jumped,
     label_tensors,
 )
+from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -36,7 +38,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     map_leaves,
 )
-from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, unit_roundoff
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -92,6 +94,7 @@ _MOST_PROBED = 1 << 20
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
 
+_FLOAT32_ROUNDOFF = 2.0**-24
 #: How many times an element is computed alone.
 _ALONE = 256
 #: The terms of an element add up to it within this share of their size, and alone it is the same, in float64.
@@ -134,6 +137,7 @@ class ExtraRuns:
         self._bench = bench
         self._incoming = incoming
         self._made: dict[tuple[_Kind, int], _Moved | None] = {}
+        self._products: dict[int, Product | None] = {}
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
         """Everything that a standard gets for the output at `position`.
@@ -145,16 +149,17 @@ class ExtraRuns:
             metrics: of the two.
         """
 
-        def fitting(found: Sequence[Any] | None) -> Array | None:
-            value = found[position] if found is not None and position < len(found) else None
-            return value if getattr(value, "shape", None) == reference.shape else None
-
         def moved(kind: _Kind) -> tuple[Perturbed, ...]:
-            arrays = ((moving, fitting(results)) for moving, results in self._moved(kind, _PERTURBATIONS))
+            arrays = (
+                (moving, self._fitting(results, position, reference))
+                for moving, results in self._moved(kind, _PERTURBATIONS)
+            )
             return tuple(Perturbed(array, moving.relative_size) for moving, array in arrays if array is not None)
 
         def probed(kind: _Kind, count: int) -> tuple[Array, ...]:
-            arrays = (fitting(results) for _, results in self._moved(kind, self._probes[:count]))
+            arrays = (
+                self._fitting(results, position, reference) for _, results in self._moved(kind, self._probes[:count])
+            )
             return tuple(array for array in arrays if array is not None)
 
         return OutputPair(
@@ -170,7 +175,7 @@ class ExtraRuns:
             FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
             partial(moved, "inputs"),
             partial(moved, "inside"),
-            lambda: fitting(self._second),
+            lambda: self._fitting(self._second, position, reference),
             self._bench.operand_roundoff,
             partial(probed, "inputs"),
             # Of a forward nothing that is saved matters.
@@ -178,7 +183,13 @@ class ExtraRuns:
             partial(probed, "inside"),
             partial(self._terms, position, reference),
             partial(self._moves, position, reference),
+            partial(self._norms, position, reference),
         )
+
+    @staticmethod
+    def _fitting(found: Sequence[Any] | None, position: int, reference: Array) -> Array | None:
+        value = found[position] if found is not None and position < len(found) else None
+        return value if getattr(value, "shape", None) == reference.shape else None
 
     def _moves(self, position: int, reference: Array, at: int) -> Array:
         """How far the element at the flat position `at` of the output or gradient moves; see `OutputPair`.
@@ -213,19 +224,79 @@ class ExtraRuns:
         result: Array | None = found[position] if getattr(found[position], "shape", None) == (_ALONE,) else None
         return result
 
+    def _norms(self, position: int, reference: Array) -> Array | None:
+        """Standard deviation of each element under one rounding error of everything that its terms are products of.
+
+        See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
+        """
+        if reference.dtype.kind != "f" or not self._has_terms_of_products:
+            return None
+        product = self._product(position, reference)
+        if product is not None:
+            norms = product.norms()
+        elif (squares := self._fitting(self._squares, position, reference)) is not None:
+            norms = np.sqrt(squares.astype(np.float32).reshape(-1))
+        else:
+            return None
+        own = self._run.case.wanted[position] if self._incoming else None
+        operands = [array for path, array in self._given.items() if path != own]
+        operands += [array for array in self._incoming if array is not None]
+        moving = Perturbation(1, operands=self._bench.operand_roundoff)
+        norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
+        return norms if bool(np.isfinite(norms).all()) else None
+
+    @cached_property
+    def _has_terms_of_products(self) -> bool:
+        """Whether all elements are sums of products that float32 can tell the sizes of."""
+        arrays = [*self._given.values(), *(array for array in self._incoming if array is not None)]
+        is_wide = any(unit_roundoff(array.dtype) < _FLOAT32_ROUNDOFF for array in arrays)
+        factors = [value for _, value in leaves(self._call) if isinstance(value, float)]
+        is_real = all(kind_of(array.dtype) == "float" for array in arrays)
+        return bool(arrays) and is_real and not (is_wide or factors) and self._is_known_as("multilinear")
+
+    @cached_property
+    def _squares(self) -> Sequence[Any] | None:
+        """Outputs, or gradients, of the call whose tensors are squared; by the second engine, in float32."""
+
+        def squared(value: Any) -> Any:
+            is_inexact = hasattr(value, "__array_interface__") and is_differentiable(value)
+            return np.square(value, dtype=np.float32) if is_inexact else value
+
+        arguments, keywords = map_leaves(self._call, lambda path, value: squared(value))
+        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
+        incoming = tuple(map(squared, self._incoming))
+        return self._results(self._bench.second or self._bench.engine, call, incoming, "squares")
+
+    def _product(self, position: int, reference: Array) -> Product | None:
+        """The product of matrices that the output or gradient at `position` is."""
+        if position not in self._products:
+            self._products[position] = self._found_product(position, reference)
+        return self._products[position]
+
+    def _found_product(self, position: int, reference: Array) -> Product | None:
+        if not self._has_terms_of_products:
+            return None
+        if not self._incoming:
+            return product_of_tensors(list(self._given.values()), reference)
+        incoming = [array for array in self._incoming if array is not None]
+        own = self._run.case.wanted[position]
+        others = [array for path, array in self._given.items() if path != own]
+        return gradient_as_product(others, incoming[0], reference) if len(incoming) == 1 else None
+
     def _terms(self, position: int, reference: Array, at: int) -> tuple[Array, ...]:
         """What the element at the flat position `at` of the output or gradient at `position` is the sum of.
 
         See `OutputPair`. Terms that do not add up to the benchmark's result are those of no sum.
         """
+        if (product := self._product(position, reference)) is not None:
+            return (product.terms(at),)
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
 
     def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
-        arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
-        given = {path: array for path, array in arrays if is_differentiable(array)}
+        given = self._given
         alone = np.zeros(shape)
         alone.flat[at] = 1
 
@@ -266,6 +337,12 @@ class ExtraRuns:
         execution = attempt(partial(self._bench.engine.forward, call, differentiate=()))
         return [] if isinstance(execution, (Unsupported, CapturedError)) else _float_outputs(execution.outputs)
 
+    @cached_property
+    def _given(self) -> dict[LeafPath, Array]:
+        """The tensors of floats among the arguments, by their places."""
+        arrays = ((path, value) for path, value in leaves(self._call) if hasattr(value, "__array_interface__"))
+        return {path: array for path, array in arrays if is_differentiable(array)}
+
     @property
     def _rounds_each_result(self) -> bool:
         """Whether what the operation computes inside is in its own dtype; of most forwards moved inputs do as much."""
@@ -273,7 +350,7 @@ class ExtraRuns:
         is_known = found is not None and (bool(self._incoming) or found.text == "both")
         return self._is_composite or is_known
 
-    def _is_known_as(self, topic: Literal["elementary", "elementwise"]) -> bool:
+    def _is_known_as(self, topic: Literal["elementary", "elementwise", "multilinear"]) -> bool:
         return facts(topic).of(self._call.api, self._call.framework) is not None
 
     def lookalikes(self, position: int) -> dict[str, Array]:

@@ -358,6 +358,8 @@ class OutputPair:
             moved again and again as in `arithmetic_probes`; none where it is made of more than one element of an input.
         terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
             kernels may add; none where the operation is no sum.
+        norms: one standard deviation of how far each element moves when every input is off by one rounding error, shape
+            (n,), float32, in the unit of the output, known without a run; None where it is not.
     """
 
     tested: Array
@@ -374,6 +376,7 @@ class OutputPair:
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
     moves: Callable[[int], Floats] = _no_moves
+    norms: Callable[[], Floats | None] = lambda: None
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

@@ -6,7 +6,7 @@ docs/standards.md derives the model, states its assumptions and says where it fa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
@@ -38,7 +38,14 @@ from pytest_msprobe.numerics.measurement import (
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
-from pytest_msprobe.numerics.standards.sensitivity import Factors, Probes, Response, in_reach, magnitude_of
+from pytest_msprobe.numerics.standards.sensitivity import (
+    Factors,
+    KnownResponse,
+    Probes,
+    Response,
+    in_reach,
+    magnitude_of,
+)
 
 #: Fewer elements than this say nothing about a mean, ...
 _FEW = 8
@@ -257,6 +264,8 @@ class BackwardError:
 
         if self.has_exact_inputs:
             return self._probed(pair, [inside(pair.inside_probes)], _HOPELESS)
+        if (settled := self._without_runs(pair, format_)) is not None:
+            return settled
         inputs = Response(pair.perturbed(), pair.probes, pair.reference, format_)
         search, found = self._probed(pair, [inputs], 1.0)
         if found.is_pass:
@@ -265,7 +274,21 @@ class BackwardError:
         arithmetic = inside(pair.arithmetic_probes)
         return self._probed(pair, [inputs, arithmetic], _HOPELESS) if arithmetic.is_known else (search, found)
 
-    def _probed(self, pair: OutputPair, responses: list[Response], hopeless: float) -> tuple[_Search, Judgement]:
+    def _without_runs(self, pair: OutputPair, format_: FloatFormat) -> tuple[_Search, Judgement] | None:
+        """The search that passes by what is known without a moved run; None where none does.
+
+        Products of matrices: the sizes of their terms say what moved runs would. All others: rounding of the output and
+        the error of kernels alone, which answers to inputs can only add to.
+        """
+        norms = pair.norms()
+        responses = [] if norms is None else [KnownResponse(norms, pair.reference, format_)]
+        search = _Search(pair, self, responses, is_close=True)
+        found = search.judgement()
+        if norms is not None:
+            found = search.closer(found)
+        return (search, found) if found.is_pass else None
+
+    def _probed(self, pair: OutputPair, responses: Sequence[Response], hopeless: float) -> tuple[_Search, Judgement]:
         """The search with two runs of each kind, and with more of them where these do not decide it.
 
         An error beyond `hopeless` times what two runs forgive is none that more of them explain.
@@ -303,8 +326,9 @@ class _Search:
     """Looks for what no rounding explains in one output."""
 
     def __init__(
-        self, pair: OutputPair, standard: BackwardError, responses: list[Response], *, is_close: bool = False
+        self, pair: OutputPair, standard: BackwardError, responses: Sequence[Response], *, is_close: bool = False
     ) -> None:
+        """Judge by `responses`; by rounding and kernels alone where there are none, which forgives least."""
         self._is_close = is_close
         self._pair = pair
         self._standard = standard
@@ -321,7 +345,7 @@ class _Search:
         self._errors = ErrorStatistics()
         #: Relative error of adding up the terms of an element.
         self._summation = 0.0
-        if standard.has_exact_inputs or not responses[0].sensitivity.is_single:
+        if standard.has_exact_inputs or (responses and not responses[0].sensitivity.is_single):
             self._summation = _SUMMATION * math.sqrt(pair.accumulated - 1) * min(self._roundoff, _FLOAT32_ROUNDOFF)
         if standard.narrow_sums is not None:
             count, self._input_roundoff = standard.narrow_sums
@@ -415,12 +439,16 @@ class _Search:
 
         One judged by itself is settled, and no measure of others.
         """
+        magnitude = magnitude_of(reference)
+        rounding = self._rounding(magnitude)
+        if not self._responses:  # each element then says how accurate the others are
+            return rounding, rounding, rounding + (self._kernel + self._summation) * magnitude
         changes = [response.of_chunk(start, reference) for response in self._responses]
         response, tolerance = np.sum(changes, axis=0), self._tolerance(start, reference, changes)
         for at in self._own:
             if start <= at < start + reference.size:
                 response[at - start], tolerance[at - start] = 0.0, math.inf
-        return self._rounding(magnitude_of(reference)), response, tolerance
+        return rounding, response, tolerance
 
     def _slope_limit(self, errors: ErrorStatistics) -> float:
         """How much rounding scales the output as a whole."""

@@ -183,6 +183,10 @@ def without_jumps(reference: Array, moves: Sequence[Array], size: float, *, is_d
 #: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
 #: inputs twice, and a quarter for what the probes did not meet.
 _PROBED = 2.25
+#: In standard deviations of an element: the largest move of 16 probes, ...
+_LARGEST_PROBE = 2.0
+#: ... and the larger one of two runs that move elements by different distances.
+_LARGER_OF_TWO = 1.17
 
 #: So many more results, for inputs or arithmetic that are off.
 Probes = Callable[[int], tuple[Array, ...]]
@@ -285,6 +289,39 @@ class Response:
         if len(moves) > 1 and self._sizes[1] < self._sizes[0]:
             without_jumps(reference, moves, self._sizes[1], is_drawn=self.is_for_all)
         return moves
+
+
+class KnownResponse(Response):
+    """A response known without a run: how far each element moves, as standard deviations.
+
+    They are exact for each element, so that nothing is forgiven for what a few runs may have missed.
+    """
+
+    def __init__(self, deviations: Floats, reference: Array, format_: FloatFormat) -> None:
+        """The answer to one rounding error of every input; `deviations` has the flat shape of the output."""
+        self.is_known, self.is_for_all = True, False
+        self.reference, self.format = reference.reshape(-1), format_
+        self._deviations = deviations
+        log_means = LogMeans()
+        for start, chunk in self.chunks():
+            log_means.add(magnitude_of(chunk), _LARGER_OF_TWO * self._of(start, chunk))
+        self.sensitivity = Sensitivity(is_single=False, typical=log_means.finish())
+
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """What the larger of two moved runs shows on average, and no less than typical."""
+        change = _LARGER_OF_TWO * self._of(start, reference)
+        return self.sensitivity.response(magnitude_of(reference), [change])
+
+    def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
+        """What the largest move of many probes would be forgiven."""
+        return _PROBED * _LARGEST_PROBE * self._of(start, reference)
+
+    def scaling(self, factors: Factors) -> float:
+        """0: the effects of many independent errors do not scale the output as a whole."""
+        return 0.0
+
+    def _of(self, start: int, reference: Array) -> Floats:
+        return self._deviations[start : start + reference.size].astype(np.float64)
 
 
 class MeasuredResponse(Response):
