@@ -52,7 +52,7 @@ class Judge:
         self,
         name: str,
         direction: Direction,
-        standard: str,
+        standard: str | Standard,
         *,
         altered: Alteration | None = None,
         numeric: NumericSettings | None = None,
@@ -61,7 +61,7 @@ class Judge:
         settings = CheckSettings(
             seed=0,
             max_memory_bytes=_NO_LIMIT,
-            standard=STANDARDS[standard](),
+            standard=STANDARDS[standard]() if isinstance(standard, str) else standard,
             hooks=self._hooks,
             numeric=numeric or NumericSettings(),
         )

@@ -15,6 +15,7 @@ Written by `python -m tools.verdict_quality --write-docs`; change the command, n
 Every record is a forward or a backward of an API that MindSpore and PyTorch share. Its arguments come from PyTorch's
 OpInfo database (small shapes) or are calls in the sizes of a language model (large shapes), from fixed seeds.
 Random and uninitialised APIs are left out: no standard judges them.
+Calls above a million elements have [a page of their own](verdict_quality_at_size.md).
 
 ## Right outputs
 
