@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
@@ -319,7 +319,12 @@ class BackwardError:
             return None
         own, found = self._by_runs(part)
         found = found if found.is_pass else own.closer(found)
-        return (search, found) if found.is_pass else None
+        ratios = [found.ratio or 0.0, search.largest_use]
+        return (
+            (search, replace(found, ratio=max((one for one in ratios if one <= 1), default=1.0)))
+            if found.is_pass
+            else None
+        )
 
     def _by_runs(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The same by moved runs of the whole call."""
@@ -441,6 +446,11 @@ class _Search:
             errors.add(start, _error(tested, reference), (rounding, response, tolerance))
             errors.add_projection(start, reference, tested)
         return errors
+
+    @property
+    def largest_use(self) -> float:
+        """Largest error over tolerance."""
+        return self._errors.largest_use
 
     @property
     def is_scaled(self) -> bool:
