@@ -306,13 +306,13 @@ class BackwardError:
         sample = pair.restricted(pair.tested, ())
         if sample is None:
             return None
-        first = self._asked_first(sample)
+        first, count = self._asked_first(sample), len(sample.tested)
         errors = _Search(sample, self, [first]).gathered()
-        least = _Search(sample, self, [TypicalResponse(first, sample.reference)])
+        least = _Search(sample, self, [TypicalResponse(first, count, sample.reference)])
         rows = least.gathered(errors).in_question() // sample.row_size
-        if np.unique(rows).size > _MOST_ROWS * len(sample.tested):
+        if np.unique(rows).size > _MOST_ROWS * count:
             return None
-        search = _Search(pair, self, [TypicalResponse(first, pair.reference)])
+        search = _Search(pair, self, [TypicalResponse(first, count, pair.reference)])
         places = search.gathered(errors).in_question()
         part = pair.restricted(pair.tested, places) if places.size else sample
         if part is None or search.is_scaled or (places.size and not errors.is_measure):

@@ -23,8 +23,8 @@ _MOSTLY = 0.995
 #: By chance one element in 15 does so though it adds up many: fewer than so many elements say nothing.
 _FEWEST = 6
 _FLOOR = 1.5
-#: A sample shows the typical answer to about a tenth, where rows differ.
-_SURE = 0.9
+#: The typical answer of a sample is that of the output within so many standard errors of its rows.
+_SURE = 3.0
 #: A jump: what answers to a perturbation far below rounding by more than this share of itself...
 _JUMP_OF_VALUE = 2.0**-8
 #: ... and by more than this share of its answer to a perturbation 2**12 times as large.
@@ -77,6 +77,11 @@ class LogMeans:
         self._absolute += logarithms.sum(), np.square(logarithms).sum()
         logarithms -= np.log(magnitude[used])
         self._relative += logarithms.sum(), np.square(logarithms).sum()
+
+    def mean(self, *, is_relative: bool) -> float:
+        """Mean of the logarithms of changes, absolute or relative to the element; 0 where there is none."""
+        sums = self._relative if is_relative else self._absolute
+        return float(sums[0]) / max(1, self.count)
 
     def finish(self) -> Typical:
         """The typical change, once all chunks are in: absolute or relative, whichever varies less."""
@@ -335,23 +340,33 @@ class KnownResponse(Response):
 class TypicalResponse(Response):
     """What every element of a large output answers at least, by a sample of it: the floor under all."""
 
-    def __init__(self, sample: Response, reference: Array) -> None:
-        """The floor by the response of a sample of the output; none where some of that answers to nothing."""
+    def __init__(self, sample: Response, rows: int, reference: Array) -> None:
+        """The floor by the response of a sample of so many rows; none where some of that answers to nothing."""
         self.is_known, self.is_for_all = sample.is_known, sample.is_for_all
         self.reference, self.format = reference.reshape(-1), sample.format
         self.sensitivity = sample.sensitivity
         for start, chunk in sample.chunks():
             if ((magnitude_of(chunk) > 0) & (sample.of_chunk(start, chunk) == 0)).any():
                 self.sensitivity = replace(sample.sensitivity, typical=Typical())
+        means = [_log_of_typical(sample, part) for part in np.array_split(np.arange(sample.reference.size), rows)]
+        self._surely = math.exp(-_SURE * float(np.std(means)) / math.sqrt(rows))
 
     def of_chunk(self, start: int, reference: Array) -> Floats:
         """The floor; nothing for an element that is 0, which may answer to nothing."""
         magnitude = magnitude_of(reference)
-        return np.where(magnitude > 0, _SURE * _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
+        return np.where(magnitude > 0, self._surely * _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
 
     def scaling(self, factors: Factors) -> float:
         """0: a sample does not say how far moved inputs scale the output as a whole."""
         return 0.0
+
+
+def _log_of_typical(sample: Response, places: Array) -> float:
+    """Logarithm of the typical answer in one row of a sample, in the way in which that of the sample is known."""
+    start, reference = int(places[0]), in_reach(widened(sample.reference[places[0] : places[-1] + 1]), sample.format)
+    log_means, moves = LogMeans(), sample.moves(start, reference)
+    log_means.add(magnitude_of(reference), reduce(np.fmax, [np.abs(move) for move in moves], np.zeros(reference.size)))
+    return log_means.mean(is_relative=sample.sensitivity.typical.relative > 0)
 
 
 class MeasuredResponse(Response):
