@@ -25,6 +25,8 @@ _FEWEST = 6
 _FLOOR = 1.5
 #: The typical answer of a sample is that of the output within so many standard errors of its rows.
 _SURE = 3.0
+#: Elements, and many rows, are taken together in so many groups.
+_GROUPS = 64
 #: A jump: what answers to a perturbation far below rounding by more than this share of itself...
 _JUMP_OF_VALUE = 2.0**-8
 #: ... and by more than this share of its answer to a perturbation 2**12 times as large.
@@ -348,8 +350,9 @@ class TypicalResponse(Response):
         for start, chunk in sample.chunks():
             if ((magnitude_of(chunk) > 0) & (sample.of_chunk(start, chunk) == 0)).any():
                 self.sensitivity = replace(sample.sensitivity, typical=Typical())
-        means = [_log_of_typical(sample, part) for part in np.array_split(np.arange(sample.reference.size), rows)]
-        self._surely = math.exp(-_SURE * float(np.std(means)) / math.sqrt(rows))
+        groups = np.array_split(np.arange(sample.reference.size), min(rows, _GROUPS))
+        means = [_log_of_typical(sample, group) for group in groups]
+        self._surely = math.exp(-_SURE * float(np.std(means)) / math.sqrt(len(groups)))
 
     def of_chunk(self, start: int, reference: Array) -> Floats:
         """The floor; nothing for an element that is 0, which may answer to nothing."""
