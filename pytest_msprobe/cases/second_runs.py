@@ -185,6 +185,7 @@ class ExtraRuns:
             partial(self._moves, position, reference),
             partial(self._norms, position, reference),
             partial(self._partial_sums, position),
+            bool(self._incoming) and self._is_known_as("elementwise"),
         )
 
     def _moves(self, position: int, reference: Array, at: int) -> Array:

@@ -362,6 +362,7 @@ class OutputPair:
             (n,), float32, in the unit of the output, known without a run; None where it is not.
         partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
             that is a gradient of a product or convolution that adds up positions; None of any other.
+        has_kinks: whether it is the gradient of an elementwise function, which has one value for each side of a kink.
     """
 
     tested: Array
@@ -380,6 +381,7 @@ class OutputPair:
     moves: Callable[[int], Floats] = _no_moves
     norms: Callable[[], Floats | None] = lambda: None
     partial_sums: Callable[[], Floats | None] = lambda: None
+    has_kinks: bool = False
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:
