@@ -35,7 +35,7 @@ class Product:
 
     def terms(self, at: int) -> Floats:
         """What the element at a flat position is the sum of, float64, shape (k,), or (k + 1,) with a bias."""
-        *batch, row, column = np.unravel_index(at, self._product_shape)
+        *batch, row, column = (int(place) for place in np.unravel_index(at, self._product_shape))
         left, right = (_matrix(side, self._product_shape, batch) for side in (self.left, self.right))
         found: Floats = left[row].astype(np.float64) * right[:, column].astype(np.float64)
         if self.bias is None:
@@ -101,8 +101,8 @@ def gradient_as_product(others: Sequence[Array], incoming: Array, reference: Arr
         return None
     if reference.ndim == 1 and incoming.shape[-1] == reference.size:
         rows = incoming.reshape(-1, incoming.shape[-1])
-        found = Product(np.ones((1, len(rows)), np.float32), rows, None, reference.shape)
-        return found if found.is_sum_of_terms(reference) else None
+        total = Product(np.ones((1, len(rows)), np.float32), rows, None, reference.shape)
+        return total if total.is_sum_of_terms(reference) else None
     pairs = (pair for other in others for pair in ((incoming, other), (other, incoming)))
     return next((found for pair in pairs if (found := _product(*pair, None, reference)) is not None), None)
 
