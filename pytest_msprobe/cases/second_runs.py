@@ -182,7 +182,7 @@ class ExtraRuns:
             partial(self._terms, position, reference),
             partial(self._norms, position, reference),
             partial(self._restricted, position, reference, accumulated),
-            partial_sums=partial(self._partial_sums, position),
+            partial(self._partial_sums, position),
             has_kinks=bool(self._incoming) and is_elementwise,
         )
 

@@ -378,9 +378,9 @@ class OutputPair:
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
     norms: Callable[[], Floats | None] = lambda: None
     restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
+    partial_sums: Callable[[], Floats | None] = lambda: None
     chosen: int = 0
     drawn_from: int = 0
-    partial_sums: Callable[[], Floats | None] = lambda: None
     has_kinks: bool = False
 
     @property
