@@ -41,6 +41,7 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
+from pytest_msprobe.numerics.judgement import Deviations
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -180,7 +181,7 @@ class ExtraRuns:
             partial(probed, "arithmetic" if self._incoming else "inside"),
             partial(probed, "inside"),
             partial(self._terms, position, reference),
-            partial(self._norms, position, reference),
+            partial(self._deviations, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
             has_kinks=bool(self._incoming) and is_elementwise,
@@ -226,7 +227,7 @@ class ExtraRuns:
             return None
         return found[position]
 
-    def _norms(self, position: int, reference: Array) -> Array | None:
+    def _deviations(self, position: int, reference: Array) -> Deviations | None:
         """Standard deviation of each element under one rounding error of everything that its terms are products of.
 
         See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
@@ -246,7 +247,7 @@ class ExtraRuns:
         operands += [array for array in self._incoming if array is not None]
         moving = Perturbation(1, operands=self._bench.operand_roundoff)
         norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
-        return norms if bool(np.isfinite(norms).all()) else None
+        return Deviations(norms, product is not None) if bool(np.isfinite(norms).all()) else None
 
     @cached_property
     def _has_terms_of_products(self) -> bool:

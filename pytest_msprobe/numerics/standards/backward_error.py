@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
     COUNTABLE,
+    Deviations,
     Judgement,
     OutputPair,
     count_of,
@@ -205,6 +206,8 @@ _UNLIKELY = 1e-4
 _ORDINARY = 2.0
 #: Where a larger share of the rows of a sample holds elements in question, no small call holds those of all.
 _MOST_ROWS = 0.25
+#: Larger outputs have no probes.
+_MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -281,10 +284,10 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        norms = None if self.has_exact_inputs else pair.norms()
-        found = self._by_parts(pair) if norms is None else None
+        known = None if self.has_exact_inputs else pair.deviations()
+        found = self._by_parts(pair) if known is None else None
         if found is None and not self.has_exact_inputs:
-            found = self._without_runs(pair, norms)
+            found = self._without_runs(pair, known)
         return found or self._by_runs(pair)
 
     def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
@@ -327,17 +330,19 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
 
-    def _without_runs(self, pair: OutputPair, norms: Floats | None) -> tuple[_Search, Judgement] | None:
+    def _without_runs(self, pair: OutputPair, known: Deviations | None) -> tuple[_Search, Judgement] | None:
         """The search that passes by what is known without a moved run; None where none does.
 
-        Products of matrices: the sizes of their terms say what moved runs would. All others: rounding of the output and
-        the error of kernels alone, which answers to inputs can only add to.
+        Sums of products: the sizes of their terms say what moved runs would; large ones whose elements cannot be looked
+        at for nothing are forgiven as much as by these. All others: rounding of the output and the error of kernels
+        alone, which answers to inputs can only add to.
         """
         format_ = float_format(part_dtype(pair.tested.dtype))
-        responses = [] if norms is None else [KnownResponse(norms, pair.reference, format_)]
-        search = _Search(pair, self, responses, is_close=True)
+        is_close = known is None or known.have_terms or pair.tested.size <= _MANY
+        responses = [KnownResponse(known.values, pair.reference, format_, is_close=is_close)] if known else []
+        search = _Search(pair, self, responses, is_close=is_close)
         found = search.judgement()
-        if norms is not None:
+        if known is not None and known.have_terms:
             found = search.closer(found)
         return (search, found) if found.is_pass else None
 
