@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import ClassVar
 
@@ -75,11 +75,11 @@ class ErrorStatistics:
         largest_at: flat position of the largest error.
     """
 
-    def __init__(self, chosen: int = 0) -> None:
-        """Nothing added; the first `chosen` elements are no measure of others."""
+    def __init__(self, chosen: int = 0, sample: ErrorStatistics | None = None) -> None:
+        """Nothing added; the first `chosen` elements are no measure of others, a `sample` of all elements is."""
         self._chosen = chosen
-        self._are_beyond: list[npt.NDArray[np.uint8]] = []
-        self._furthest, self._furthest_at = 0.0, -1
+        self._sample = sample
+        self._are_in_question: list[npt.NDArray[np.uint8]] = []
         self.beyond = 0
         self.largest_use, self.worst_at = 0.0, 0
         self.largest_at = 0
@@ -102,9 +102,11 @@ class ErrorStatistics:
         """
         rounding, response, tolerance = bounds
         use = error / tolerance
-        is_beyond = use > 1
-        self.beyond += int(np.count_nonzero(is_beyond))
-        self._are_beyond.append(np.packbits(is_beyond))
+        is_in_question = use > 1
+        self.beyond += int(np.count_nonzero(is_in_question))
+        if self._sample is not None:
+            is_in_question |= (use > _NOTICEABLE) & self._sample.may_stand_out(error, rounding)
+            self._are_in_question.append(np.packbits(is_in_question))
         at = int(use.argmax())
         if use.item(at) > self.largest_use:
             self.largest_use, self.worst_at = use.item(at), start + at
@@ -117,9 +119,7 @@ class ErrorStatistics:
         is_measure = is_informative[sample]
         self._informative += int(np.count_nonzero(is_measure))
         self._squared_errors += np.square(errors[:, sample][:, is_measure]).sum(axis=1)
-        at = int(error.argmax())
-        if error.item(at) > max(self._furthest, _HARMLESS * rounding.item(at)):
-            self._furthest, self._furthest_at = error.item(at), start + at
+        at = int(np.where(is_informative, error, 0.0).argmax())
         if is_informative[at] and error.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
             self._largest, self.largest_at = errors[:, at], start + at
             self._use_of_largest = use.item(at)
@@ -141,9 +141,19 @@ class ErrorStatistics:
         self._squares += inner(finite, finite)
 
     def in_question(self) -> npt.NDArray[np.intp]:
-        """Flat positions of the elements beyond their tolerance, and of the one that may stand out among all."""
-        found = np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_beyond]))
-        return found if self._furthest_at < 0 else np.union1d(found, self._furthest_at)
+        """Flat positions of the elements beyond their tolerance, and of those that may stand out by the sample."""
+        return np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_in_question]))
+
+    def may_stand_out(self, error: Floats, rounding: Floats) -> npt.NDArray[np.bool_]:
+        """Where errors are far from these ones, absolutely and in roundings: all that could be outliers among them."""
+        far = _STANDS_OUT / 2 * np.sqrt(self._squared_errors / max(1, self._informative))
+        is_far: npt.NDArray[np.bool_] = (error > far[0]) & (error > max(_HARMLESS, far[1]) * rounding)
+        return is_far
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether enough elements show how accurate others are."""
+        return self._informative >= _LARGE
 
     @property
     def is_large(self) -> bool:
@@ -162,7 +172,7 @@ class ErrorStatistics:
 
         It must also use up a good part of its own tolerance.
         """
-        if self._informative < _LARGE or self._use_of_largest <= _NOTICEABLE:
+        if not self.is_measure or self._use_of_largest <= _NOTICEABLE:
             return 0.0
         is_counted = self.largest_at >= self._chosen
         squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
@@ -293,24 +303,31 @@ class BackwardError:
     def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
         """The search of a large output that passes by small calls alone; None where they do not decide it.
 
-        By a sample of the output all its elements answer at least so much. Those for which that is not enough, and the
-        one that may stand out, are judged in a small call of their own.
+        By a sample of the output all its elements answer at least so much. Those for which that is not enough, and
+        those that may stand out, are judged in a small call of their own.
         """
         sample = pair.restricted(pair.tested, ())
         if sample is None:
             return None
         first = self._asked_first(sample)
-        rows = _Search(sample, self, [TypicalResponse(first, sample.reference)]).in_question() // sample.row_size
+        errors = _Search(sample, self, [first]).gathered()
+        least = _Search(sample, self, [TypicalResponse(first, sample.reference)])
+        rows = least.gathered(errors).in_question() // sample.row_size
         if np.unique(rows).size > _MOST_ROWS * len(sample.tested):
             return None
         search = _Search(pair, self, [TypicalResponse(first, pair.reference)])
-        places = search.in_question()
+        places = search.gathered(errors).in_question()
         part = pair.restricted(pair.tested, places) if places.size else sample
-        if part is None or search.is_scaled:
+        if part is None or search.is_scaled or (places.size and not errors.is_measure):
             return None
         own, found = self._by_runs(part)
         found = found if found.is_pass else own.closer(found)
-        return (search, found) if found.is_pass else None
+        ratios = [found.ratio or 0.0, search.largest_use]
+        return (
+            (search, replace(found, ratio=max((one for one in ratios if one <= 1), default=1.0)))
+            if found.is_pass
+            else None
+        )
 
     def _by_runs(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The same by moved runs of the whole call."""
@@ -419,24 +436,26 @@ class _Search:
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
-        errors = self._gathered()
+        errors = self.gathered()
         limit = self._slope_limit(errors)
         reason = self._fault(errors, limit)
         slope = abs(errors.slope) / limit if errors.is_large and limit else 0.0
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
-    def _gathered(self) -> ErrorStatistics:
-        self._errors = errors = ErrorStatistics(self._pair.chosen)
+    def gathered(self, sample: ErrorStatistics | None = None) -> ErrorStatistics:
+        """Statistics of all elements, with those in question by a `sample` of them."""
+        self._errors = errors = ErrorStatistics(self._pair.chosen, sample)
         for start, tested, reference in self._chunks():
             rounding, response, tolerance = self._bounds(start, reference)
             errors.add(start, _error(tested, reference), (rounding, response, tolerance))
             errors.add_projection(start, reference, self._without_settled(start, tested, reference))
         return errors
 
-    def in_question(self) -> npt.NDArray[np.intp]:
-        """Flat positions of the elements beyond their tolerance, and of the one that may stand out among all."""
-        return self._gathered().in_question()
+    @property
+    def largest_use(self) -> float:
+        """Largest error over tolerance."""
+        return self._errors.largest_use
 
     @property
     def is_scaled(self) -> bool:
