@@ -137,6 +137,7 @@ Topic = Literal[
     "mindspore_cpu",
     "mixed_precision",
     "msprobe_standards",
+    "multilinear",
     "narrow_sums",
     "nondeterministic",
     "not_judged",

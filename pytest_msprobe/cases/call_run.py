@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TypeVar
@@ -87,6 +88,13 @@ class CallRun:
         """Release all graphs and what they computed."""
         self._forwards.clear()
 
+    def with_call(self, call: Call) -> CallRun:
+        """A run of another call of the same API, of which nothing has run and no output is recorded."""
+        other = copy(self)
+        other.case = replace(self.case, call=call, forward=replace(self.case.forward, outputs=None))
+        other._forwards = {}
+        return other
+
     def incoming(self, direction: Direction) -> Incoming:
         """Recorded incoming gradients, read once, each in the shape of its output; () for a forward.
 
@@ -130,8 +138,7 @@ class CallRun:
     @property
     def _is_small(self) -> bool:
         arrays = (value for _, value in leaves(self.case.call) if hasattr(value, "__array_interface__"))
-        size: int = sum(array.nbytes for array in arrays)
-        return size < _LARGE
+        return bool(sum(array.nbytes for array in arrays) < _LARGE)
 
     def outcomes(
         self,

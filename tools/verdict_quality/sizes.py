@@ -93,17 +93,21 @@ def size_of(faulty: Array, right: Array, moved: Envelopes) -> Size:
         return Size(*ratios)
 
 
-def envelopes(target: Target) -> Envelopes:
-    """How far the float64 result moves with the inputs, with what the forward keeps, and with arithmetic inside."""
-    inputs = _envelope(target, _Moves())
+def envelopes(target: Target, *, runs: int | None = None) -> Envelopes:
+    """How far the float64 result moves with the inputs, with what the forward keeps, and with arithmetic inside.
+
+    In as many `runs` each as are given, by default in 4 for large calls and 16 for small ones.
+    """
+    inputs = _envelope(target, _Moves(), runs=runs)
     if not is_float(target.right):
         return Envelopes(inputs, inputs, inputs)
     roundoff = unit_roundoff(target.right.dtype)
     saved = 0.0 if target.direction == "forward" else roundoff
-    kept = np.fmax(inputs, _envelope(target, _Moves(kept=saved))) if saved else inputs
+    kept = np.fmax(inputs, _envelope(target, _Moves(kept=saved), runs=runs)) if saved else inputs
     if roundoff != _FLOAT32:
         return Envelopes(inputs, kept, kept)
-    return Envelopes(inputs, kept, np.fmax(kept, _envelope(target, _Moves(kept=saved, arithmetic=_LARGEST_MOVE))))
+    inside = _envelope(target, _Moves(kept=saved, arithmetic=_LARGEST_MOVE), runs=runs)
+    return Envelopes(inputs, kept, np.fmax(kept, inside))
 
 
 def kept_envelope(target: Target) -> Array | float:

@@ -74,27 +74,27 @@ def verdict_table(figures: Figures) -> str:
     """Verdicts on right outputs."""
     rows = []
     right = [verdict for verdict in figures.verdicts if verdict.device != "narrow"]
-    for (standard, dtype, device), group in _grouped(right, lambda v: (v.standard, v.dtype, v.device)):
+    for (standard, dtype, device), group in grouped(right, lambda v: (v.standard, v.dtype, v.device)):
         for shapes, holds in _SHAPES.items():
             found = [verdict for verdict in group if holds(verdict.record)]
             if not found:
                 continue
             judged = [verdict for verdict in found if verdict.status != "skip"]
             alarms = len(false_alarms(found))
-            alarm_text = f"{alarms} ({_share(alarms, len(judged))})"
+            alarm_text = f"{alarms} ({share(alarms, len(judged))})"
             row = (standard, dtype, _DEVICE_TEXT[device], shapes, len(found), alarm_text, len(unjudged(found)))
             rows.append(row)
-    return _table(("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows)
+    return table(("standard", "dtype", "outputs of", "shapes", "records", "false alarms", "unjudged"), rows)
 
 
 def narrow_table(figures: Figures) -> str:
     """Kernels whose intermediate results are rounded to the dtype of their tensors: how many records fail."""
     narrow = [verdict for verdict in figures.verdicts if verdict.device == "narrow"]
     rows = []
-    for (standard, dtype), group in _grouped(narrow, lambda v: (v.standard, v.dtype)):
+    for (standard, dtype), group in grouped(narrow, lambda v: (v.standard, v.dtype)):
         kept, others = ([v for v in group if v.is_kept == is_kept] for is_kept in (True, False))
-        rows.append((standard, dtype, _failed(kept), _failed(others)))
-    return _table(("standard", "dtype", "kept: error", "others: error"), rows)
+        rows.append((standard, dtype, _failed(kept), _failed(others), _failed(group)))
+    return table(("standard", "dtype", "kept: error", "others: error", "all: error"), rows)
 
 
 def naming_table(figures: Figures) -> str:
@@ -105,35 +105,35 @@ def naming_table(figures: Figures) -> str:
         found = [one for one in caught if one.fault == fault]
         named = sum(bool(one.is_named) for one in found)
         if found:
-            rows.append((fault, f"{named} of {len(found)} ({_share(named, len(found))})"))
+            rows.append((fault, f"{named} of {len(found)} ({share(named, len(found))})"))
     named = sum(bool(one.is_named) for one in caught)
-    rows.append(("all of these", f"{named} of {len(caught)} ({_share(named, len(caught))})"))
-    return _table(("fault", "named rightly"), rows)
+    rows.append(("all of these", f"{named} of {len(caught)} ({share(named, len(caught))})"))
+    return table(("fault", "named rightly"), rows)
 
 
 def fault_table(figures: Figures) -> str:
     """Verdicts on faulty outputs, by the size of the fault."""
     rows = []
-    for (standard, dtype), group in _grouped(figures.planted, lambda one: (one.standard, one.dtype)):
+    for (standard, dtype), group in grouped(figures.planted, lambda one: (one.standard, one.dtype)):
         for shapes, holds in _SHAPES.items():
             found = [one for one in group if holds(one.record)]
             observable = [one for one in found if one.size.is_observable]
             kinds = {kind: [one for one in observable if _kind(one) == kind] for kind in _KINDS}
             seen = kinds["visible"]
-            sizes = [_caught([one for one in seen if low < one.size.conditioned <= high]) for low, high in _ranges()]
+            sizes = [caught([one for one in seen if low < one.size.conditioned <= high]) for low, high in _ranges()]
             below = len(found) - len(observable)
-            rows.append((standard, dtype, shapes, len(found), below, *map(_caught, kinds.values()), *sizes))
+            rows.append((standard, dtype, shapes, len(found), below, *map(caught, kinds.values()), *sizes))
     names = tuple(f"{low:g} to {high:g}" if high < float("inf") else f"over {low:g}" for low, high in _ranges())
     columns = ("standard", "dtype", "shapes", "planted", "below rounding", *(f"{what}: caught" for what in _KINDS))
-    return _table((*columns, *names), rows)
+    return table((*columns, *names), rows)
 
 
 def catalogue_table(figures: Figures) -> str:
     """Caught visible faults by kind."""
-    groups = dict(_grouped(visible(figures.planted), lambda one: (one.standard, one.dtype, one.fault)))
+    groups = dict(grouped(visible(figures.planted), lambda one: (one.standard, one.dtype, one.fault)))
     heads = list(dict.fromkeys((one.standard, one.dtype) for one in figures.planted))
-    rows = [(fault, *(_caught(groups.get((*head, fault), [])) for head in heads)) for fault in CATALOGUE]
-    return _table(("fault", *(f"{standard} {dtype}" for standard, dtype in heads)), rows)
+    rows = [(fault, *(caught(groups.get((*head, fault), [])) for head in heads)) for fault in CATALOGUE]
+    return table(("fault", *(f"{standard} {dtype}" for standard, dtype in heads)), rows)
 
 
 def alarm_table(figures: Figures) -> str:
@@ -143,7 +143,7 @@ def alarm_table(figures: Figures) -> str:
     for (standard, dtype, device, api), count in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
         groups.setdefault((standard, dtype, _DEVICE_TEXT[device]), []).append(f"{api} {count}")
     rows = [(*head, _first(apis)) for head, apis in sorted(groups.items())]
-    return _table(("standard", "dtype", "outputs of", "API and number of records"), rows)
+    return table(("standard", "dtype", "outputs of", "API and number of records"), rows)
 
 
 def _wrongly_failed(figures: Figures) -> list[Verdict]:
@@ -153,8 +153,8 @@ def _wrongly_failed(figures: Figures) -> list[Verdict]:
 def unjudged_table(figures: Figures) -> str:
     """Reasons why right outputs got no verdict, ideal and PyTorch's (MindSpore CPU mostly lacks kernels)."""
     found = [verdict for verdict in unjudged(figures.verdicts) if verdict.device != "mindspore"]
-    groups = _grouped(found, lambda v: (v.standard, v.dtype, _DEVICE_TEXT[v.device]))
-    return _table(
+    groups = grouped(found, lambda v: (v.standard, v.dtype, _DEVICE_TEXT[v.device]))
+    return table(
         ("standard", "dtype", "outputs of", "record: reason"),
         [(*head, _first([f"{v.record}: {v.reason[:100]}" for v in group])) for head, group in groups],
     )
@@ -166,6 +166,10 @@ def lists(figures: Figures) -> Iterator[str]:
         yield f"ALARM    {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
     for verdict in unjudged(figures.verdicts):
         yield f"UNJUDGED {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
+    for verdict in figures.verdicts:
+        if verdict.device == "narrow" and verdict.status == "pass":
+            kept = ", no more than rounding of what the forward keeps" if verdict.is_kept else ""
+            yield f"MISSED   {verdict.standard} {verdict.dtype} {verdict.record}: low precision inside{kept}"
     for one in visible(figures.planted):
         if one.status != "error":
             sizes = f"{one.size.roundings:.3g} roundings, {one.size.conditioned:.3g} with those of the inputs"
@@ -189,15 +193,15 @@ def _ranges() -> list[tuple[float, float]]:
 
 def _failed(verdicts: Sequence[Verdict]) -> str:
     failed = len(false_alarms(verdicts))
-    return f"{failed} of {len(verdicts)} ({_share(failed, len(verdicts))})" if verdicts else "none"
+    return f"{failed} of {len(verdicts)} ({share(failed, len(verdicts))})" if verdicts else "none"
 
 
-def _caught(planted: Sequence[Planted]) -> str:
+def caught(planted: Sequence[Planted]) -> str:
     caught = sum(one.status == "error" for one in planted)
-    return f"{caught} of {len(planted)} ({_share(caught, len(planted))})" if planted else "none"
+    return f"{caught} of {len(planted)} ({share(caught, len(planted))})" if planted else "none"
 
 
-def _share(part: int, whole: int) -> str:
+def share(part: int, whole: int) -> str:
     """A percentage that says 100 or 0 only when it is."""
     if not whole:
         return "-"
@@ -211,13 +215,13 @@ def _api(record: str) -> str:
     return ".".join(record.split(".")[:-2])
 
 
-def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> list[tuple[_Key, list[_Item]]]:
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> list[tuple[_Key, list[_Item]]]:
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.items())
 
 
-def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(str(cell).replace('|', '/') for cell in line)} |" for line in lines)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -183,6 +183,10 @@ def without_jumps(reference: Array, moves: Sequence[Array], size: float, *, is_d
 #: The largest of 16 probes is about two standard deviations, 3.5 of what rounding itself does: a device may round its
 #: inputs twice, and a quarter for what the probes did not meet.
 _PROBED = 2.25
+#: In standard deviations of an element: the largest move of 16 probes, ...
+_LARGEST_PROBE = 2.0
+#: ... and the larger one of two runs that move elements by different distances.
+_LARGER_OF_TWO = 1.17
 
 #: So many more results, for inputs or arithmetic that are off.
 Probes = Callable[[int], tuple[Array, ...]]
@@ -202,7 +206,10 @@ class Response:
         is_known: whether there was any run.
         reference: that of the constructor, flat; `format` and `is_for_all`: likewise.
         sensitivity: what the answers say of the output as a whole.
+        chosen: so many elements come first that say nothing of others.
     """
+
+    chosen = 0
 
     def __init__(
         self,
@@ -212,6 +219,7 @@ class Response:
         format_: FloatFormat,
         *,
         is_for_all: bool = False,
+        chosen: int = 0,
     ) -> None:
         """How the output moved in `runs`.
 
@@ -221,17 +229,19 @@ class Response:
             reference: raw result of the benchmark in the shape of the output, float64 or complex128.
             format_: the format whose reach counts.
             is_for_all: every device makes this rounding, not only an inexact one.
+            chosen: so many elements come first that say nothing of others.
         """
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
         self._probes = probes
         self.reference = reference.reshape(-1)
         self.format = format_
-        self.is_for_all = is_for_all
+        self.is_for_all, self.chosen = is_for_all, chosen
         self.is_known = bool(runs)
         statistics = ChangeStatistics()
         for start, chunk in self.chunks() if self.is_known else ():
-            statistics.add(chunk, self.moves(start, chunk))
+            sample = slice(max(0, chosen - start), None)
+            statistics.add(chunk[sample], [move[sample] for move in self.moves(start, chunk)])
         self.sensitivity = statistics.finish()
 
     def measured(self) -> Response:
@@ -287,11 +297,66 @@ class Response:
         return moves
 
 
+class KnownResponse(Response):
+    """A response known without a run: how far each element moves, as standard deviations.
+
+    They are exact for each element, so that nothing is forgiven for what a few runs may have missed.
+    """
+
+    def __init__(self, deviations: Floats, reference: Array, format_: FloatFormat) -> None:
+        """The answer to one rounding error of every input; `deviations` has the flat shape of the output."""
+        self.is_known, self.is_for_all = True, False
+        self.reference, self.format = reference.reshape(-1), format_
+        self._deviations = deviations
+        log_means = LogMeans()
+        for start, chunk in self.chunks():
+            log_means.add(magnitude_of(chunk), _LARGER_OF_TWO * self._of(start, chunk))
+        self.sensitivity = Sensitivity(is_single=False, typical=log_means.finish())
+
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """What the larger of two moved runs shows on average, and no less than typical."""
+        change = _LARGER_OF_TWO * self._of(start, reference)
+        return self.sensitivity.response(magnitude_of(reference), [change])
+
+    def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
+        """What the largest move of many probes would be forgiven."""
+        return _PROBED * _LARGEST_PROBE * self._of(start, reference)
+
+    def scaling(self, factors: Factors) -> float:
+        """0: the effects of many independent errors do not scale the output as a whole."""
+        return 0.0
+
+    def _of(self, start: int, reference: Array) -> Floats:
+        return self._deviations[start : start + reference.size].astype(np.float64)
+
+
+class TypicalResponse(Response):
+    """What every element of a large output answers at least, by a sample of it: the floor under all."""
+
+    def __init__(self, sample: Response, reference: Array) -> None:
+        """The floor by the response of a sample of the output; none where some of that answers to nothing."""
+        self.is_known, self.is_for_all = sample.is_known, sample.is_for_all
+        self.reference, self.format = reference.reshape(-1), sample.format
+        self.sensitivity = sample.sensitivity
+        for start, chunk in sample.chunks():
+            if ((magnitude_of(chunk) > 0) & (sample.of_chunk(start, chunk) == 0)).any():
+                self.sensitivity = replace(sample.sensitivity, typical=Typical())
+
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """The floor; nothing for an element that is 0, which may answer to nothing."""
+        magnitude = magnitude_of(reference)
+        return np.where(magnitude > 0, _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
+
+    def scaling(self, factors: Factors) -> float:
+        """0: a sample does not say how far moved inputs scale the output as a whole."""
+        return 0.0
+
+
 class MeasuredResponse(Response):
     """A response with nothing forgiven beyond what the runs themselves have shown."""
 
     def __init__(self, wide: Response) -> None:
-        self.wide, self.is_for_all = wide, wide.is_for_all
+        self.wide, self.is_for_all, self.chosen = wide, wide.is_for_all, wide.chosen
         self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
         self.sensitivity = wide.sensitivity
 
@@ -328,7 +393,8 @@ class ProbedResponse(MeasuredResponse):
         self._slope = self._largest_slope()
         log_means = LogMeans()
         for start, chunk in self.chunks() if wide.is_for_all else ():
-            log_means.add(magnitude_of(chunk), self._largest_move(start, chunk))
+            sample = slice(max(0, self.chosen - start), None)
+            log_means.add(magnitude_of(chunk)[sample], self._largest_move(start, chunk)[sample])
         self._typical = log_means.finish()
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
