@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +229,19 @@ def test_a_wrong_element_of_a_large_output_fails_as_before(tmp_path: Path, name:
     assert judgement == judge_pair(BackwardError(), replace(found, restricted=plain))
     assert not judgement.is_pass
     assert "at [75, 977]" in judgement.reasons[0]
+
+
+def test_arrays_of_a_large_call_do_not_wait_for_the_collector_of_garbage(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        pair, _ = of_large_call(tmp_path, "Mint.tanh.0", drawn(*LARGE))
+        assert pair.restricted(pair.tested, [5]) is not None
+        reference = weakref.ref(pair.reference)
+        del pair
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("off", "is_pass"), [(1.0, True), (16.0, False)])
