@@ -199,7 +199,9 @@ class ExtraRuns:
         if not self._is_large:
             return None
         if position not in self._restrictions:
-            alone = partial(self._alone, position)
+            # Not a method of this object: it would be in a cycle, and large arrays stay until garbage is collected.
+            wanted = self._run.case.wanted if self._incoming else ()
+            alone = partial(_alone, self._bench.engine, wanted, position)
             self._restrictions[position] = Restriction(self._call, self._incoming, reference, alone)
         part = self._restrictions[position].part(places)
         if part is None:
@@ -214,18 +216,6 @@ class ExtraRuns:
             drawn_from=tested.size,
             restricted=lambda tested, places: None,
         )
-
-    def _alone(self, position: int, call: Call, incoming: Incoming) -> Any:
-        """The output or gradient at `position` of another call; None where the benchmark fails."""
-        wanted = self._run.case.wanted if incoming else ()
-
-        def compared() -> Sequence[Any]:
-            return _compared(call, incoming, self._bench.engine.forward(call, differentiate=wanted))
-
-        found = attempt(compared)
-        if isinstance(found, (Unsupported, CapturedError)) or position >= len(found):
-            return None
-        return found[position]
 
     def _deviations(self, position: int, reference: Array) -> Deviations | None:
         """Standard deviation of each element under one rounding error of everything that its terms are products of.
@@ -462,6 +452,16 @@ class ExtraRuns:
         """The forward outputs that are compared, in the order in which they are, or all gradients; None if it fails."""
         found = self._run.ask(engine, partial(_compared, self._call, incoming), call=call, variant=variant)
         return None if isinstance(found, (Unsupported, CapturedError)) else found
+
+
+def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
+    """The output or gradient at `position` of another call; None where the benchmark fails."""
+
+    def compared() -> Sequence[Any]:
+        return _compared(call, incoming, engine.forward(call, differentiate=wanted))
+
+    found = attempt(compared)
+    return None if isinstance(found, (Unsupported, CapturedError)) or position >= len(found) else found[position]
 
 
 def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:
