@@ -48,7 +48,8 @@ HTML = "--html=out1/report.html"
 PAIR = "--msprobe-dump=target --msprobe-golden=golden"
 GRADIENTS = "--msprobe-gradients=gradients/target"
 FEW = f"{RECORDED} -k 'softmax or exp or matmul.0'"
-STANDARDS = "fused absolute-threshold ulp binary thousandth accumulative-error msprobe".split()
+STANDARDS = "fused absolute-threshold ulp binary thousandth accumulative-error".split()
+STANDARDS += "mere-mare mixed-tolerance msprobe".split()
 TEMPLATES = ("ci", "custom_api", "gate", "known_issues", "thresholds")
 BAD, WORKERS = "bad_input", "workers"
 #: Commands below the name of their run. `pytest` is run with all reports, in a folder for each command: out1, out2, ...

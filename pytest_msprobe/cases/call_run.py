@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TypeVar
@@ -13,7 +14,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import edge_case as constructed
 from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource
-from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported
+from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported, leaves
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
 from pytest_msprobe.engines.selection import NO_TORCH, Engines
@@ -23,6 +24,8 @@ _Result = TypeVar("_Result")
 Incoming = tuple["Array | None", ...]
 #: Takes the forward outputs from an execution.
 OUTPUTS: Callable[[Execution], tuple[Output, ...]] = attrgetter("outputs")
+#: Bytes of the tensors of a call from which on the forward of a variant runs again rather than stays until `close`.
+_LARGE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,13 @@ class CallRun:
         """Release all graphs and what they computed."""
         self._forwards.clear()
 
+    def with_call(self, call: Call) -> CallRun:
+        """A run of another call of the same API, of which nothing has run and no output is recorded."""
+        other = copy(self)
+        other.case = replace(self.case, call=call, forward=replace(self.case.forward, outputs=None))
+        other._forwards = {}
+        return other
+
     def incoming(self, direction: Direction) -> Incoming:
         """Recorded incoming gradients, read once, each in the shape of its output; () for a forward.
 
@@ -109,20 +119,26 @@ class CallRun:
     ) -> _Result | Unsupported | CapturedError:
         """The `result` of the forward of `engine`, which runs once per `variant`, whatever its outcome.
 
-        `call` stands for the case's own where other inputs are wanted, under the name `variant`.
+        `call` stands for the case's own where other inputs are wanted, under the name `variant`. Of a large call only
+        the forward of the case itself is kept: that of a variant, with its graph, takes as much memory again.
 
         Raises:
             NotJudged: a tensor file of the dump is unusable.
         """
         key = engine.label, variant
-        if key not in self._forwards:
-            self._forwards[key] = attempt(
-                partial(engine.forward, call or self.case.call, differentiate=self.case.wanted)
-            )
-        execution = self._forwards[key]
+        execution = self._forwards.get(key)
+        if execution is None:
+            execution = attempt(partial(engine.forward, call or self.case.call, differentiate=self.case.wanted))
+            if not variant or self._is_small:
+                self._forwards[key] = execution
         if isinstance(execution, (Unsupported, CapturedError)):
             return execution
         return attempt(partial(result, execution))
+
+    @property
+    def _is_small(self) -> bool:
+        arrays = (value for _, value in leaves(self.case.call) if hasattr(value, "__array_interface__"))
+        return sum(array.nbytes for array in arrays) < _LARGE
 
     def outcomes(
         self,

@@ -17,6 +17,7 @@ from msprobe_collector.dump_format import tensors_in
 from pytest_msprobe.apis import facts
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun, CapturedError, Incoming, attempt
 from pytest_msprobe.cases.outputs import in_one_order
+from pytest_msprobe.cases.partial_sums import norms_of_partial_sums
 from pytest_msprobe.cases.perturbation import (
     Perturbation,
     accumulated_terms,
@@ -26,6 +27,7 @@ from pytest_msprobe.cases.perturbation import (
     label_tensors,
 )
 from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
+from pytest_msprobe.cases.restricted_call import Restriction
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -38,7 +40,7 @@ from pytest_msprobe.engines.protocol import (
     leaves,
     map_leaves,
 )
-from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, unit_roundoff
+from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -95,9 +97,7 @@ _MOST_PROBED = 1 << 20
 FLOAT32_ERROR = 2.0**-18
 
 _FLOAT32_ROUNDOFF = 2.0**-24
-#: How many times an element is computed alone.
-_ALONE = 256
-#: The terms of an element add up to it within this share of their size, and alone it is the same, in float64.
+#: The terms of an element add up to it within this share of their size, in float64.
 _SAME = 1e-10
 
 #: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
@@ -137,6 +137,7 @@ class ExtraRuns:
         self._bench = bench
         self._incoming = incoming
         self._made: dict[tuple[_Kind, int], _Moved | None] = {}
+        self._restrictions: dict[int, Restriction] = {}
         self._products: dict[int, Product | None] = {}
 
     def pair(self, position: int, tested: Array, reference: Array, metrics: Metrics) -> OutputPair:
@@ -162,16 +163,13 @@ class ExtraRuns:
             )
             return tuple(array for array in arrays if array is not None)
 
+        sizes, is_elementwise = [reference.size, *self._recorded_sizes], self._is_known_as("elementwise")
+        accumulated = accumulated_terms(self._call, self._incoming, sizes, is_elementwise=is_elementwise)
         return OutputPair(
             tested,
             reference,
             metrics,
-            accumulated_terms(
-                self._call,
-                self._incoming,
-                [reference.size, *self._recorded_sizes],
-                is_elementwise=self._is_known_as("elementwise"),
-            ),
+            accumulated,
             FLOAT32_ERROR if self._is_known_as("elementary") else 0.0,
             partial(moved, "inputs"),
             partial(moved, "inside"),
@@ -182,8 +180,9 @@ class ExtraRuns:
             partial(probed, "arithmetic" if self._incoming else "inside"),
             partial(probed, "inside"),
             partial(self._terms, position, reference),
-            partial(self._moves, position, reference),
             partial(self._norms, position, reference),
+            partial(self._restricted, position, reference, accumulated),
+            partial(self._partial_sums, position),
         )
 
     @staticmethod
@@ -191,28 +190,31 @@ class ExtraRuns:
         value = found[position] if found is not None and position < len(found) else None
         return value if getattr(value, "shape", None) == reference.shape else None
 
-    def _moves(self, position: int, reference: Array, at: int) -> Array:
-        """How far the element at the flat position `at` of the output or gradient moves; see `OutputPair`.
+    def _restricted(
+        self, position: int, reference: Array, accumulated: int, tested: Array, places: Sequence[int] | Array
+    ) -> OutputPair | None:
+        """The output pair of a small call with the elements at `places` and a sample of others; see `OutputPair`."""
+        if not self._is_large:
+            return None
+        if position not in self._restrictions:
+            alone = partial(self._alone, position)
+            self._restrictions[position] = Restriction(self._call, self._incoming, reference, alone)
+        part = self._restrictions[position].part(places)
+        if part is None:
+            return None
+        run, own = self._run.with_call(part.call), tested.reshape(-1)[part.places]
+        small = ExtraRuns(run, self._bench, part.incoming, is_composite=self._is_composite)
+        pair = small.pair(position, own, part.result, measure(own, part.result, off_bound=math.inf))
+        return replace(
+            pair,
+            accumulated=accumulated,
+            chosen=part.chosen,
+            drawn_from=tested.size,
+            restricted=lambda tested, places: None,
+        )
 
-        It is computed alone, from the elements of all tensors at its place. That another result than the benchmark's
-        comes out shows that others take part in it.
-        """
-        index, single = np.unravel_index(at, reference.shape), _Single(reference.shape)
-        arguments, keywords = map_leaves(self._call, lambda path, value: single.repeated(value, index))
-        incoming = tuple(single.repeated(value, index) for value in self._incoming)
-        if not single.fits:
-            return np.zeros(0)
-        call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
-        moved = Perturbation(1).inside(call, saves_exactly=bool(incoming), is_composite=self._rounds_each_result)
-        exact, found = (self._alone(position, each, incoming) for each in (call, moved))
-        value = reference.item(at)
-        if exact is None or found is None or not abs(exact[0] - value) <= _SAME * abs(value):
-            return np.zeros(0)
-        moves = np.abs(found - value)
-        finite: Array = moves[np.isfinite(moves)]
-        return finite
-
-    def _alone(self, position: int, call: Call, incoming: Incoming) -> Array | None:
+    def _alone(self, position: int, call: Call, incoming: Incoming) -> Any:
+        """The output or gradient at `position` of another call; None where the benchmark fails."""
         wanted = self._run.case.wanted if incoming else ()
 
         def compared() -> Sequence[Any]:
@@ -221,8 +223,7 @@ class ExtraRuns:
         found = attempt(compared)
         if isinstance(found, (Unsupported, CapturedError)) or position >= len(found):
             return None
-        result: Array | None = found[position] if getattr(found[position], "shape", None) == (_ALONE,) else None
-        return result
+        return found[position]
 
     def _norms(self, position: int, reference: Array) -> Array | None:
         """Standard deviation of each element under one rounding error of everything that its terms are products of.
@@ -293,6 +294,21 @@ class ExtraRuns:
         orders = self._terms_of_gradient(position, at) if self._incoming else self._terms_of_output(reference.shape, at)
         is_sum = all(abs(terms.sum() - reference.item(at)) <= _SAME * np.abs(terms).sum() for terms in orders)
         return orders if is_sum else ()
+
+    def _partial_sums(self, position: int) -> Array | None:
+        """See `OutputPair`."""
+        name = self._call.api.short
+        (incoming,) = self._incoming if len(self._incoming) == 1 else (None,)
+        if incoming is None or not has_rounded_operands(name, "all") or not incoming.ndim:
+            return None
+
+        def gradient(part: Array) -> Array | None:
+            execution = self._bench.engine.forward(self._call, differentiate=self._run.case.wanted)
+            return execution.gradients((part,))[position]
+
+        channels = 1 if has_rounded_operands(name, "conv") and incoming.ndim > 1 else -1
+        found = attempt(partial(norms_of_partial_sums, gradient, incoming, channels))
+        return None if isinstance(found, (Unsupported, CapturedError)) else found
 
     def _terms_of_output(self, shape: tuple[int, ...], at: int) -> tuple[Array, ...]:
         """The elements of the tensor that makes the most terms, each times its gradient of that output; and a bias."""
@@ -384,9 +400,13 @@ class ExtraRuns:
         return [tensor.size for tensor in tensors_in(self._run.case.forward.outputs or ()) if tensor.size]
 
     @cached_property
+    def _is_large(self) -> bool:
+        return max(float_elements(self._call), *self._recorded_sizes, 0) > _MOST_PROBED
+
+    @property
     def _probes(self) -> Sequence[int]:
         """Numbers of the perturbations that probe, none for a large call."""
-        return _PROBES if max(float_elements(self._call), *self._recorded_sizes, 0) <= _MOST_PROBED else ()
+        return () if self._is_large else _PROBES
 
     def _moved(self, kind: _Kind, numbers: Sequence[int]) -> list[_Moved]:
         """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""
@@ -447,29 +467,6 @@ def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[
         return execution.gradients(incoming)
     (outputs,) = in_one_order(call, execution.outputs)
     return [output.value for output in outputs]
-
-
-class _Single:
-    """Puts one element of each tensor in its place, for a call that makes one element of its output.
-
-    Attributes:
-        fits: whether all tensors that were given so far had such an element.
-    """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._shape = shape
-        self.fits = True
-
-    def repeated(self, value: Any, index: Sequence[Any]) -> Any:
-        """The element of a tensor that meets `index` of the output, shape (`_ALONE`,); what is no tensor as it is."""
-        if not hasattr(value, "__array_interface__"):
-            return value
-        try:
-            element = np.broadcast_to(value, self._shape)[tuple(index)]
-        except ValueError:
-            self.fits = False
-            return value
-        return np.full(_ALONE, element, value.dtype)
 
 
 def _in_orders(products: Array) -> tuple[Array, ...]:

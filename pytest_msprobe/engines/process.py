@@ -4,6 +4,8 @@ Ascend NPUs under PyTorch: all that is asked of torch_npu. It has run against a 
 
 A limit on how long one check may hang.
 
+Memory that the C library keeps of what was freed.
+
 The floating-point mode of this thread, which a framework's kernel may change behind our back.
 
 MindSpore's CPU kernels (those of `ops.cosine_similarity`, for one) leave flush-to-zero switched on in the thread that
@@ -138,6 +140,37 @@ def npu_function(name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", found)
 
 
+#: Memory in bytes by which a process may grow from call to call before what lies idle in it is given back.
+_MOST_IDLE = 1 << 26
+
+
+#: Memory of this process after it gave back what lay idle.
+_held = 0
+
+
+def give_idle_memory_back() -> None:
+    """Give the system what the C library keeps of freed arrays. To be called when those of an API call are released.
+
+    It keeps blocks of up to 32 MB, between others that are in use: hundreds of megabytes in a run over large tensors.
+    To look for them takes milliseconds, so that it is done only where the process has grown since, and with glibc.
+    """
+    global _held  # noqa: PLW0603  # one per process, as its memory is
+    library = _c_library("libc.so.6") if _private_bytes() > _held + _MOST_IDLE else None
+    if library is not None and hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+        _held = _private_bytes()
+
+
+def _private_bytes() -> int:
+    """Memory of this process that is no file's; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
 _SMALLEST = float.fromhex("0x1p-1074")
 #: FE_DFL_ENV of glibc and of musl on x86-64 and AArch64.
 _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
@@ -146,15 +179,14 @@ _DEFAULT_ENVIRONMENT = ctypes.c_void_p(-1)
 def restore_subnormals() -> None:
     """Give this thread the default floating-point mode when a kernel has left it flushing subnormals to zero."""
     if _SMALLEST * 1.0 == 0.0:
-        library = _math_library()
-        if library is not None:
+        library = _c_library("libm.so.6")
+        if library is not None and hasattr(library, "fesetenv"):
             library.fesetenv(_DEFAULT_ENVIRONMENT)
 
 
 @cache
-def _math_library() -> Any:
+def _c_library(name: str) -> Any:
     try:
-        library = ctypes.CDLL("libm.so.6")
+        return ctypes.CDLL(name)
     except OSError:  # no glibc: nothing we know to call
         return None
-    return library if hasattr(library, "fesetenv") else None

@@ -71,6 +71,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.linspace.Tensor_Scalar: _linspace,
         aten.linspace.Scalar_Tensor: _linspace,
         aten.linalg_vector_norm.default: _vector_norm,
+        aten._weight_norm_interface.default: _weight_norm,
+        aten._weight_norm_interface_backward.default: _weight_norm_backward,
         aten.var.correction: _var,
         aten.std.correction: lambda x, *axes, **options: _var(x, *axes, **options).sqrt(),
         aten.var_mean.correction: _var_mean,
@@ -302,6 +304,21 @@ def _vector_norm(x: Tensor, order: float = 2, axes: Axes = None, keepdim: bool =
     if order != 2 or dtype is not None or x.is_complex():
         raise NotImplementedError(f"the norm of order {order}")
     return x.square().sum(axes, keepdim=keepdim).sqrt()
+
+
+def _weight_norm(v: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    norms = _vector_norm(v, axes=_all_but(axis, v), keepdim=True)
+    return v * (g / norms), norms
+
+
+def _weight_norm_backward(incoming: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    along = (incoming * v).sum(_all_but(axis, v), keepdim=True) / norms
+    factor = g / norms
+    return factor * incoming - (factor * along / norms) * v, along
+
+
+def _all_but(axis: int, x: Tensor) -> list[int]:
+    return [other for other in range(x.dim()) if other != axis % x.dim()]
 
 
 #: Elementary functions are polynomials on a device, and may lose a few roundings.

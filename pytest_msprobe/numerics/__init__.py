@@ -23,6 +23,7 @@ from pytest_msprobe.numerics.judgement import (
 from pytest_msprobe.numerics.measurement import Element, Metrics, measure
 from pytest_msprobe.numerics.patterns import name_pattern
 from pytest_msprobe.numerics.standards.backward_error import BackwardError, Fused
+from pytest_msprobe.numerics.standards.cann import MereMare, MixedBounds, MixedTolerance, RelativeErrorBounds
 from pytest_msprobe.numerics.standards.elementwise import (
     ERROR_MULTIPLES,
     AbsoluteBounds,
@@ -53,9 +54,13 @@ __all__ = [
     "Fused",
     "Judgement",
     "Kind",
+    "MereMare",
     "Metrics",
+    "MixedBounds",
+    "MixedTolerance",
     "OutputPair",
     "Perturbed",
+    "RelativeErrorBounds",
     "RoundingDiagnosis",
     "Standard",
     "Thousandth",

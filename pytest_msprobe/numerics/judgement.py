@@ -6,7 +6,7 @@ Python outputs (`item`, `numel`, `tolist`, `allclose`, ...) are measured like ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any, ClassVar, Literal, Protocol
@@ -325,10 +325,6 @@ def _no_probes(count: int) -> tuple[Array, ...]:
     return ()
 
 
-def _no_moves(at: int) -> Floats:
-    return np.zeros(0)
-
-
 def _no_terms(at: int) -> tuple[Floats, ...]:
     return ()
 
@@ -354,12 +350,16 @@ class OutputPair:
         arithmetic_probes: the same with what the forward saves for its gradients as it is.
         second_opinion: the same output from an ordinary run in the tested dtype on another engine, of the shape of
             `tested`; None without one.
-        moves: how far the element at a flat position moves, shape (n,), float64, when the arithmetic that makes it is
-            moved again and again as in `arithmetic_probes`; none where it is made of more than one element of an input.
         terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
             kernels may add; none where the operation is no sum.
         norms: one standard deviation of how far each element moves when every input is off by one rounding error, shape
             (n,), float32, in the unit of the output, known without a run; None where it is not.
+        restricted: given the tested output, the pair of a small call that makes the elements at these flat positions
+            and a sample of others; None where the call cannot be restricted to so few, or is not large.
+        chosen, drawn_from: of such a pair, how many elements come first that are no sample, and how many elements the
+            whole output has; 0 and 0 of any other.
+        partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
+            that is a gradient of a product or convolution that adds up positions; None of any other.
     """
 
     tested: Array
@@ -375,8 +375,16 @@ class OutputPair:
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
-    moves: Callable[[int], Floats] = _no_moves
     norms: Callable[[], Floats | None] = lambda: None
+    restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
+    partial_sums: Callable[[], Floats | None] = lambda: None
+    chosen: int = 0
+    drawn_from: int = 0
+
+    @property
+    def row_size(self) -> int:
+        """How many elements stand at one place of the first axis."""
+        return math.prod(self.reference.shape[1:])
 
 
 def judge_output(standard: Standard, metrics: Metrics, pair: Callable[[], OutputPair]) -> Judgement:

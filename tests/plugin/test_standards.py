@@ -77,6 +77,8 @@ BY_NAME = {
     "binary": "matmul exp neg transpose",
     "thousandth": "exp neg",
     "accumulative-error": "exp",
+    "mere-mare": "exp",
+    "mixed-tolerance": "exp",
     "msprobe": "exp neg transpose",
 }
 

@@ -29,7 +29,7 @@ OBSERVED = "observed.json"
 def observed(architecture: Architecture, folder: Path) -> dict[str, Any]:
     """Train it without a collector and with it, and look at the dump."""
     plain = trained(architecture, lambda network: nullcontext())
-    debugger = _debugger(architecture, folder / "tensors", task="tensor", level="mix")
+    debugger = new_debugger(architecture, folder / "tensors", task="tensor", level="mix")
     collected = trained(architecture, debugger.collect)
     debugger._at_exit()
     shutil.rmtree(folder / "tensors" / "step1", ignore_errors=True)
@@ -41,7 +41,8 @@ def observed(architecture: Architecture, folder: Path) -> dict[str, Any]:
     return found | {"layers": len(around), "layers_lost": [name for name in around if name not in layers]}
 
 
-def _debugger(architecture: Architecture, folder: Path, *, task: str, level: str) -> Any:
+def new_debugger(architecture: Architecture, folder: Path, *, task: str, level: str) -> Any:
+    """The collector of its framework, as if it were the first of this process."""
     package = "msprobe_collector.pytorch" if architecture.framework == "pytorch" else "msprobe_collector"
     debugger: Any = importlib.import_module(package).PrecisionDebugger
     debugger._the_one = None
@@ -97,7 +98,7 @@ def _logged(architecture: Architecture, folder: Path) -> tuple[Any, list[str]]:
     """The first step once more, seen apart: the log of its calls; backward records that Modules ought to have."""
     from tools.architectures.watching import CallLog, ModuleLog
 
-    debugger = _debugger(architecture, folder, task="statistics", level="L1")
+    debugger = new_debugger(architecture, folder, task="statistics", level="L1")
     calls, modules = CallLog(folder), list[ModuleLog]()
 
     @contextmanager

@@ -525,6 +525,15 @@ _MINDCV = (
     *("ghostnet_050", "efficientnet_b0", "shufflenet_v2_x0_5", "pvt_v2_b0"),
 )
 
+_LATE: dict[str, dict[str, Any]] = {
+    "stablelm": {"num_key_value_heads": 2},
+    "starcoder2": {"num_key_value_heads": 2},
+    "cohere": {"num_key_value_heads": 2},
+    "granite": {"num_key_value_heads": 2},
+    "xglm": {"d_model": 32, "attention_heads": 4, "num_layers": 2, "ffn_dim": 64},
+    "codegen": {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4, "n_positions": 64},
+}
+
 #: Packages and kinds, with what builds each of their networks by its name.
 _BUILDS: tuple[tuple[str, str, dict[str, Callable[[], Built]]], ...] = (
     ("transformers", "decoder", {name: partial(_decoder, name, **how) for name, how in _DECODERS.items()}),
@@ -593,4 +602,14 @@ _BUILDS: tuple[tuple[str, str, dict[str, Callable[[], Built]]], ...] = (
 
 ARCHITECTURES: tuple[Architecture, ...] = tuple(
     Architecture(name, package, kind, build) for package, kind, builds in _BUILDS for name, build in builds.items()
+)
+
+#: Networks that only `tools.architectures.alarms` looks at, first after the rule was mended on others.
+ADDED_LAST: tuple[Architecture, ...] = (
+    *(Architecture(name, "transformers", "decoder", partial(_decoder, name, **how)) for name, how in _LATE.items()),
+    Architecture("albert", "transformers", "encoder", partial(_encoder, "albert", embedding_size=16)),
+    Architecture("mpnet", "transformers", "encoder", partial(_encoder, "mpnet")),
+    Architecture("dinov2", "transformers", "vision", partial(_images, "dinov2", **_VISION)),
+    Architecture("timm repvgg_a0", "timm", "vision", partial(_timm, "repvgg_a0")),
+    Architecture("mindcv googlenet", "mindcv", "vision", partial(_mindcv, "googlenet")),
 )

@@ -48,23 +48,21 @@ def _judged_together(group: Sequence[Architecture], folder: Path) -> Iterator[tu
         item: json.loads(file.read_text("utf-8")) if file.is_file() else {"failure": "the process ended"}
         for item, file in observed.items()
     }
-    verdicts = _prechecked([places[item] for item, one in found.items() if "failure" not in one], folder)
+    rows = prechecked([places[item] / "tensors" for item, one in found.items() if "failure" not in one], folder)
     for item, one in found.items():
-        one["verdicts"] = [verdict for place, verdict in verdicts if Path(place).is_relative_to(places[item])]
+        one["verdicts"] = [_verdict(row) for row in rows if Path(row["dump"]).is_relative_to(places[item])]
     return iter(found.items())
 
 
-def _prechecked(places: Sequence[Path], folder: Path) -> list[tuple[str, list[str]]]:
-    """(dump, `_verdict`) of each record of the dumps in `places`, by the standard backward-error."""
-    if not places:
+def prechecked(dumps: Sequence[Path], folder: Path) -> list[Mapping[str, Any]]:
+    """The rows of --msprobe-jsonl of these folders of dumps below `folder`, judged by the standard backward-error."""
+    if not dumps:
         return []
     rows = folder / "rows.jsonl"
-    dumps = [f"--msprobe-dump={place / 'tensors'}" for place in places]
     options = ["--msprobe-standard=backward-error", f"--msprobe-jsonl={rows}", f"--msprobe-out={folder}"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", *dumps, *options]
-    subprocess.run(command, cwd=folder, capture_output=True)
-    parsed = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
-    return [(row["dump"], _verdict(row)) for row in parsed]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", *options]
+    subprocess.run([*command, *(f"--msprobe-dump={dump}" for dump in dumps)], cwd=folder, capture_output=True)
+    return [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
 
 
 def _verdict(row: Mapping[str, Any]) -> list[str]:

@@ -130,7 +130,7 @@ class RememberingEngine:
         """See `Engine.forward`."""
         key = (self.label, differentiate, *(_print_of(getattr(call, field.name)) for field in fields(call)))
         if key not in self._memory:
-            self._memory[key] = RememberedExecution(self._engine.forward(call, differentiate=differentiate))
+            self._memory[key] = RememberedExecution(lambda: self._engine.forward(call, differentiate=differentiate))
         return self._memory[key]
 
     def close(self) -> None:
@@ -138,10 +138,13 @@ class RememberingEngine:
 
 
 class RememberedExecution:
-    """An execution that computes gradients once for equal incoming ones; a graph can be used only once."""
+    """An execution that computes gradients once for equal incoming ones; others get a run of their own, as a graph can
+    be used only once.
+    """
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
+    def __init__(self, run: Callable[[], Execution]) -> None:
+        self._run = run
+        self._execution = run()
         self._gradients: dict[Any, tuple[Array | None, ...]] = {}
 
     @property
@@ -153,7 +156,8 @@ class RememberedExecution:
         """See `Execution.gradients`."""
         key = _print_of(incoming)
         if key not in self._gradients:
-            self._gradients[key] = self._execution.gradients(incoming)
+            execution = self._run() if self._gradients else self._execution
+            self._gradients[key] = execution.gradients(incoming)
         return self._gradients[key]
 
 

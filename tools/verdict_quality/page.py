@@ -64,7 +64,7 @@ Visible faults that were caught, by kind. Rounding towards zero counts from 64 e
 The honest kernels again, with intermediate results (scores, sums, means, exponentials) rounded to the half dtype of
 their tensors, where that shows in the result. Where it stays below what rounding of the inputs does no rule can tell,
 unless inputs are known to be exact (`fused`). *Kept* are apart here as well: gradients that are no further off than
-rounding of what the forward keeps takes those of exact inputs.
+rounding of what the forward keeps takes those of exact inputs. *All* is the stricter count, which excuses none of them.
 
 {narrow}
 

@@ -93,8 +93,8 @@ def narrow_table(figures: Figures) -> str:
     rows = []
     for (standard, dtype), group in grouped(narrow, lambda v: (v.standard, v.dtype)):
         kept, others = ([v for v in group if v.is_kept == is_kept] for is_kept in (True, False))
-        rows.append((standard, dtype, _failed(kept), _failed(others)))
-    return table(("standard", "dtype", "kept: error", "others: error"), rows)
+        rows.append((standard, dtype, _failed(kept), _failed(others), _failed(group)))
+    return table(("standard", "dtype", "kept: error", "others: error", "all: error"), rows)
 
 
 def naming_table(figures: Figures) -> str:
@@ -166,6 +166,10 @@ def lists(figures: Figures) -> Iterator[str]:
         yield f"ALARM    {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
     for verdict in unjudged(figures.verdicts):
         yield f"UNJUDGED {verdict.standard} {verdict.dtype} {verdict.device} {verdict.record}: {verdict.reason}"
+    for verdict in figures.verdicts:
+        if verdict.device == "narrow" and verdict.status == "pass":
+            kept = ", no more than rounding of what the forward keeps" if verdict.is_kept else ""
+            yield f"MISSED   {verdict.standard} {verdict.dtype} {verdict.record}: low precision inside{kept}"
     for one in visible(figures.planted):
         if one.status != "error":
             sizes = f"{one.size.roundings:.3g} roundings, {one.size.conditioned:.3g} with those of the inputs"

@@ -6,20 +6,27 @@ events with mean probability p, a share of at least q > p (or at most q < p) occ
 KL(q, p)), KL(q, p) = q ln(q/p) + (1-q) ln((1-q)/(1-p)); single probabilities may differ. What a dtype cannot show is
 allowed for: a stored value represents anything within one spacing of the dtype around it, so that a bfloat16 sample
 from a coarse grid is not a fault.
+
+Counts see a shape that is wrong somewhere; mean and variance see what is a little wrong everywhere (a mean 0.01
+deviations off: at each place the share of values below is off by at most 0.004). G. Bennett, Probability inequalities
+for the sum of independent random variables, JASA 57 (1962): the mean of n independent numbers of variance s^2, none of
+which is more than b off its expectation, is off by d or more in one direction with a probability of at most
+exp(-n s^2/b^2 h(b d/s^2)), h(x) = (1+x) ln(1+x) - x. At every n too, and near the normal tail where n is large.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.dtypes import kind_of, unit_roundoff
+from pytest_msprobe.numerics.dtypes import float_format, kind_of, round_once, unit_roundoff
 from pytest_msprobe.numerics.judgement import count_of
 from pytest_msprobe.numerics.measurement import unravelled
 
@@ -57,15 +64,63 @@ class Count:
         """The surprise of all or of none, whichever is smaller: what this many trials show in any case."""
         return self.trials * min(divergence(1.0, self.high), divergence(0.0, self.low))
 
+    def widened(self, slack: float) -> Count:
+        """The same where the probability may be off by `slack`."""
+        return replace(self, low=self.low - slack, high=self.high + slack)
+
     @property
     def sentence(self) -> str:
         """What was counted and what was to be expected."""
         middle = self.trials * (self.low + self.high) / 2
-        chance = f"10^{-self.surprise / math.log(10):.0f}"
         return (
             f"{self.hits} of {self.trials} {self.what}, where the law expects about {middle:.6g} "
-            f"(a correct output does so with a chance below {chance})."
+            f"({_chance(self.surprise)})."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The mean of a bounded function of independent values.
+
+    Attributes:
+        what: the function, to be read after "The mean of ": `the values`.
+        mean, trials: as found, over how many values.
+        expected: by the law.
+        moved: how far what a dtype cannot show may move it.
+        deviation: standard deviation of one value of the function, at most.
+        bound: how far one value of the function is off `expected`, at most.
+    """
+
+    what: str
+    mean: float
+    trials: int
+    expected: float
+    moved: float
+    deviation: float
+    bound: float
+
+    @property
+    def surprise(self) -> float:
+        """-ln of the bound on the chance of a mean so far off on that side; 0 when it is as expected."""
+        distance = abs(self.mean - self.expected) - self.moved
+        if distance <= 0 or self.deviation == 0:
+            return 0.0
+        variance = self.deviation * self.deviation
+        x = self.bound * distance / variance
+        return self.trials * variance / self.bound**2 * ((1 + x) * math.log1p(x) - x)
+
+    @property
+    def sentence(self) -> str:
+        """What was found and what was to be expected."""
+        moved = f" and rounding moves it by {self.moved:.2g} at most" if self.moved else ""
+        return (
+            f"The mean of {self.what}, of {self.trials} elements in the law's standard units, is {self.mean:.6g}, "
+            f"where the law has {self.expected:.6g}{moved} ({_chance(self.surprise)})."
+        )
+
+
+def _chance(surprise: float) -> str:
+    return f"a correct output does so with a chance below 10^-{surprise / math.log(10):.0f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +148,37 @@ def divergence(share: float, probability: float) -> float:
     return max(total, 0.0)
 
 
-def judge_counts(counts: Sequence[Count], law: str, *, false_alarm_rate: float = FALSE_ALARM_RATE) -> SampleResult:
-    """The worst of `counts`, if it is so improbable that together they alarm at most at `false_alarm_rate`.
+def judge_counts(
+    counts: Sequence[Count], law: str, *, share: float = 0.5, false_alarm_rate: float = FALSE_ALARM_RATE
+) -> SampleResult:
+    """The worst of `counts`, if it is so improbable that together they alarm at most at `share` of `false_alarm_rate`.
 
-    Half of the rate is left to `judge_runs`; the rest is shared out evenly (union bound over both sides of each count).
-    Where not even all or none of the elements would have alarmed, at the place that splits them most evenly, a note
-    says that there are too few to test `law`.
+    The other half is by default left to `judge_runs`; the share is shared out evenly (union bound over both sides of
+    each count). Where not even all or none of the elements would have alarmed, at the place that splits them most
+    evenly, a note says that there are too few to test `law`; none where that is "".
     """
     if not counts:
         return SampleResult()
-    limit = math.log(4 * len(counts) / false_alarm_rate)
+    limit = _limit(len(counts), share, false_alarm_rate)
     worst = max(counts, key=lambda count: count.surprise)
     if worst.surprise > limit:
         return SampleResult((worst.sentence,))
     size = max(count.trials for count in counts)
     middle = min((count for count in counts if count.trials == size), key=lambda count: abs(count.low + count.high - 1))
-    if middle.surprise_of_extremes <= limit:
+    if law and middle.surprise_of_extremes <= limit:
         return SampleResult(notes=(too_few(size, law, false_alarm_rate),))
     return SampleResult()
+
+
+def _limit(tests: int, share: float, false_alarm_rate: float = FALSE_ALARM_RATE) -> float:
+    """The surprise beyond which one of so many tests alarms, each on two sides, together at `share` of the rate."""
+    return math.log(2 * tests / (share * false_alarm_rate))
+
+
+def judge_moments(moments: Sequence[Moment], *, share: float = 0.5) -> SampleResult:
+    """A reason for each of `moments` that is so improbable that together they alarm at `share` of the rate at most."""
+    limit = _limit(max(len(moments), 1), share)
+    return SampleResult(tuple(moment.sentence for moment in moments if moment.surprise > limit))
 
 
 def too_few(size: int, law: str, false_alarm_rate: float = FALSE_ALARM_RATE) -> str:
@@ -127,7 +195,7 @@ def judge_runs(
     """A reason when too many events in a row occurred, each of a probability of at most `chance` given those before.
 
     The chance of r in a row somewhere among n is at most n * chance^r (union bound). `what` reads after "12 elements
-    in a row ". Takes half of the rate and shares it with one more run.
+    in a row ". Takes a quarter of the rate.
     """
     if not repeats.size or not 0 <= chance < 1:
         return SampleResult()
@@ -189,6 +257,7 @@ class Law:
         quantile: inverse of `cdf` on (0, 1), only used to choose where to look; None for a discrete law.
         is_discrete: z is an integer.
         is_logarithmic: the law is that of the element's logarithm.
+        outer: the share of values on each side that moments count as if they stood where that share begins.
     """
 
     text: str
@@ -200,6 +269,7 @@ class Law:
     scale: Parameter = 1.0
     is_discrete: bool = False
     is_logarithmic: bool = False
+    outer: float = 2.0**-12
 
 
 def uniform(low: Parameter, high: Parameter) -> Law:
@@ -264,6 +334,7 @@ def cauchy(median: Parameter, half_width: Parameter) -> Law:
         lambda p: math.tan(math.pi * (p - 0.5)),
         location=median,
         scale=half_width,
+        outer=0.125,
     )
 
 
@@ -316,6 +387,10 @@ def _shown(parameter: Parameter) -> str:
 _LEVELS = sorted({step / 64 for step in range(1, 64)} | {end for k in range(7, 15) for end in (2.0**-k, 1 - 2.0**-k)})
 #: The chance of two equal neighbours, at least: generators draw from fewer values than float32 and float64 can hold.
 _LEAST_TIE = 2.0**-16
+#: With so many values moments of a law are computed.
+_POINTS = 4096
+#: Of so many possible values at most, each is counted by itself.
+MOST_VALUES = 4096
 #: Bits with a probability of their own are counted in this many groups of like probability.
 _BIT_GROUPS = 4
 
@@ -349,9 +424,13 @@ def judge_sample(sample: npt.NDArray[Any], law: Law, *, rounded_to: np.dtype[Any
     # Which values lie in the upper half must not repeat either.
     middle, (low, high) = min(zip(edges, chances), key=lambda pair: abs(sum(pair[1]) - 1))
     halves = lag_counts(z > middle, sample.shape, (1 - high, 1 - low))
-    counts = [*_edge_counts(z, edges, chances), *halves, *_even_counts(z, law)]
+    counts = [*_edge_counts(z, edges, chances), *halves]
     ties = judge_runs(z[1:] == z[:-1], resolution.tie_chance(law, edges), "hold the value of the one before")
-    return judge_counts(counts, law.text) + ties
+    moves = _Moves.of(rounded_to or sample.dtype, law, location, scale)
+    verdict = judge_counts(counts, law.text, share=0.125) + judge_moments(list(_moments(z, law, moves))) + ties
+    if law.is_discrete and max(-law.low, law.high) < min(2**53, 1 / max(resolution.relative, 2.0**-53)):
+        verdict += judge_counts(_integer_counts(z, law), "", share=0.125)
+    return verdict
 
 
 def judge_bernoulli(sample: npt.NDArray[Any], probability: Any) -> SampleResult:
@@ -388,8 +467,8 @@ def judge_bits(
     """
     if not bits.size:
         return SampleResult()
-    counts = [*_group_counts(bits, probability, what), *lag_counts(bits, shape, probability)]
-    verdict = judge_counts(counts, f"how many elements {what}")
+    verdict = judge_counts([*_group_counts(bits, probability, what)], f"how many elements {what}", share=0.25)
+    verdict += judge_counts([*lag_counts(bits, shape, probability)], "", share=0.25)
     if isinstance(probability, tuple):
         verdict += judge_runs(bits, probability[1], what)
         verdict += judge_runs(~bits, 1 - probability[0], f"do not: {what}")
@@ -492,13 +571,106 @@ def _edge_counts(z: npt.NDArray[np.float64], edges: list[float], chances: list[t
         yield Count(f"values, in the law's standard units, are at most {edge:.4g}", int(hits), z.size, low, high)
 
 
-def _even_counts(z: npt.NDArray[np.float64], law: Law) -> Iterator[Count]:
-    """Count of even values, for integers that are alike: the share to be expected is that of the range."""
-    if law.is_discrete and math.isfinite(law.high):
-        possible = int(law.high) - int(law.low) + 1
-        share = (possible // 2 + (possible % 2 and int(law.low) % 2 == 0)) / possible
-        if law.high < 2**53:
-            yield Count("values are even", int(np.count_nonzero(z % 2 == 0)), z.size, share, share)
+def _integer_counts(z: npt.NDArray[np.float64], law: Law) -> list[Count]:
+    """Counts of the even ones among integers that are all alike, and of each value where there are few."""
+    possible = int(law.high) - int(law.low) + 1
+    share = (possible // 2 + (possible % 2 and int(law.low) % 2 == 0)) / possible
+    counts = [Count("values are even", int(np.count_nonzero(z % 2 == 0)), z.size, share, share)]
+    if possible <= MOST_VALUES:
+        counts += value_counts(z, np.full(possible, 1 / possible), "values", first=int(law.low))
+    return counts
+
+
+def value_counts(
+    drawn: npt.NDArray[Any], chances: npt.NDArray[np.float64], what: str, *, first: int = 0
+) -> list[Count]:
+    """How often each value occurs, `first` and up, given the probability of each."""
+    found = np.bincount((drawn.reshape(-1) - first).astype(np.int64), minlength=len(chances))
+    return [
+        Count(f"{what} are {value}", int(hits), drawn.size, float(chance), float(chance))
+        for value, (hits, chance) in enumerate(zip(found, chances), first)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """How far rounding may move a drawn z on average over its neighbours: `absolute + relative * |z|`.
+
+    A value x is moved by half a spacing at most, u |x|, on average over the values that become the same one, whichever
+    way it is rounded; by half the smallest subnormal at least. Location and scale are rounded to the dtype where that
+    changes them, and uniform numbers in (0, 1) are multiples of u as generators of the dtype make them. Integers up to
+    `exact` are not moved.
+    """
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    exact: float = 0.0
+
+    @classmethod
+    def of(
+        cls, dtype: np.dtype[Any], law: Law, location: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]
+    ) -> _Moves:
+        if kind_of(dtype) != "float":
+            return cls()
+        u, format_ = unit_roundoff(dtype), float_format(dtype)
+        if law.is_discrete:
+            return cls(u, exact=1 / u)
+        location, scale = np.broadcast_arrays(location, scale)
+        location, scale = location[scale > 0], scale[scale > 0]
+        with np.errstate(all="ignore"):
+            errors = [np.abs(round_once(given, dtype).astype(np.float64) - given) for given in (location, scale)]
+            least = format_.smallest_normal * 2.0**-format_.mantissa_bits / 2
+            own = u if law.is_logarithmic else u * np.abs(location) + least
+            absolute = float(np.mean((own + errors[0]) / scale))
+            relative = float(np.mean(errors[1] / scale)) + (0.0 if law.is_logarithmic else u)
+        grid = u / 2 if math.isfinite(law.low) and math.isfinite(law.high) else 0.0
+        return cls(relative, absolute + grid)
+
+    def at(self, z: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        size = np.abs(z)
+        return np.where(size <= self.exact, 0.0, self.absolute + self.relative * size)
+
+
+def _moments(z: npt.NDArray[np.float64], law: Law, moves: _Moves) -> Iterator[Moment]:
+    """Mean and variance of the values, the outer ones moved in."""
+    points, weights = _support(law)
+    inside = np.clip(z, points[0], points[-1])
+    mean = float(weights @ points)
+    moved = moves.at(points)
+    yield _moment("the values", inside, (points, weights), moved)
+    squares = np.square(points - mean)
+    inside -= mean
+    np.square(inside, out=inside)
+    what = f"the squared distances from {mean:.4g}" if mean else "the squares"
+    yield _moment(what, inside, (squares, weights), 2 * np.abs(points - mean) * moved + np.square(moved))
+
+
+def _moment(
+    what: str,
+    found: npt.NDArray[np.float64],
+    law: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    moved: npt.NDArray[np.float64],
+) -> Moment:
+    """`found` against the values of a `law` and their weights, each of which rounding may have `moved`."""
+    values, weights = law
+    expected = float(weights @ values)
+    moved_mean = float(weights @ moved)
+    deviation = math.sqrt(weights @ np.square(values - expected)) + math.sqrt(weights @ np.square(moved))
+    bound = float(np.max(np.abs(values - expected))) + moved_mean
+    return Moment(what, float(np.mean(found)), found.size, expected, moved_mean, deviation, bound)
+
+
+def _support(law: Law) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """(values of z in ascending order, their probabilities), the outer ones gathered where they begin."""
+    if law.quantile is not None:
+        # Closer together towards both ends, where quantiles are steep.
+        ends = np.square(np.sin(np.linspace(0, np.pi / 2, _POINTS + 1)))
+        levels = np.clip((ends[1:] + ends[:-1]) / 2, law.outer, 1 - law.outer)
+        return np.array([law.quantile(float(level)) for level in levels]), np.diff(ends)
+    first, last = (_integer_quantile(law.cdf, int(law.low), level) for level in (law.outer, 1 - law.outer))
+    groups = [*range(first - 1, last, max(1, (last - first) // _POINTS)), last]
+    points = np.array([(low + 1 + high) / 2 for low, high in pairwise(groups)])
+    return points, np.diff([0.0, *(law.cdf(end) for end in groups[1:-1]), 1.0])
 
 
 def _group_counts(

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_msprobe.numerics.dtypes import float_format, unit_roundoff
+from pytest_msprobe.numerics.dtypes import float_format, round_once, spacings, unit_roundoff
 from pytest_msprobe.numerics.random.chance import (
+    MOST_VALUES,
     Count,
     SampleResult,
     judge_bits,
@@ -21,6 +22,7 @@ from pytest_msprobe.numerics.random.chance import (
     judge_runs,
     lag_counts,
     located,
+    value_counts,
 )
 
 #: At how many places the distribution over categories is looked at, by index and by rank.
@@ -55,8 +57,11 @@ def judge_categories(
         drawn = drawn[:, :1]
     counts = [*_cumulative_counts(drawn, chances, "indices"), *_rank_counts(drawn, chances)]
     slack = possible_ties / drawn.size
-    counts = [Count(count.what, count.hits, count.trials, count.low - slack, count.high + slack) for count in counts]
-    return judge_counts(counts, "how often each category is drawn")
+    verdict = judge_counts([count.widened(slack) for count in counts], "how often each category is drawn")
+    if chances.shape[1] <= MOST_VALUES:
+        each = value_counts(drawn, np.mean(chances, axis=0), "indices")
+        verdict += judge_counts([count.widened(slack) for count in each], "")
+    return verdict
 
 
 def judge_gumbel_softmax(
@@ -168,7 +173,8 @@ def _rank_counts(drawn: npt.NDArray[np.int64], chances: npt.NDArray[np.float64])
     yield from lag_counts(flags, drawn.shape, np.broadcast_to(likely, drawn.shape).reshape(-1))
 
 
-#: Rounding errors between an input and its scaled output: of the scale, of its use, and one to spare on each side.
+#: Rounding errors between an input and its scaled and shifted output: of the scale, of its use, and one to spare on
+#: each side.
 _ROUNDINGS = 4
 #: What alpha dropout sets dropped elements to before it scales and shifts (G. Klambauer et al., Self-normalizing neural
 #: networks, NeurIPS 2017, section "New dropout technique"): -scale * alpha of SELU.
@@ -190,6 +196,21 @@ class Dropout:
     shift: float = 0.0
     dropped: float = 0.0
     unit_axes: int = 0
+
+    def scales(self, dtype: np.dtype[Any]) -> tuple[float, float]:
+        """From the smallest to the largest scale that arithmetic in `dtype` may make of this one.
+
+        Any of the probability, its complement and the quotient may be rounded to `dtype`. A scale that was measured, or
+        that more arithmetic makes, is right within some roundings.
+        """
+        slack = unit_roundoff(dtype) * (_ROUNDINGS if self.shift else 1)
+        if self.shift or self.keep[0] != self.keep[1] or not self.scale:
+            return self.scale * (1 - slack), self.scale * (1 + slack)
+        keep = self.keep[0]
+        keeps = {keep, _rounded(keep, dtype), 1 - _rounded(1 - keep, dtype)}
+        scales = {1 / one for one in keeps | {_rounded(one, dtype) for one in keeps} if one}
+        scales |= {_rounded(scale, dtype) for scale in scales}
+        return min(scales), max(scales)
 
     @classmethod
     def of(cls, probability: float, *, unit_axes: int = 0) -> Dropout:
@@ -228,51 +249,50 @@ class DropoutResult:
     Attributes:
         verdict: on the output.
         is_kept: per element 1 where kept, 0 where dropped, -1 where its value does not tell.
-        scale: of what was kept.
+        scales: of what was kept, the smallest and the largest that it may be.
         is_identity: the output is the input, unscaled, although elements should have been dropped.
     """
 
     verdict: SampleResult
     is_kept: npt.NDArray[np.int8]
-    scale: float
+    scales: tuple[float, float]
     is_identity: bool = False
 
 
 def judge_dropout(tested: npt.NDArray[Any], source: npt.NDArray[Any], dropout: Dropout) -> DropoutResult:
     """What `tested`, the output for the input `source`, shows. Both must be floats; shapes that differ are an error.
 
-    Kept elements must be right within four roundings of the tested dtype. Elements that are the same kept or dropped
-    (zeros, mostly) and those of inputs that are NaN or infinite count for neither.
+    Kept elements must be within one unit in the last place of the input times a scale that arithmetic in the tested
+    dtype makes of 1 / (1 - p). Elements that are the same kept or dropped (zeros, mostly) and those of inputs that are
+    NaN or infinite count for neither.
     """
+    scales = dropout.scales(tested.dtype)
     if tested.shape != source.shape:
         text = f"Shapes differ: tested {tested.shape}, input {source.shape}."
-        return DropoutResult(SampleResult((text,)), np.full(tested.shape, -1, np.int8), dropout.scale)
-    if dropout.scale and abs(dropout.scale - 1) > _ROUNDINGS * unit_roundoff(tested.dtype) and _is_same(tested, source):
+        return DropoutResult(SampleResult((text,)), np.full(tested.shape, -1, np.int8), scales)
+    is_kept, is_wrong = _sorted_out(tested, source, scales, dropout)
+    if is_wrong.any() and dropout.scale and _is_same(tested, source):
         text = f"The output is the input: none of {source.size} elements was dropped or scaled."
-        return DropoutResult(SampleResult((text,)), np.ones(tested.shape, np.int8), 1.0, is_identity=True)
-    with np.errstate(all="ignore"):
-        expected = dropout.scale * source.astype(np.float64) + dropout.shift
-    is_kept, is_wrong = _sorted_out(tested, expected, dropout)
+        return DropoutResult(SampleResult((text,)), np.ones(tested.shape, np.int8), (1.0, 1.0), is_identity=True)
     if dropout.keep[0] >= 1:
         is_wrong |= is_kept == 0
     if is_wrong.any():
         what = f"neither {dropout.dropped:g} nor {dropout.scale:.6g} times the input"
         what += f" plus {dropout.shift:.6g}" if dropout.shift else ""
-        return DropoutResult(SampleResult((located(is_wrong.reshape(-1), tested, what),)), is_kept, dropout.scale)
-    return DropoutResult(_shares(tested, is_kept, dropout), is_kept, dropout.scale)
+        return DropoutResult(SampleResult((located(is_wrong.reshape(-1), tested, what),)), is_kept, scales)
+    return DropoutResult(_shares(tested, is_kept, dropout), is_kept, scales)
 
 
 def judge_dropout_gradient(tested: npt.NDArray[Any], incoming: npt.NDArray[Any], shown: DropoutResult) -> SampleResult:
     """Whether `tested` is the `incoming` gradient, scaled where the forward kept and 0 where it dropped."""
     if tested.shape != incoming.shape or tested.shape != shown.is_kept.shape:
         return SampleResult((f"Shapes differ: tested {tested.shape}, incoming {incoming.shape}.",))
-    with np.errstate(all="ignore"):
-        expected = shown.scale * incoming.astype(np.float64)
-    passed_on, is_wrong = _sorted_out(tested, expected, Dropout((0.0, 1.0), shown.scale))
+    passed_on, is_wrong = _sorted_out(tested, incoming, shown.scales, Dropout((0.0, 1.0), shown.scales[1]))
     is_wrong |= (passed_on >= 0) & (shown.is_kept >= 0) & (passed_on != shown.is_kept)
     if not is_wrong.any():
         return SampleResult()
-    what = f"not {shown.scale:.6g} times the incoming gradient where the output was kept and 0 where it was dropped"
+    scale = f"{shown.scales[1]:.6g} times the incoming gradient"
+    what = f"not {scale} where the output was kept and 0 where it was dropped"
     return SampleResult((located(is_wrong.reshape(-1), tested, what),))
 
 
@@ -297,24 +317,32 @@ def _is_same(tested: npt.NDArray[Any], source: npt.NDArray[Any]) -> bool:
     return bool(np.any(wide)) and np.array_equal(wide, wide_source, equal_nan=True)
 
 
+def _rounded(value: float, dtype: np.dtype[Any]) -> float:
+    return float(round_once(np.array(value), dtype))
+
+
 def _sorted_out(
-    tested: npt.NDArray[Any], expected: npt.NDArray[np.float64], dropout: Dropout
+    tested: npt.NDArray[Any], source: npt.NDArray[Any], scales: tuple[float, float], dropout: Dropout
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-    """(1 kept, 0 dropped, -1 either; True where neither)."""
-    slack = _ROUNDINGS * unit_roundoff(tested.dtype)
-    format_ = float_format(tested.dtype)
-    wide = tested.astype(np.float64)
+    """(1 kept, 0 dropped, -1 where the input does not let the two be told apart; True where neither)."""
+    format_, u = float_format(tested.dtype), unit_roundoff(tested.dtype)
+    wide, wide_source = tested.astype(np.float64), source.astype(np.float64)
     with np.errstate(all="ignore"):
-        smallest = format_.smallest_normal * 2.0**-format_.mantissa_bits
-        tolerance = slack * (np.abs(expected - dropout.shift) + abs(dropout.shift)) + smallest
-        is_finite = np.isfinite(expected)
+        ends = [scale * wide_source + dropout.shift for scale in scales]
+        is_finite = np.isfinite(wide_source)
+        size = np.where(is_finite, np.maximum(*np.abs(ends)), 0.0)
+        tolerance = spacings(size, format_) + _ROUNDINGS * u * abs(dropout.shift)
+        if tested.dtype != np.float16:  # whose subnormals devices keep, as standards suppose too
+            tolerance += np.where(size < format_.smallest_normal, size, 0.0)
+        low, high = np.minimum(*ends) - tolerance, np.maximum(*ends) + tolerance
         # NaN and infinite inputs stay so, or become NaN when they are multiplied by a mask; large ones overflow.
-        overflows = np.abs(expected) * (1 + slack) > format_.largest
-        kept = (np.abs(wide - expected) <= tolerance) | (overflows & (wide == np.copysign(np.inf, expected)))
-        kept |= ~is_finite & ((wide == expected) | np.isnan(wide))
-        dropped = np.abs(wide - dropout.dropped) <= slack * abs(dropout.dropped) * 2
-        dropped |= ~is_finite & np.isnan(wide)
-    states = np.where(kept & (dropped | ~is_finite), -1, np.where(kept, 1, 0)).astype(np.int8)
+        overflows = is_finite & (size + tolerance > format_.largest) & (wide == np.copysign(np.inf, ends[0]))
+        kept = ((wide >= low) & (wide <= high)) | overflows
+        kept |= ~is_finite & ((wide == ends[0]) | np.isnan(wide))
+        slack = _ROUNDINGS * u * (abs(dropout.dropped) + abs(dropout.shift))  # the difference of the two is rounded
+        dropped = (np.abs(wide - dropout.dropped) <= slack) | (~is_finite & np.isnan(wide))
+        is_vague = ~is_finite | ((low <= dropout.dropped + slack) & (high >= dropout.dropped - slack))
+    states = np.where(is_vague, -1, np.where(kept, 1, 0)).astype(np.int8)
     return states, ~(kept | dropped)
 
 

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
@@ -43,6 +44,7 @@ from pytest_msprobe.numerics.standards.sensitivity import (
     KnownResponse,
     Probes,
     Response,
+    TypicalResponse,
     in_reach,
     magnitude_of,
 )
@@ -72,7 +74,11 @@ class ErrorStatistics:
         largest_at: flat position of the largest error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: int = 0) -> None:
+        """Nothing added; the first `chosen` elements are no measure of others."""
+        self._chosen = chosen
+        self._are_beyond: list[npt.NDArray[np.uint8]] = []
+        self._furthest, self._furthest_at = 0.0, -1
         self.beyond = 0
         self.largest_use, self.worst_at = 0.0, 0
         self.largest_at = 0
@@ -95,34 +101,48 @@ class ErrorStatistics:
         """
         rounding, response, tolerance = bounds
         use = error / tolerance
-        self.beyond += int(np.count_nonzero(use > 1))
+        is_beyond = use > 1
+        self.beyond += int(np.count_nonzero(is_beyond))
+        self._are_beyond.append(np.packbits(is_beyond))
         at = int(use.argmax())
         if use.item(at) > self.largest_use:
             self.largest_use, self.worst_at = use.item(at), start + at
-        self._count += use.size
-        self._uses += float(np.square(use).sum())
+        sample = slice(max(0, self._chosen - start), None)
+        self._count += use[sample].size
+        self._uses += float(np.square(use[sample]).sum())
         # The errors as they are, in roundings of the element, and in answers to the inputs.
         errors = np.stack([error, error / rounding, error / (response + rounding)])
         is_informative = response >= _INFORMATIVE * rounding
-        self._informative += int(np.count_nonzero(is_informative))
-        self._squared_errors += np.square(errors[:, is_informative]).sum(axis=1)
+        is_measure = is_informative[sample]
+        self._informative += int(np.count_nonzero(is_measure))
+        self._squared_errors += np.square(errors[:, sample][:, is_measure]).sum(axis=1)
         at = int(error.argmax())
+        if error.item(at) > max(self._furthest, _HARMLESS * rounding.item(at)):
+            self._furthest, self._furthest_at = error.item(at), start + at
         if is_informative[at] and error.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
             self._largest, self.largest_at = errors[:, at], start + at
             self._use_of_largest = use.item(at)
 
-    def add_projection(self, reference: Array, tested: Array) -> None:
-        """Take a chunk into account for `slope` and `size`.
+    def add_projection(self, start: int, reference: Array, tested: Array) -> None:
+        """Take a chunk into account for `slope` and `size`, whose first element stands at the flat position `start`.
 
         Args:
+            start: flat position.
             reference: values of the benchmark, shape (n,), float64 or complex128; what is not finite does not count.
             tested: values of the device, of the same shape and dtype.
         """
+        sample = slice(max(0, self._chosen - start), None)
+        reference, tested = reference[sample], tested[sample]
         is_finite = np.isfinite(reference) & np.isfinite(tested)
         finite = np.where(is_finite, reference, 0)
         error = np.where(is_finite, tested, 0) - finite
         self._projection += inner(finite, error)
         self._squares += inner(finite, finite)
+
+    def in_question(self) -> npt.NDArray[np.intp]:
+        """Flat positions of the elements beyond their tolerance, and of the one that may stand out among all."""
+        found = np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_beyond]))
+        return found if self._furthest_at < 0 else np.union1d(found, self._furthest_at)
 
     @property
     def is_large(self) -> bool:
@@ -143,7 +163,9 @@ class ErrorStatistics:
         """
         if self._informative < _LARGE or self._use_of_largest <= _NOTICEABLE:
             return 0.0
-        others = np.sqrt(np.maximum(0, self._squared_errors - self._largest**2) / max(1, self._informative - 1))
+        is_counted = self.largest_at >= self._chosen
+        squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
+        others = np.sqrt(squares / max(1, self._informative - is_counted))
         with np.errstate(divide="ignore"):
             return float((self._largest / (_STANDS_OUT * others)).min())
 
@@ -181,6 +203,8 @@ _LOOKED_AT = 128
 _UNLIKELY = 1e-4
 #: An error of so many of its own standard deviations is no outlier.
 _ORDINARY = 2.0
+#: Where a larger share of the rows of a sample holds elements in question, no small call holds those of all.
+_MOST_ROWS = 0.25
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -257,30 +281,59 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        format_ = float_format(part_dtype(pair.tested.dtype))
+        norms = None if self.has_exact_inputs else pair.norms()
+        found = self._by_parts(pair) if norms is None else None
+        if found is None and not self.has_exact_inputs:
+            found = self._without_runs(pair, norms)
+        return found or self._by_runs(pair)
 
-        def inside(probes: Probes) -> Response:
-            return Response(pair.rounded_inside(), probes, pair.reference, format_, is_for_all=True)
+    def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
+        """The search of a large output that passes by small calls alone; None where they do not decide it.
 
+        By a sample of the output all its elements answer at least so much. Those for which that is not enough, and the
+        one that may stand out, are judged in a small call of their own.
+        """
+        sample = pair.restricted(pair.tested, ())
+        if sample is None:
+            return None
+        first = self._asked_first(sample)
+        rows = _Search(sample, self, [TypicalResponse(first, sample.reference)]).in_question() // sample.row_size
+        if np.unique(rows).size > _MOST_ROWS * len(sample.tested):
+            return None
+        search = _Search(pair, self, [TypicalResponse(first, pair.reference)])
+        places = search.in_question()
+        part = pair.restricted(pair.tested, places) if places.size else sample
+        if part is None or search.is_scaled:
+            return None
+        own, found = self._by_runs(part)
+        found = found if found.is_pass else own.closer(found)
+        return (search, found) if found.is_pass else None
+
+    def _by_runs(self, pair: OutputPair) -> tuple[_Search, Judgement]:
+        """The same by moved runs of the whole call."""
+        first = self._asked_first(pair)
         if self.has_exact_inputs:
-            return self._probed(pair, [inside(pair.inside_probes)], _HOPELESS)
-        if (settled := self._without_runs(pair, format_)) is not None:
-            return settled
-        inputs = Response(pair.perturbed(), pair.probes, pair.reference, format_)
-        search, found = self._probed(pair, [inputs], 1.0)
+            return self._probed(pair, [first], _HOPELESS)
+        search, found = self._probed(pair, [first], 1.0)
         if found.is_pass:
             return search, found
         # What is saved for gradients is moved with the inputs: it is not forgiven twice.
-        arithmetic = inside(pair.arithmetic_probes)
-        return self._probed(pair, [inputs, arithmetic], _HOPELESS) if arithmetic.is_known else (search, found)
+        arithmetic = _inside(pair, pair.arithmetic_probes)
+        return self._probed(pair, [first, arithmetic], _HOPELESS) if arithmetic.is_known else (search, found)
 
-    def _without_runs(self, pair: OutputPair, format_: FloatFormat) -> tuple[_Search, Judgement] | None:
+    def _asked_first(self, pair: OutputPair) -> Response:
+        if self.has_exact_inputs:
+            return _inside(pair, pair.inside_probes)
+        format_ = float_format(part_dtype(pair.tested.dtype))
+        return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
+
+    def _without_runs(self, pair: OutputPair, norms: Floats | None) -> tuple[_Search, Judgement] | None:
         """The search that passes by what is known without a moved run; None where none does.
 
         Products of matrices: the sizes of their terms say what moved runs would. All others: rounding of the output and
         the error of kernels alone, which answers to inputs can only add to.
         """
-        norms = pair.norms()
+        format_ = float_format(part_dtype(pair.tested.dtype))
         responses = [] if norms is None else [KnownResponse(norms, pair.reference, format_)]
         search = _Search(pair, self, responses, is_close=True)
         found = search.judgement()
@@ -308,6 +361,12 @@ class BackwardError:
             if found.is_pass:
                 break
         return search, found
+
+
+def _inside(pair: OutputPair, probes: Probes) -> Response:
+    """The answers to moved arithmetic."""
+    format_ = float_format(part_dtype(pair.tested.dtype))
+    return Response(pair.rounded_inside(), probes, pair.reference, format_, is_for_all=True, chosen=pair.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +399,8 @@ class _Search:
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
         self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
+        #: What rounding their partial sums leaves of all elements; None until that is asked for.
+        self._of_partial_sums: Floats | None = None
         #: Tolerances of elements that are judged by themselves, by flat position.
         self._own: dict[int, float] = {}
         self._errors = ErrorStatistics()
@@ -353,22 +414,38 @@ class _Search:
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
-        self._errors = errors = ErrorStatistics()
-        for start, tested, reference in self._chunks():
-            rounding, response, tolerance = self._bounds(start, reference)
-            errors.add(start, _error(tested, reference), (rounding, response, tolerance))
-            errors.add_projection(reference, tested)
+        errors = self._gathered()
         limit = self._slope_limit(errors)
         reason = self._fault(errors, limit)
         slope = abs(errors.slope) / limit if errors.is_large and limit else 0.0
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
+    def _gathered(self) -> ErrorStatistics:
+        self._errors = errors = ErrorStatistics(self._pair.chosen)
+        for start, tested, reference in self._chunks():
+            rounding, response, tolerance = self._bounds(start, reference)
+            errors.add(start, _error(tested, reference), (rounding, response, tolerance))
+            errors.add_projection(start, reference, tested)
+        return errors
+
+    def in_question(self) -> npt.NDArray[np.intp]:
+        """Flat positions of the elements beyond their tolerance, and of the one that may stand out among all."""
+        return self._gathered().in_question()
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the output that was searched is scaled as a whole, beyond what rounding leaves."""
+        return abs(self._errors.slope) > self._slope_limit(self._errors)
+
     def closer(self, found: Judgement) -> Judgement:
         """What `found`, an error, becomes when the few elements that it is about are judged by themselves.
 
-        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides.
+        One that this does not explain leaves it as it is; where all are explained, the rest of the output decides. Many
+        are judged by the partial sums of all, where these are known.
         """
+        if self._errors.beyond > _LOOKED_AT and self._errors.largest_use < _HOPELESS:
+            found = self._with_partial_sums(found)
         while not found.is_pass:
             suspects = self._suspects()
             if not suspects or len(self._own) + len(suspects) > _LOOKED_AT:
@@ -379,6 +456,14 @@ class _Search:
                     return found
             found = self.judgement()
         return found
+
+    def _with_partial_sums(self, found: Judgement) -> Judgement:
+        sums = self._pair.partial_sums()
+        if sums is None or sums.shape != self._pair.tested.shape:
+            return found
+        rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
+        self._of_partial_sums = self._standard.sensitivity * rounded * sums.reshape(-1)
+        return self.judgement()
 
     def _suspects(self) -> list[tuple[float, int, float, float]]:
         """(error over tolerance, flat position, error, rounding) of elements beyond, else of one that stands out."""
@@ -405,27 +490,16 @@ class _Search:
         may be off does not hang on the element, and narrow dtypes would forgive faults of a few roundings. One
         that stands out may be off by what is ordinary for it; by more where kernels compute a function piece by piece.
         """
-        chance = math.sqrt(2 * math.log(self._pair.tested.size / _UNLIKELY))
+        count = self._pair.drawn_from or self._pair.tested.size
+        chance = math.sqrt(2 * math.log(count / _UNLIKELY))
         factor = max(self._standard.sensitivity, chance)
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
-        own = deviations * self._deviation(at)
+        own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
-
-    def _deviation(self, at: int) -> float:
-        """Root mean square of what moving arithmetic makes of the element at a flat position; 0 where nothing shows it.
-
-        Large outputs have no probes: their element is computed alone, where it is made of one element of each input.
-        """
-        moved = [each for each in self._responses if each.is_for_all]
-        known = math.hypot(*(each.deviation(at) for each in moved))
-        if known or not moved:
-            return known
-        moves = self._pair.moves(at)
-        return math.sqrt(float(np.mean(np.square(moves)))) if moves.size else 0.0
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""
@@ -492,6 +566,8 @@ class _Search:
         terms = 0.0 if self._standard.has_exact_inputs else changes[0] / self._input_roundoff
         tolerance += self._kernel * (terms + magnitude)
         summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
+        if self._of_partial_sums is not None:
+            summation = np.maximum(summation, self._of_partial_sums[start : start + reference.size])
         forgiven = (
             response.forgiven(start, reference, change, self._factors)
             for response, change in zip(self._responses, changes)

@@ -170,6 +170,10 @@ class ElementRule(ABC, Generic[Bounds]):
     def _weigh(self, pair: OutputPair, bounds: Bounds) -> Judgement:
         """The verdict on elements that differ."""
 
+    def _dtype_of(self, pair: OutputPair) -> str:
+        """The name of the dtype that `pair` has bounds by: that of its parts."""
+        return part_dtype(pair.tested.dtype).name
+
     def judge(self, metrics: Metrics) -> Judgement:
         """The verdict on a value without elements."""
         return judge_plain(metrics)
@@ -179,7 +183,7 @@ class ElementRule(ABC, Generic[Bounds]):
         early = early_judgement(pair.metrics)
         if early is not None:
             return early
-        bounds = self._bounds(part_dtype(pair.tested.dtype).name)
+        bounds = self._bounds(self._dtype_of(pair))
         if bounds is None:
             reason = f"{self.name} has no bounds for {pair.tested.dtype}; choose another standard for it."
             return Judgement("skip", (reason,))

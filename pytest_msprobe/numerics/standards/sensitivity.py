@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -206,7 +206,10 @@ class Response:
         is_known: whether there was any run.
         reference: that of the constructor, flat; `format` and `is_for_all`: likewise.
         sensitivity: what the answers say of the output as a whole.
+        chosen: so many elements come first that say nothing of others.
     """
+
+    chosen = 0
 
     def __init__(
         self,
@@ -216,6 +219,7 @@ class Response:
         format_: FloatFormat,
         *,
         is_for_all: bool = False,
+        chosen: int = 0,
     ) -> None:
         """How the output moved in `runs`.
 
@@ -225,17 +229,19 @@ class Response:
             reference: raw result of the benchmark in the shape of the output, float64 or complex128.
             format_: the format whose reach counts.
             is_for_all: every device makes this rounding, not only an inexact one.
+            chosen: so many elements come first that say nothing of others.
         """
         self._sizes = [run.size for run in runs]
         self._results = [run.result.reshape(-1) for run in runs]
         self._probes = probes
         self.reference = reference.reshape(-1)
         self.format = format_
-        self.is_for_all = is_for_all
+        self.is_for_all, self.chosen = is_for_all, chosen
         self.is_known = bool(runs)
         statistics = ChangeStatistics()
         for start, chunk in self.chunks() if self.is_known else ():
-            statistics.add(chunk, self.moves(start, chunk))
+            sample = slice(max(0, chosen - start), None)
+            statistics.add(chunk[sample], [move[sample] for move in self.moves(start, chunk)])
         self.sensitivity = statistics.finish()
 
     def measured(self) -> Response:
@@ -324,11 +330,33 @@ class KnownResponse(Response):
         return self._deviations[start : start + reference.size].astype(np.float64)
 
 
+class TypicalResponse(Response):
+    """What every element of a large output answers at least, by a sample of it: the floor under all."""
+
+    def __init__(self, sample: Response, reference: Array) -> None:
+        """The floor by the response of a sample of the output; none where some of that answers to nothing."""
+        self.is_known, self.is_for_all = sample.is_known, sample.is_for_all
+        self.reference, self.format = reference.reshape(-1), sample.format
+        self.sensitivity = sample.sensitivity
+        for start, chunk in sample.chunks():
+            if ((magnitude_of(chunk) > 0) & (sample.of_chunk(start, chunk) == 0)).any():
+                self.sensitivity = replace(sample.sensitivity, typical=Typical())
+
+    def of_chunk(self, start: int, reference: Array) -> Floats:
+        """The floor; nothing for an element that is 0, which may answer to nothing."""
+        magnitude = magnitude_of(reference)
+        return np.where(magnitude > 0, _FLOOR * self.sensitivity.typical.floor(magnitude), 0.0)
+
+    def scaling(self, factors: Factors) -> float:
+        """0: a sample does not say how far moved inputs scale the output as a whole."""
+        return 0.0
+
+
 class MeasuredResponse(Response):
     """A response with nothing forgiven beyond what the runs themselves have shown."""
 
     def __init__(self, wide: Response) -> None:
-        self.wide, self.is_for_all = wide, wide.is_for_all
+        self.wide, self.is_for_all, self.chosen = wide, wide.is_for_all, wide.chosen
         self.is_known, self.reference, self.format = wide.is_known, wide.reference, wide.format
         self.sensitivity = wide.sensitivity
 
@@ -365,7 +393,8 @@ class ProbedResponse(MeasuredResponse):
         self._slope = self._largest_slope()
         log_means = LogMeans()
         for start, chunk in self.chunks() if wide.is_for_all else ():
-            log_means.add(magnitude_of(chunk), self._largest_move(start, chunk))
+            sample = slice(max(0, self.chosen - start), None)
+            log_means.add(magnitude_of(chunk)[sample], self._largest_move(start, chunk)[sample])
         self._typical = log_means.finish()
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:

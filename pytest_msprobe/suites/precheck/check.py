@@ -24,6 +24,7 @@ from pytest_msprobe.cases.edge_cases import constructed_incoming, refuse_lack_of
 from pytest_msprobe.cases.inputs import drawn_arguments
 from pytest_msprobe.cases.outputs import index_metrics, paired_gradients, paired_outputs
 from pytest_msprobe.cases.second_runs import Bench, ExtraRuns, has_rounded_operands, operand_roundoff
+from pytest_msprobe.engines.process import give_idle_memory_back
 from pytest_msprobe.engines.protocol import (
     Array,
     Engine,
@@ -312,11 +313,12 @@ class CallCheck:
         return self._finished(run, direction, finding, partial(self._sides_so_far, run, direction))
 
     def close(self) -> None:
-        """Release all arrays and graphs."""
+        """Release all arrays and graphs, and give their memory back."""
         if isinstance(self._prepared, CallRun):
             self._prepared.close()
         self._findings.clear()
         self._prepared = None
+        give_idle_memory_back()
 
     def _draw(self, seed: int, direction: Direction) -> Verdict:
         """The finding for other random inputs."""

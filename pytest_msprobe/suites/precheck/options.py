@@ -120,6 +120,8 @@ STANDARD_BOUNDS = {
     "binary": (),
     "thousandth": ("relative", "share"),
     "accumulative-error": ("bound", "balance"),
+    "mere-mare": ("mere", "mare"),
+    "mixed-tolerance": ("relative", "absolute", "share", "largest"),
 }
 DEFAULT = "cosine-maxabs"
 #: The standard of each API by msProbe's documents.
@@ -317,7 +319,8 @@ class PrecheckSettings(Options):
         "than rounding explains), fused (the same for exact inputs), absolute-threshold (each element within a bound), "
         "benchmark (not much worse than an ordinary run in that dtype), ulp (a few units of the last place), binary "
         "(every element equal), thousandth (99.9 % of elements within 0.001), accumulative-error (wide bounds, errors "
-        "of both signs), msprobe (for each API the one of these that the documents of msProbe name)",
+        "of both signs), mere-mare and mixed-tolerance (by which CANN accepts operators), msprobe (for each API the "
+        "one of these that the documents of msProbe name)",
         standard_name,
         DEFAULT,
     )

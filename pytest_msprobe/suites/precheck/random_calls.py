@@ -164,7 +164,7 @@ def _hidden_dropout(output: Array, source: Array, axes: int) -> DropoutResult:
         return judge_dropout(output, source, seen)
     found = judge_dropout(output, source, Dropout((0.0, 1.0), 0.0, unit_axes=axes))
     note = "no element was kept that would show keep_prob, which the dump does not hold: judged by range and form only"
-    return DropoutResult(found.verdict + SampleResult(notes=(note,)), found.is_kept, found.scale)
+    return DropoutResult(found.verdict + SampleResult(notes=(note,)), found.is_kept, found.scales)
 
 
 def _alpha_dropout(source: Array, probability: Any, is_training: Any) -> OutputLaw:

@@ -23,8 +23,12 @@ from pytest_msprobe.numerics import (
     ErrorMultiples,
     Fused,
     Judgement,
+    MereMare,
     Metrics,
+    MixedBounds,
+    MixedTolerance,
     OutputPair,
+    RelativeErrorBounds,
     Standard,
     Thousandth,
     Ulp,
@@ -46,6 +50,8 @@ MAKERS: Mapping[str, Callable[..., Standard]] = {
     Binary.name: Binary,
     Thousandth.name: Thousandth,
     AccumulativeError.name: lambda **bounds: AccumulativeError(AccumulativeBounds(**bounds) if bounds else None),
+    MereMare.name: lambda **bounds: MereMare(RelativeErrorBounds(**bounds) if bounds else None),
+    MixedTolerance.name: lambda **bounds: MixedTolerance(MixedBounds(**bounds) if bounds else None),
 }
 
 

@@ -159,65 +159,6 @@ def test_equal_terms_round_to_the_same_side() -> None:
     assert largest_error_of_sums(np.ones(1000)) == 0
 
 
-TAIL = np.array([[-6.8, 0.5, -5.0], [0.0, 3.0, -1.0]], np.float32)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("Functional.gelu.0", [TAIL]), ("Torch.mul.0", [TAIL, TAIL[:1]]), ("Torch.where.0", [TAIL > 0, TAIL, TAIL])],
-)
-def test_an_element_is_computed_alone_where_it_is_made_of_one_element_of_each_input(
-    tmp_path: Path, name: str, arguments: list[Any]
-) -> None:
-    pair = pair_of(tmp_path, name, arguments)
-    assert all(pair.moves(at).shape == (256,) for at in range(TAIL.size))
-
-
-def test_one_computed_alone_moves_as_its_arithmetic_does(tmp_path: Path) -> None:
-    pair = pair_of(tmp_path, "Functional.gelu.0", [TAIL])
-    cancelled, plain = (float(np.sqrt(np.mean(np.square(pair.moves(at))))) for at in (0, 4))
-    # 0.5 x (1 + erf): 1 + erf is off by four roundings of 1.
-    assert 0.5 * 6.8 * 2.0**-24 < cancelled < 10 * 6.8 * 2.0**-24
-    assert plain < 10 * 3 * 2.0**-24
-
-
-def test_so_do_gradients(tmp_path: Path) -> None:
-    pair = pair_of(tmp_path, "Functional.silu.0", [TAIL], incoming=np.ones_like(TAIL))
-    assert pair.moves(0).shape == (256,)
-    assert 0 < pair.moves(0).max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("Functional.softmax.0", [TAIL, -1]), ("Torch.cumsum.0", [TAIL, 1]), ("Functional.linear.0", [X, WEIGHT, BIAS])],
-)
-def test_one_that_others_take_part_in_is_not(tmp_path: Path, name: str, arguments: list[Any]) -> None:
-    assert not pair_of(tmp_path, name, arguments).moves(1).size
-
-
-@pytest.mark.parametrize(("off", "is_pass"), [(1.0, True), (16.0, False)])
-def test_large_outputs_have_no_probes_and_single_elements_are_judged_alone(
-    tmp_path: Path, off: float, is_pass: bool
-) -> None:
-    """Few elements of a wide range cancel, and both runs with moved arithmetic say nothing of them by chance."""
-    x = np.full(4096, 0.01, np.float32)
-    x[7] = -5.0
-    pair = pair_of(tmp_path, "Functional.gelu.0", [x])
-    tested = pair.tested.copy()
-    tested[7] += off * 4 * 5.0 * 2.0**-24
-    silent = tuple(replace(run, result=np.where(x == -5, pair.reference, run.result)) for run in pair.rounded_inside())
-    large = replace(
-        pair,
-        tested=tested,
-        metrics=measure(tested, pair.reference, off_bound=1.0),
-        rounded_inside=lambda: silent,
-        probes=lambda count: (),
-        arithmetic_probes=lambda count: (),
-    )
-    assert BackwardError().judge_pair(large).is_pass is is_pass
-    assert not BackwardError().judge_pair(replace(large, moves=lambda at: np.zeros(0))).is_pass
-
-
 class CountedEngine(TorchEngine):
     """A benchmark that counts its forwards."""
 

@@ -147,6 +147,8 @@ DECOMPOSED = {
     "var_mean": lambda x, w: torch.stack(torch.var_mean(x, dim=1)),
     "vector_norm": lambda x, w: torch.linalg.vector_norm(x, dim=1),
     "norm of order 3": lambda x, w: torch.linalg.vector_norm(x, ord=3),
+    "weight_norm": lambda x, w: torch._weight_norm(x, w.reshape(1, 8), 1),
+    "weight_norm of rows": lambda x, w: torch._weight_norm(x, w[:6].reshape(6, 1), 0),
     "cross_entropy": lambda x, w: F.cross_entropy(x, torch.tensor([0, 7, 3, -100, 1, 2]), w.detach().abs()),
     "cross_entropy of a row": lambda x, w: F.cross_entropy(x, torch.arange(6), reduction="none"),
     "sum of losses": lambda x, w: F.nll_loss(x, torch.arange(6), reduction="sum"),

@@ -44,6 +44,16 @@ FAULTS = {
 }
 
 
+def test_two_categories_whose_weights_are_swapped_are_seen() -> None:
+    weights = np.full(1000, 1.0)
+    weights[[400, 401]] = 2.0, 0.5
+    sample = drawn(3, 100_000, weights=weights[np.newaxis])
+    assert judge_categories(sample, weights, with_replacement=True).reasons == ()
+    weights[[400, 401]] = 0.5, 2.0
+    reasons = judge_categories(sample, weights, with_replacement=True).reasons
+    assert any("indices are 40" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str) -> None:
     sample, with_replacement = FAULTS[fault]

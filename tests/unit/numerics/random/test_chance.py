@@ -8,7 +8,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pytest_msprobe.numerics.random.chance import Count, divergence, judge_counts, judge_runs, lag_counts, longest_run
+from pytest_msprobe.numerics.random.chance import (
+    Count,
+    Moment,
+    divergence,
+    judge_counts,
+    judge_moments,
+    judge_runs,
+    lag_counts,
+    longest_run,
+)
 
 
 def exact_tail(trials: int, hits: int, probability: Fraction) -> Fraction:
@@ -26,6 +35,24 @@ def test_the_bound_is_never_below_the_exact_probability(trials: int, probability
         if hits > trials * probability:
             bound = math.exp(-Count("", hits, trials, float(probability), float(probability)).surprise)
             assert bound * (1 + 1e-12) >= exact_tail(trials, hits, probability)
+            p = float(probability)
+            moment = Moment("", hits / trials, trials, p, 0.0, math.sqrt(p * (1 - p)), max(p, 1 - p))
+            assert math.exp(-moment.surprise) * (1 + 1e-12) >= exact_tail(trials, hits, probability)
+
+
+def test_a_mean_is_as_improbable_as_its_bound_says() -> None:
+    def moment(mean: float, moved: float = 0.0) -> Moment:
+        return Moment("the values", mean, 10**6, 0.0, moved, 1.0, 3.5)
+
+    assert moment(0.005).surprise == pytest.approx(12.5, rel=0.01)  # 5 deviations: about 5^2 / 2
+    assert judge_moments([moment(0.006), moment(-0.006)]).reasons == ()
+    assert judge_moments([moment(0.01, 0.005)]).reasons == ()
+    (reason,) = judge_moments([moment(0.0), moment(-0.008, 0.001)]).reasons
+    assert reason == (
+        "The mean of the values, of 1000000 elements in the law's standard units, is -0.008, where the law has 0 and "
+        "rounding moves it by 0.001 at most (a correct output does so with a chance below 10^-11)."
+    )
+    assert Moment("", 1.0, 9, 0.0, 0.0, 0.0, 0.0).surprise == 0
 
 
 def test_divergence() -> None:

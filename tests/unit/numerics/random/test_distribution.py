@@ -65,11 +65,72 @@ def test_pytorchs_samplers_never_alarm(dtype: str) -> None:
             assert judge_sample(sample, law).reasons == ()
 
 
+def rounded(wide: Array, dtype: type[Any], direction: str) -> Array:
+    """`wide` in a dtype narrower than float32, rounded as that is called."""
+    nearest = wide.astype(dtype).astype(np.float64)
+    if direction != "to nearest":
+        limit = np.inf if direction == "up" else -np.inf if direction == "down" else 0.0
+        is_wrong = np.abs(nearest) > np.abs(wide) if limit == 0 else (nearest > wide) == (limit < 0)
+        step = np.ldexp(1.0, np.frexp(nearest)[1] - 1 - int(ml_dtypes.finfo(dtype).nmant))
+        towards = -np.sign(nearest) if limit == 0 else np.sign(limit)
+        nearest = np.where(is_wrong & (nearest != wide), nearest + towards * step, nearest)
+    return nearest.astype(dtype)
+
+
+@pytest.mark.parametrize("direction", ["to nearest", "towards zero", "down", "up"])
+@pytest.mark.parametrize(
+    "law", [laws.normal(0, 1), laws.uniform(-2, 5), laws.exponential(0.5)], ids=lambda law: law.text
+)
+def test_rounding_in_one_direction_is_no_fault_of_a_large_sample(law: laws.Law, direction: str) -> None:
+    samplers = dict(zip(IDS, (sampler for _, sampler in SAMPLERS)))
+    samplers["normal(0, 1)"] = Generator.standard_normal
+    wide = samplers[law.text](np.random.default_rng(1), 3_000_000)
+    sample = rounded(wide, ml_dtypes.bfloat16, direction)
+    assert judge_sample(sample, law).reasons == ()
+
+
+def test_uniform_numbers_on_the_grid_of_a_coarse_generator_are_no_fault() -> None:
+    sample = RANDOM.integers(0, 256, 3_000_000) / 256  # as PyTorch draws bfloat16: below the law's mean by 2^-9
+    assert judge_sample(sample.astype(ml_dtypes.bfloat16), UNIFORM).reasons == ()
+    assert judge_sample(sample.astype(np.float32), UNIFORM).reasons
+
+
+def test_integers_that_a_dtype_rounds_are_no_fault() -> None:
+    sample = RANDOM.integers(0, 1000, 100_000)
+    assert judge_sample(sample.astype(ml_dtypes.bfloat16), laws.integers(0, 1000)).reasons == ()
+
+
+def test_moments_are_improbable_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments: list[laws.Moment] = []
+    monkeypatch.setattr(laws, "judge_moments", lambda found: moments.extend(found) or laws.SampleResult())
+    for seed in range(60):
+        for law, sampler in SAMPLERS:
+            judge_sample(sampler(np.random.default_rng(seed), 500), law)
+    surprises = np.array([moment.surprise for moment in moments])
+    assert len(surprises) == 1200
+    for surprise in (1.0, 2.0, 4.0):
+        assert np.mean(surprises > surprise) <= 2 * np.exp(-surprise)
+    assert np.mean(surprises > 1.0) > 0.05  # and they say it when they are
+
+
 NORMAL, UNIFORM = laws.normal(0, 1), laws.uniform(0, 1)
 RANDOM = np.random.default_rng(5)
 Z = RANDOM.standard_normal((100, 200)).astype(np.float32)
 U = RANDOM.random((100, 200)).astype(np.float32)
+MANY = RANDOM.standard_normal(1_000_000)
 FAULTS: dict[str, tuple[Array, laws.Law]] = {
+    "mean off by a hundredth": ((MANY + 0.01).astype(np.float32), NORMAL),
+    "mean off by a hundredth, float16": ((MANY + 0.01).astype(np.float16), NORMAL),
+    "variance 2 % too large": ((MANY * 1.02**0.5).astype(np.float32), NORMAL),
+    "variance 2 % too large, bfloat16": ((MANY * 1.02**0.5).astype(ml_dtypes.bfloat16), NORMAL),
+    "variance of small weights 2 % too small": ((MANY * 0.02 * 0.98**0.5).astype(np.float16), laws.normal(0, 0.02)),
+    "range 1 % too narrow": (RANDOM.random(1_000_000) * 0.99 + 0.005, UNIFORM),
+    "Poisson of a mean 1 % too large": (RANDOM.poisson(4.04, 1_000_000), laws.poisson(4)),
+    "log-normal of another mean": (np.exp(MANY * 0.5 + 1.005), laws.log_normal(1, 0.5)),
+    "one integer among others never drawn": (
+        np.where((k := RANDOM.integers(0, 999, 100_000)) < 500, k, k + 1),
+        laws.integers(0, 1000),
+    ),
     "constant": (np.full_like(Z, 0.3), NORMAL),
     "all zero": (np.zeros_like(Z), NORMAL),
     "standard deviation 10 % too large": (Z * np.float32(1.1), NORMAL),

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from pytest_msprobe.numerics import round_once
 from pytest_msprobe.numerics.random.draws import Dropout, judge_dropout, judge_dropout_gradient, judge_dropout_mask
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +34,47 @@ def test_right_dropouts_never_alarm(dtype: type[Any], probability: float) -> Non
         hidden = Dropout.seen_in(output, source)
         assert hidden is not None
         assert judge_dropout(output, source, hidden).verdict.reasons == ()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("probability", [0.01, 0.1, 0.3, 0.9, 0.99])
+def test_each_way_to_round_the_scale_is_right(dtype: type[Any], probability: float) -> None:
+    def stored(wide: Any) -> Array:
+        return round_once(np.asarray(wide), np.dtype(dtype)).astype(np.float64)
+
+    source, kept = stored(X), np.random.default_rng(5).random(X.shape) >= probability
+    keep = 1 - probability
+    scales = 1 / keep, stored(1 / keep), 1 / stored(keep), stored(1 / stored(keep)), 1 / (1 - stored(probability))
+    for scale in scales:
+        output = stored(source * kept * scale).astype(dtype)
+        shown = judge_dropout(output, source.astype(dtype), Dropout.of(probability))
+        assert shown.verdict.reasons == ()
+        assert judge_dropout_gradient(output, source.astype(dtype), shown).reasons == ()
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(np.float32, 1e-6), (np.float16, 0.001), (ml_dtypes.bfloat16, 0.006)])
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_scale_off_by_more_than_rounding_is_seen(dtype: type[Any], off: float, probability: float, sign: int) -> None:
+    source = X.astype(dtype)
+    kept = np.random.default_rng(5).random(X.shape) >= probability
+    right = source.astype(np.float64) * kept / (1 - probability)
+    wrong = (right * (1 + sign * off)).astype(dtype)
+    assert judge_dropout(wrong, source, Dropout.of(probability)).verdict.reasons
+    shown = judge_dropout(right.astype(dtype), source, Dropout.of(probability))
+    assert shown.verdict.reasons == ()
+    assert judge_dropout_gradient(wrong, source, shown).reasons
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_elements_that_a_device_flushes_to_zero_count_for_neither(dtype: type[Any]) -> None:
+    source = np.where(np.arange(X.size).reshape(X.shape) % 2, X, X * 1e-39).astype(dtype)
+    output = dropped(source, 0.5, 3)
+    flushed = np.where(np.abs(output.astype(np.float64)) < 1e-37, np.zeros_like(output), output)
+    for tested in (output, flushed):
+        shown = judge_dropout(tested, source, Dropout.of(0.5))
+        assert shown.verdict.reasons == ()
+        assert np.all(shown.is_kept[np.abs(source.astype(np.float64)) < 1e-38] == -1)
 
 
 def test_the_finding_tells_what_was_kept() -> None:
@@ -100,10 +143,10 @@ def test_channels_are_dropped_as_a_whole() -> None:
 
 def test_alpha_dropout_against_pytorch() -> None:
     torch = pytest.importorskip("torch")
-    for seed in range(10):
+    for seed, probability in itertools.product(range(10), (0.99, 0.9, 0.3)):
         torch.manual_seed(seed)
-        output = torch.nn.functional.alpha_dropout(torch.from_numpy(X), 0.3, training=True).numpy()
-        assert judge_dropout(output, X, Dropout.alpha(0.3)).verdict.reasons == ()
+        output = torch.nn.functional.alpha_dropout(torch.from_numpy(X), probability, training=True).numpy()
+        assert judge_dropout(output, X, Dropout.alpha(probability)).verdict.reasons == ()
     assert judge_dropout(output * np.float32(1.01), X, Dropout.alpha(0.3)).verdict.reasons
     assert judge_dropout(output, X, Dropout.alpha(0.4)).verdict.reasons
 

@@ -15,7 +15,9 @@ from pytest_msprobe.numerics import (
     AgainstSecondOpinion,
     Binary,
     Judgement,
+    MereMare,
     Metrics,
+    MixedTolerance,
     Standard,
     Thousandth,
     Ulp,
@@ -27,7 +29,10 @@ from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS
 
 STANDARDS: dict[str, Standard] = {
     standard.name: standard
-    for standard in (AbsoluteThreshold(), AgainstSecondOpinion(), Ulp(), Binary(), Thousandth(), AccumulativeError())
+    for standard in (
+        *(AbsoluteThreshold(), AgainstSecondOpinion(), Ulp(), Binary(), Thousandth(), AccumulativeError()),
+        *(MereMare(), MixedTolerance()),
+    )
 }
 each_standard = pytest.mark.parametrize("standard", STANDARDS.values(), ids=STANDARDS)
 
@@ -98,7 +103,7 @@ def test_python_floats_are_judged_within_an_ulp(standard: Standard) -> None:
     assert not compare_scalars([1.0 + 1j], [1.5 + 1j], standard)[1].is_pass
 
 
-@pytest.mark.parametrize("name", ["absolute-threshold", "benchmark", "ulp", "accumulative-error"])
+@pytest.mark.parametrize("name", sorted(set(STANDARDS) - {"binary", "thousandth"}))
 def test_a_dtype_without_constants_is_a_skip_that_says_so(name: str) -> None:
     found = verdict(STANDARDS[name], [1.5], [1.0], np.float64, second=[1.0])
     assert found == Judgement("skip", (f"{name} has no bounds for float64; choose another standard for it.",))

@@ -1,0 +1,149 @@
+"""Kernels that are right by another way than the benchmark's pass, and the least faults in them are seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from test_terms_of_elements import pair_of
+
+from pytest_msprobe.numerics import BackwardError, OutputPair
+
+Array = np.ndarray[Any, Any]
+
+
+def judged(folder: Path, name: str, arguments: list[Any], tested: Array, incoming: Array | None = None) -> bool:
+    folder.mkdir(exist_ok=True)
+    return BackwardError().judge_pair(pair_of(folder, name, arguments, incoming=incoming, tested=tested)).is_pass
+
+
+def normed(seed: int) -> tuple[list[Any], Array]:
+    """Arguments of a weight norm over 512 elements of each column, and an incoming gradient."""
+    rng = np.random.default_rng(seed)
+    v = (0.02 * rng.standard_normal((32, 16, 8))).astype(np.float32)
+    return [v, np.ones((1, 1, 8), np.float32), 2], rng.standard_normal(v.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5])
+def test_a_norm_over_several_axes_adds_up_more_terms_than_a_dimension_is_long(tmp_path: Path, seed: int) -> None:
+    (v, g, axis), incoming = normed(seed)
+    tensor = torch.tensor(v, requires_grad=True)
+    torch._weight_norm(tensor, torch.tensor(g), axis).backward(torch.tensor(incoming))
+    right = tensor.grad.numpy()
+    assert judged(tmp_path / "right", "Torch._weight_norm.0", [v, g, axis], right, incoming)
+    lost = right.copy()  # one of the 512 terms of the sum of a column
+    square = np.square(v[..., 3].astype(float)).sum()
+    lost[..., 3] += incoming[4, 4, 3] * v[4, 4, 3] * v[..., 3] / square**1.5
+    assert not judged(tmp_path / "lost", "Torch._weight_norm.0", [v, g, axis], lost, incoming)
+
+
+def transformed(x: Array, w: Array) -> Array:
+    """Winograd's F(2, 3) in float32, padding 1: Lavin and Gray, *Fast Algorithms for Convolutional Neural Networks*."""
+    of_input = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]], np.float32)
+    of_kernel = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np.float32)
+    of_output = np.array([[1, 1, 1, 0], [0, 1, -1, -1]], np.float32)
+    padded, size = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), x.shape[2]
+    tiles = np.lib.stride_tricks.sliding_window_view(padded, (4, 4), axis=(2, 3))[:, :, ::2, ::2]
+    inner, kernel = of_input @ tiles @ of_input.T, of_kernel @ w @ of_kernel.T
+    total = np.zeros((len(x), len(w), size // 2, size // 2, 4, 4), np.float32)
+    for channel in range(x.shape[1]):
+        total += inner[:, None, channel] * kernel[None, :, channel, None, None]
+    found: Array = (of_output @ total @ of_output.T).transpose(0, 1, 2, 4, 3, 5)
+    return found.reshape(len(x), len(w), size, size)
+
+
+def one_after_the_other(x: Array, w: Array) -> Array:
+    """A direct convolution with padding 1 in float32 that adds up one product after the other."""
+    padded, size = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), x.shape[2]
+    total = np.zeros((len(x), len(w), size, size), np.float32)
+    for row, column in np.ndindex(3, 3):
+        part = padded[:, :, row : row + size, column : column + size]
+        for channel in range(x.shape[1]):
+            total += part[:, None, channel] * w[None, :, channel, row, column, None, None]
+    return total
+
+
+@pytest.mark.parametrize("kernel", [transformed, one_after_the_other])
+@pytest.mark.parametrize("channels", [16, 64])
+def test_convolutions_of_3_by_3_by_other_algorithms(tmp_path: Path, kernel: Any, channels: int) -> None:
+    rng = np.random.default_rng(channels)
+    x = np.maximum(0, rng.standard_normal((2, channels, 16, 16))).astype(np.float32)
+    w = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+    right = kernel(x, w)
+    arguments = [x, w, None, 1, 1]
+    assert judged(tmp_path / "right", "Functional.conv2d.0", arguments, right)
+    place = next(at for at in np.ndindex(x.shape[2:]) if x[1, 5][at] > 0.1 and min(at) > 0)
+    right[1, 7, place[0], place[1]] -= x[1, 5][place] * w[7, 5, 1, 1]  # one tap of a kernel in one element
+    assert not judged(tmp_path / "lost", "Functional.conv2d.0", arguments, right)
+
+
+def waves() -> tuple[list[Any], Array]:
+    """A convolution of images that rise and fall together, under a loss that all positions share."""
+    rng = np.random.default_rng(3)
+    wave = 3 * np.sin(np.arange(32) / 5)[:, None]
+    x = (0.1 * rng.standard_normal((2, 16, 32, 32)) + wave).astype(np.float32)
+    w = (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)
+    return [w, None, 1, 1], np.stack([x, (1 + 0.1 * rng.standard_normal(x.shape)).astype(np.float32)])
+
+
+def of_weight(x: Array, incoming: Array, dtype: Any) -> Array:
+    """The gradient of the weight as PyTorch's kernel computes it in `dtype`."""
+    left, right = (torch.tensor(each.astype(dtype)) for each in (x, incoming))
+    found: Array = torch.nn.grad.conv2d_weight(left, (16, 16, 3, 3), right, padding=1).numpy()
+    return found
+
+
+def pair_of_weight(folder: Path, tested: Array) -> OutputPair:
+    rest, (x, incoming) = waves()
+    return pair_of(folder, "Functional.conv2d.0", [x, *rest], incoming=incoming, position=1, tested=tested)
+
+
+def test_partial_sums_of_all_elements_of_a_gradient(tmp_path: Path) -> None:
+    _, (x, incoming) = waves()
+    sums = pair_of_weight(tmp_path, of_weight(x, incoming, np.float64).astype(np.float32)).partial_sums()
+    assert sums is not None
+    padded = np.pad(x[:, 4].astype(float), ((0, 0), (1, 1), (1, 1)))
+    terms = padded[:, 2:, 1:-1] * incoming[:, 7]  # tap [2, 1] of kernel [7, 4]
+    assert sums[7, 4, 2, 1] == pytest.approx(np.linalg.norm(terms.cumsum()), rel=0.05)
+
+
+def test_sums_that_leave_and_return_in_many_elements_are_right(tmp_path: Path) -> None:
+    _, (x, incoming) = waves()
+    pair = pair_of_weight(tmp_path, of_weight(x, incoming, np.float32))
+    assert BackwardError().judge_pair(pair).is_pass
+    assert not BackwardError().judge_pair(replace(pair, partial_sums=lambda: None)).is_pass
+
+
+@pytest.mark.parametrize("fault", ["a term", "a row of positions", "a scale", "a part that is less accurate"])
+def test_and_least_faults_in_them_are_seen(tmp_path: Path, fault: str) -> None:
+    _, (x, incoming) = waves()
+    tested = of_weight(x, incoming, np.float32)
+    if fault == "a term":
+        tested[7, 4, 1, 1] -= x[1, 4, 9, 9] * incoming[1, 7, 9, 9]  # of 2,048
+    if fault == "a row of positions":
+        cut = incoming.copy()
+        cut[1, 7, 31] = 0
+        tested[7] = of_weight(x, cut, np.float32)[7]
+    if fault == "a scale":
+        tested *= np.float32(1 + 1e-3)
+    if fault == "a part that is less accurate":
+        coarse = (tested[:4].view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)  # 11 bits
+        tested[:4] = coarse
+    assert not BackwardError().judge_pair(pair_of_weight(tmp_path, tested)).is_pass
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "position"),
+    [("Functional.conv2d.0", [waves()[1][0], *waves()[0]], 0), ("Functional.softmax.0", [waves()[1][0], 1], 0)],
+)
+def test_what_adds_up_no_positions_has_no_such_sums(
+    tmp_path: Path, name: str, arguments: list[Any], position: int
+) -> None:
+    assert pair_of(tmp_path, name, arguments, incoming=waves()[1][1], position=position).partial_sums() is None
