@@ -138,7 +138,7 @@ class CallRun:
     @property
     def _is_small(self) -> bool:
         arrays = (value for _, value in leaves(self.case.call) if hasattr(value, "__array_interface__"))
-        return sum(array.nbytes for array in arrays) < _LARGE
+        return bool(sum(array.nbytes for array in arrays) < _LARGE)
 
     def outcomes(
         self,

@@ -11,6 +11,7 @@ from tools.verdict_quality.at_size import AtSize, Honest
 from tools.verdict_quality.layer import CALLS
 from tools.verdict_quality.partial_faults import PARTIAL_FAULTS
 from tools.verdict_quality.quality import Planted
+from tools.verdict_quality.samples import DTYPES
 
 _TEXT = """\
 # How good the verdicts are at real sizes
@@ -63,9 +64,11 @@ Visible faults that were caught, by kind:
 def page_of(figures: AtSize) -> str:
     """The page in Markdown."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "mindspore", "numpy"))
+    seen, of_all = len({(one.call, one.dtype) for one in figures.honest}), len(CALLS) * len(DTYPES)
+    part = f", on {seen} of {of_all} calls in one dtype" if seen < of_all else ""
     memory = f"One process took {figures.memory_bytes / 1e9:.1f} GB at most."
     return _TEXT.format(
-        versions=f"Measured with {versions}. {memory}",
+        versions=f"Measured with {versions}{part}. {memory}",
         honest=_honest_table(figures),
         costs=_cost_table(figures),
         alarms=_alarm_table(figures),
