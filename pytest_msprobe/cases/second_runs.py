@@ -183,6 +183,7 @@ class ExtraRuns:
             partial(self._norms, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
+            has_kinks=bool(self._incoming) and is_elementwise,
         )
 
     @staticmethod
@@ -236,7 +237,8 @@ class ExtraRuns:
         if product is not None:
             norms = product.norms()
         elif (squares := self._fitting(self._squares, position, reference)) is not None:
-            norms = np.sqrt(squares.astype(np.float32).reshape(-1))
+            with np.errstate(invalid="ignore", over="ignore"):
+                norms = np.sqrt(squares.astype(np.float32).reshape(-1))
         else:
             return None
         own = self._run.case.wanted[position] if self._incoming else None
@@ -257,7 +259,7 @@ class ExtraRuns:
 
     @cached_property
     def _squares(self) -> Sequence[Any] | None:
-        """Outputs, or gradients, of the call whose tensors are squared; by the second engine, in float32."""
+        """Outputs, or gradients, of the call whose tensors are squared."""
 
         def squared(value: Any) -> Any:
             is_inexact = hasattr(value, "__array_interface__") and is_differentiable(value)
@@ -266,7 +268,7 @@ class ExtraRuns:
         arguments, keywords = map_leaves(self._call, lambda path, value: squared(value))
         call = replace(self._call, arguments=tuple(arguments), keywords=keywords)
         incoming = tuple(map(squared, self._incoming))
-        return self._results(self._bench.second or self._bench.engine, call, incoming, "squares")
+        return self._results(self._bench.engine, call, incoming, "squares")
 
     def _product(self, position: int, reference: Array) -> Product | None:
         """The product of matrices that the output or gradient at `position` is."""

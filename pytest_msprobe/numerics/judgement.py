@@ -360,6 +360,7 @@ class OutputPair:
             whole output has; 0 and 0 of any other.
         partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
             that is a gradient of a product or convolution that adds up positions; None of any other.
+        has_kinks: whether it is the gradient of an elementwise function, which has one value for each side of a kink.
     """
 
     tested: Array
@@ -380,6 +381,7 @@ class OutputPair:
     partial_sums: Callable[[], Floats | None] = lambda: None
     chosen: int = 0
     drawn_from: int = 0
+    has_kinks: bool = False
 
     @property
     def row_size(self) -> int:

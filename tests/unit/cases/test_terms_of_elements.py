@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from ml_dtypes import bfloat16
 
 pytest.importorskip("torch")
 
@@ -187,12 +188,12 @@ SUMS: dict[str, tuple[str, list[Any], Array | None, int]] = {
 
 
 @pytest.mark.parametrize(("name", "arguments", "incoming", "position"), SUMS.values(), ids=SUMS)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, bfloat16], ids=["float32", "float16", "bfloat16"])
 def test_sizes_of_terms_say_what_moved_runs_would(
-    tmp_path: Path, name: str, arguments: list[Any], incoming: Array | None, position: int, dtype: str
+    tmp_path: Path, name: str, arguments: list[Any], incoming: Array | None, position: int, dtype: Any
 ) -> None:
-    narrow = [array.astype(np.dtype(dtype)) if array.dtype.kind == "f" else array for array in arguments]
-    given = None if incoming is None else incoming.astype(np.dtype(dtype))
+    narrow = [array.astype(dtype) if array.dtype.kind == "f" else array for array in arguments]
+    given = None if incoming is None else incoming.astype(dtype)
     pair = pair_of(tmp_path, name, narrow, incoming=given, position=position)
     norms = pair.norms()
     assert norms is not None
