@@ -41,6 +41,7 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
+from pytest_msprobe.numerics.judgement import Deviations
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -180,9 +181,10 @@ class ExtraRuns:
             partial(probed, "arithmetic" if self._incoming else "inside"),
             partial(probed, "inside"),
             partial(self._terms, position, reference),
-            partial(self._norms, position, reference),
+            partial(self._deviations, position, reference),
             partial(self._restricted, position, reference, accumulated),
             partial(self._partial_sums, position),
+            has_kinks=bool(self._incoming) and is_elementwise,
         )
 
     @staticmethod
@@ -197,7 +199,9 @@ class ExtraRuns:
         if not self._is_large:
             return None
         if position not in self._restrictions:
-            alone = partial(self._alone, position)
+            # Not a method of this object: it would be in a cycle, and large arrays stay until garbage is collected.
+            wanted = self._run.case.wanted if self._incoming else ()
+            alone = partial(_alone, self._bench.engine, wanted, position)
             self._restrictions[position] = Restriction(self._call, self._incoming, reference, alone)
         part = self._restrictions[position].part(places)
         if part is None:
@@ -213,19 +217,7 @@ class ExtraRuns:
             restricted=lambda tested, places: None,
         )
 
-    def _alone(self, position: int, call: Call, incoming: Incoming) -> Any:
-        """The output or gradient at `position` of another call; None where the benchmark fails."""
-        wanted = self._run.case.wanted if incoming else ()
-
-        def compared() -> Sequence[Any]:
-            return _compared(call, incoming, self._bench.engine.forward(call, differentiate=wanted))
-
-        found = attempt(compared)
-        if isinstance(found, (Unsupported, CapturedError)) or position >= len(found):
-            return None
-        return found[position]
-
-    def _norms(self, position: int, reference: Array) -> Array | None:
+    def _deviations(self, position: int, reference: Array) -> Deviations | None:
         """Standard deviation of each element under one rounding error of everything that its terms are products of.
 
         See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
@@ -245,7 +237,7 @@ class ExtraRuns:
         operands += [array for array in self._incoming if array is not None]
         moving = Perturbation(1, operands=self._bench.operand_roundoff)
         norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
-        return norms if bool(np.isfinite(norms).all()) else None
+        return Deviations(norms, product is not None) if bool(np.isfinite(norms).all()) else None
 
     @cached_property
     def _has_terms_of_products(self) -> bool:
@@ -460,6 +452,16 @@ class ExtraRuns:
         """The forward outputs that are compared, in the order in which they are, or all gradients; None if it fails."""
         found = self._run.ask(engine, partial(_compared, self._call, incoming), call=call, variant=variant)
         return None if isinstance(found, (Unsupported, CapturedError)) else found
+
+
+def _alone(engine: Engine, wanted: tuple[LeafPath, ...], position: int, call: Call, incoming: Incoming) -> Any:
+    """The output or gradient at `position` of another call; None where the benchmark fails."""
+
+    def compared() -> Sequence[Any]:
+        return _compared(call, incoming, engine.forward(call, differentiate=wanted))
+
+    found = attempt(compared)
+    return None if isinstance(found, (Unsupported, CapturedError)) or position >= len(found) else found[position]
 
 
 def _compared(call: Call, incoming: Incoming, execution: Execution) -> Sequence[Any]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -329,6 +329,18 @@ def _no_terms(at: int) -> tuple[Floats, ...]:
     return ()
 
 
+class Deviations(NamedTuple):
+    """How far each element of an output moves when every input is off by one rounding error.
+
+    Attributes:
+        values: one standard deviation, shape (n,), float32, in the unit of the output.
+        have_terms: whether the terms of single elements are known as well, without a run.
+    """
+
+    values: Floats
+    have_terms: bool
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPair:
     """One output of both sides, and what a standard that looks at elements may ask for.
@@ -352,14 +364,14 @@ class OutputPair:
             `tested`; None without one.
         terms: what the element at a flat position is the sum of, shape (n,), float64, in each of the orders in which
             kernels may add; none where the operation is no sum.
-        norms: one standard deviation of how far each element moves when every input is off by one rounding error, shape
-            (n,), float32, in the unit of the output, known without a run; None where it is not.
+        deviations: how far each element moves, where that is known without a moved run; else None.
         restricted: given the tested output, the pair of a small call that makes the elements at these flat positions
             and a sample of others; None where the call cannot be restricted to so few, or is not large.
         chosen, drawn_from: of such a pair, how many elements come first that are no sample, and how many elements the
             whole output has; 0 and 0 of any other.
         partial_sums: the 2-norm of the partial sums of each element, float64, in the shape and unit of the output where
             that is a gradient of a product or convolution that adds up positions; None of any other.
+        has_kinks: whether it is the gradient of an elementwise function, which has one value for each side of a kink.
     """
 
     tested: Array
@@ -375,11 +387,12 @@ class OutputPair:
     arithmetic_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     inside_probes: Callable[[int], tuple[Array, ...]] = _no_probes
     terms: Callable[[int], tuple[Floats, ...]] = _no_terms
-    norms: Callable[[], Floats | None] = lambda: None
+    deviations: Callable[[], Deviations | None] = lambda: None
     restricted: Callable[[Array, Sequence[int] | Array], OutputPair | None] = lambda tested, places: None
     partial_sums: Callable[[], Floats | None] = lambda: None
     chosen: int = 0
     drawn_from: int = 0
+    has_kinks: bool = False
 
     @property
     def row_size(self) -> int:

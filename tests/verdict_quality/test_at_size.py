@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,11 +151,20 @@ def test_each_fault_is_planted_and_the_visible_ones_are_caught(figures: AtSize) 
 
 def test_the_page_shows_both_halves(figures: AtSize) -> None:
     text = at_size_page.page_of(figures)
-    assert "| first | float32 | PyTorch | 2 | 0 (0.0 %) | 0 |" in text
-    assert "| held out | float32 | PyTorch | 2 | 0 (0.0 %) | 0 |" in text
+    assert "| first | float32 | PyTorch | 2 | 0 | 0 (0.0 %) | 0 |" in text
+    assert "| held out | float32 | PyTorch | 2 | 0 | 0 (0.0 %) | 0 |" in text
     assert "Alarms:\n\nNone." in text
     assert all(f"| {fault} |" in text for fault in PARTIAL_FAULTS)
     assert figures.of_half(is_held_out=False).planted
+
+
+def test_an_alarm_on_a_wrong_kernel_is_apart(figures: AtSize) -> None:
+    right = replace(figures.honest[0], call="Mint.norm all", status="error", reason="Off. Worst at [0].")
+    wrong = replace(right, call="MintFunctional.silu gate", dtype="float16", framework="MindSpore")
+    text = at_size_page.page_of(AtSize((right, wrong)))
+    assert "| first | float32 | PyTorch | 1 | 0 | 1 (100.0 %) | 0 |" in text
+    assert "| first | float16 | MindSpore | 1 | 1 | 0 (0.0 %) | 0 |" in text
+    assert "| Mint.norm all forward | float32 | PyTorch | first | Off. |  |" in text
 
 
 def test_a_call_in_one_dtype_is_one_task() -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
     COUNTABLE,
+    Deviations,
     Judgement,
     OutputPair,
     count_of,
@@ -215,6 +216,8 @@ _UNLIKELY = 1e-4
 _ORDINARY = 2.0
 #: Where a larger share of the rows of a sample holds elements in question, no small call holds those of all.
 _MOST_ROWS = 0.25
+#: Larger outputs have no probes.
+_MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -291,10 +294,10 @@ class BackwardError:
 
     def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        norms = None if self.has_exact_inputs else pair.norms()
-        found = self._by_parts(pair) if norms is None else None
+        known = None if self.has_exact_inputs else pair.deviations()
+        found = self._by_parts(pair) if known is None else None
         if found is None and not self.has_exact_inputs:
-            found = self._without_runs(pair, norms)
+            found = self._without_runs(pair, known)
         return found or self._by_runs(pair)
 
     def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
@@ -344,17 +347,19 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
 
-    def _without_runs(self, pair: OutputPair, norms: Floats | None) -> tuple[_Search, Judgement] | None:
+    def _without_runs(self, pair: OutputPair, known: Deviations | None) -> tuple[_Search, Judgement] | None:
         """The search that passes by what is known without a moved run; None where none does.
 
-        Products of matrices: the sizes of their terms say what moved runs would. All others: rounding of the output and
-        the error of kernels alone, which answers to inputs can only add to.
+        Sums of products: the sizes of their terms say what moved runs would; large ones whose elements cannot be looked
+        at for nothing are forgiven as much as by these. All others: rounding of the output and the error of kernels
+        alone, which answers to inputs can only add to.
         """
         format_ = float_format(part_dtype(pair.tested.dtype))
-        responses = [] if norms is None else [KnownResponse(norms, pair.reference, format_)]
-        search = _Search(pair, self, responses, is_close=True)
+        is_close = known is None or known.have_terms or pair.tested.size <= _MANY
+        responses = [KnownResponse(known.values, pair.reference, format_, is_close=is_close)] if known else []
+        search = _Search(pair, self, responses, is_close=is_close)
         found = search.judgement()
-        if norms is not None:
+        if known is not None and known.have_terms:
             found = search.closer(found)
         return (search, found) if found.is_pass else None
 
@@ -444,7 +449,7 @@ class _Search:
         for start, tested, reference in self._chunks():
             rounding, response, tolerance = self._bounds(start, reference)
             errors.add(start, _error(tested, reference), (rounding, response, tolerance))
-            errors.add_projection(start, reference, tested)
+            errors.add_projection(start, reference, self._without_settled(start, tested, reference))
         return errors
 
     @property
@@ -475,6 +480,14 @@ class _Search:
                     return found
             found = self.judgement()
         return found
+
+    def _without_settled(self, start: int, tested: Array, reference: Array) -> Array:
+        """`tested` with the benchmark's values where elements are judged by themselves."""
+        places = [at - start for at in self._own if start <= at < start + reference.size]
+        if places:
+            tested = tested.copy()
+            tested[places] = reference[places]
+        return tested
 
     def _with_partial_sums(self, found: Judgement) -> Judgement:
         sums = self._pair.partial_sums()
@@ -514,11 +527,26 @@ class _Search:
         factor = max(self._standard.sensitivity, chance)
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
+        own = max(own, self._to_other_side(at))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
+
+    def _to_other_side(self, at: int) -> float:
+        """How far the benchmark's derivative beyond a kink is from that before it, if the tested one is that; else 0.
+
+        The derivative of hardswish at 3 is 1.5 or 1: both are right, and a device need not choose the benchmark's.
+        """
+        if not self._pair.has_kinks:
+            return 0.0
+        tested, reference = (side.reshape(-1)[at].item() for side in (self._pair.tested, self._pair.reference))
+        share = (self._standard.sensitivity + 2 * self._standard.rounding) * self._roundoff
+        moved = (*(run.result for run in self._pair.perturbed()), *self._pair.probes(_PROBES[-1]))
+        sides = (result.reshape(-1)[at].item() for result in moved)
+        is_met = any(abs(tested - side) <= share * abs(side) for side in sides)
+        return float(abs(tested - reference)) if is_met else 0.0
 
     def tolerances(self) -> Floats:
         """Tolerance of each element, float64, in the shape and unit of the output."""

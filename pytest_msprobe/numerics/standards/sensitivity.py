@@ -312,8 +312,12 @@ class KnownResponse(Response):
     They are exact for each element, so that nothing is forgiven for what a few runs may have missed.
     """
 
-    def __init__(self, deviations: Floats, reference: Array, format_: FloatFormat) -> None:
-        """The answer to one rounding error of every input; `deviations` has the flat shape of the output."""
+    def __init__(self, deviations: Floats, reference: Array, format_: FloatFormat, *, is_close: bool) -> None:
+        """The answer to one rounding error of every input; `deviations` has the flat shape of the output.
+
+        What is forgiven is that of many probes where `is_close`, else that of two moved runs.
+        """
+        self._is_close = is_close
         self.is_known, self.is_for_all = True, False
         self.reference, self.format = reference.reshape(-1), format_
         self._deviations = deviations
@@ -328,8 +332,8 @@ class KnownResponse(Response):
         return self.sensitivity.response(magnitude_of(reference), [change])
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
-        """What the largest move of many probes would be forgiven."""
-        return _PROBED * _LARGEST_PROBE * self._of(start, reference)
+        """What the largest move of many probes, or that of two runs, would be forgiven."""
+        return _PROBED * _LARGEST_PROBE * self._of(start, reference) if self._is_close else factors.several * response
 
     def scaling(self, factors: Factors) -> float:
         """0: the effects of many independent errors do not scale the output as a whole."""

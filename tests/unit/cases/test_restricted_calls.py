@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +238,19 @@ def test_a_smaller_error_may_stand_out_where_the_largest_says_nothing(tmp_path: 
     x[9, 9] = 4.0
     pair, _ = of_large_call(tmp_path, "Mint.tanh.0", x)
     assert not judge_pair(BackwardError(), wrong(pair, [9 * 1024 + 9, at], 32)).is_pass
+
+
+def test_arrays_of_a_large_call_do_not_wait_for_the_collector_of_garbage(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        pair, _ = of_large_call(tmp_path, "Mint.tanh.0", drawn(*LARGE))
+        assert pair.restricted(pair.tested, [5]) is not None
+        reference = weakref.ref(pair.reference)
+        del pair
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("off", "is_pass"), [(1.0, True), (16.0, False)])

@@ -147,3 +147,41 @@ def test_what_adds_up_no_positions_has_no_such_sums(
     tmp_path: Path, name: str, arguments: list[Any], position: int
 ) -> None:
     assert pair_of(tmp_path, name, arguments, incoming=waves()[1][1], position=position).partial_sums() is None
+
+
+@pytest.mark.parametrize(("place", "sides"), [(-3, (0.0, -0.5)), (3, (1.0, 1.5))])
+def test_a_derivative_at_a_kink_has_two_values(tmp_path: Path, place: float, sides: tuple[float, float]) -> None:
+    """Which of them moved inputs meet is chance: in some places both runs meet the same, which is then a jump."""
+
+    def judgements(gradient: float, **how: Any) -> list[bool]:
+        found = []
+        for at in range(0, 640, 64):
+            x = np.random.default_rng(5).uniform(-2.5, 2.5, 1024).astype(np.float16)
+            x[at] = place
+            incoming = np.ones_like(x)
+            right = pair_of(tmp_path / "x", "Functional.hardswish.0", [x], incoming=incoming).reference
+            tested = right.astype(np.float16)
+            tested[at] = gradient
+            pair = pair_of(tmp_path / "x", "Functional.hardswish.0", [x], incoming=incoming, tested=tested)
+            found.append(BackwardError().judge_pair(replace(pair, **how)).is_pass)
+        return found
+
+    (tmp_path / "x").mkdir()
+    assert all(all(judgements(side)) for side in sides)
+    assert not all(judgements(sides[1], has_kinks=False))
+    assert not all(judgements(sum(sides) / 2))
+
+
+@pytest.mark.parametrize(("at", "gradient"), [(2.75, 1.0), (2.75, 1.5), (-3.25, -0.5), (0, 1.0)])
+def test_beside_it_has_one(tmp_path: Path, at: float, gradient: float) -> None:
+    x, incoming = np.linspace(-4, 4, 33).astype(np.float16), np.ones(33, np.float16)
+    right = pair_of(tmp_path, "Functional.hardswish.0", [x], incoming=incoming).reference
+    tested = np.where(x == np.float16(at), gradient, right).astype(np.float16)
+    assert not judged(tmp_path, "Functional.hardswish.0", [x], tested, incoming)
+
+
+def test_a_value_at_a_jump_has_one(tmp_path: Path) -> None:
+    x = np.linspace(-4, 4, 33).astype(np.float16)
+    tested = np.floor(x)
+    tested[x == 2] = 1
+    assert not judged(tmp_path, "Torch.floor.0", [x], tested)

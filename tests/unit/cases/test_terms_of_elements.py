@@ -195,8 +195,9 @@ def test_sizes_of_terms_say_what_moved_runs_would(
     narrow = [array.astype(dtype) if array.dtype.kind == "f" else array for array in arguments]
     given = None if incoming is None else incoming.astype(dtype)
     pair = pair_of(tmp_path, name, narrow, incoming=given, position=position)
-    norms = pair.norms()
-    assert norms is not None
+    known = pair.deviations()
+    assert known is not None
+    norms = known.values
     moves = [np.abs(run.result - pair.reference).reshape(-1) / run.size for run in pair.perturbed()]
     measured = np.sqrt(np.mean([np.square(move / norms) for move in moves]))
     assert 0.75 < measured < 1.3
@@ -205,7 +206,7 @@ def test_sizes_of_terms_say_what_moved_runs_would(
 
 
 def test_a_factor_beside_the_tensors_is_no_term(tmp_path: Path) -> None:
-    assert pair_of(tmp_path, "Torch.mul.0", [LEFT, 0.5]).norms() is None
+    assert pair_of(tmp_path, "Torch.mul.0", [LEFT, 0.5]).deviations() is None
 
 
 def test_a_right_product_is_judged_without_another_run(tmp_path: Path) -> None:

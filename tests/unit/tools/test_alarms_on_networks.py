@@ -31,6 +31,15 @@ def test_a_cell_counts_items_with_an_alarm_and_judged_items() -> None:
     ]
 
 
+def test_a_known_fault_of_a_kernel_is_counted_apart() -> None:
+    known = ("Functional.layer_norm.0 backward output.2 Float32", 5.0, 8, "matches bfloat16")
+    half = Found("swin", "bfloat16", 0, judged=9, alarms=(known, ALARM))
+    found = [half, Found("swin", "float32", 0, judged=8, alarms=(known,))]
+    (cells,) = (line.split("|") for line in table(found) if line.startswith("| swin"))
+    assert (cells[3], cells[5]) == (" 1 / 8 ", " 1 + 1 / 9 ")
+    assert [line.split("|")[2].strip() for line in listed(found) if "layer_norm" in line] == ["float32, 0"]
+
+
 def test_each_alarm_is_listed_with_what_is_skipped() -> None:
     lines = list(listed([Found("whisper", "float32", 20, judged=9, skipped=2, alarms=(ALARM,))]))
     assert "| whisper | float32, 20 | `Functional.linear.2 backward output.1 Float32` | 1.5 | 64 |" in lines[2]
