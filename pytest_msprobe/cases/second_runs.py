@@ -166,6 +166,7 @@ class ExtraRuns:
 
         sizes, is_elementwise = [reference.size, *self._recorded_sizes], self._is_known_as("elementwise")
         accumulated = accumulated_terms(self._call, self._incoming, sizes, is_elementwise=is_elementwise)
+        accumulated = max(accumulated, self._convolved // max(1, reference.size))
         return OutputPair(
             tested,
             reference,
@@ -386,6 +387,16 @@ class ExtraRuns:
             if results is not None and position < len(results) and hasattr(results[position], "dtype"):
                 found[f"matches operands rounded to {bits} bits ({name})"] = results[position]
         return found
+
+    @cached_property
+    def _convolved(self) -> int:
+        """How many products a convolution or its gradients add up in all elements together; 0 of any other call."""
+        name = self._call.api.short.strip("_").lower()
+        images, kernels = [*self._given.values(), None, None][:2]
+        if not name.startswith("conv") or images is None or kernels is None or not kernels.size:
+            return 0
+        swept = images.size if "transpose" in name else max(self._recorded_sizes, default=0)
+        return swept * (kernels.size // len(kernels))
 
     @cached_property
     def _recorded_sizes(self) -> list[int]:

@@ -216,6 +216,8 @@ _UNLIKELY = 1e-4
 _ORDINARY = 2.0
 #: Where a larger share of the rows of a sample holds elements in question, no small call holds those of all.
 _MOST_ROWS = 0.25
+#: Derivatives on both sides of a kink are apart by more than this share of them; rounding inputs moves others by less.
+_KINK = 2.0**-4
 #: Larger outputs have no probes.
 _MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
@@ -357,7 +359,9 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         is_close = known is None or known.have_terms or pair.tested.size <= _MANY
         responses = [KnownResponse(known.values, pair.reference, format_, is_close=is_close)] if known else []
-        search = _Search(pair, self, responses, is_close=is_close)
+        # What cannot be looked at one by one is allowed at once what chance leaves the furthest of all.
+        tail = _deviations_of_all(self, pair) / self.sensitivity if known and not known.have_terms else 1.0
+        search = _Search(pair, self, responses, is_close=is_close, tail=tail)
         found = search.judgement()
         if known is not None and known.have_terms:
             found = search.closer(found)
@@ -403,13 +407,28 @@ class Fused(BackwardError):
     has_exact_inputs: ClassVar[bool] = True
 
 
+def _deviations_of_all(standard: BackwardError, pair: OutputPair) -> float:
+    """So many standard deviations leave the furthest of all elements beyond in one output of many."""
+    count = pair.drawn_from or pair.tested.size
+    return max(standard.sensitivity, math.sqrt(2 * math.log(count / _UNLIKELY)))
+
+
 class _Search:
     """Looks for what no rounding explains in one output."""
 
     def __init__(
-        self, pair: OutputPair, standard: BackwardError, responses: Sequence[Response], *, is_close: bool = False
+        self,
+        pair: OutputPair,
+        standard: BackwardError,
+        responses: Sequence[Response],
+        *,
+        is_close: bool = False,
+        tail: float = 1.0,
     ) -> None:
-        """Judge by `responses`; by rounding and kernels alone where there are none, which forgives least."""
+        """Judge by `responses`; by rounding and kernels alone where there are none, which forgives least.
+
+        Sums are allowed `tail` times five standard deviations.
+        """
         self._is_close = is_close
         self._pair = pair
         self._standard = standard
@@ -433,6 +452,7 @@ class _Search:
         if standard.narrow_sums is not None:
             count, self._input_roundoff = standard.narrow_sums
             self._summation = _SUMMATION * math.sqrt(count - 1) * self._input_roundoff
+        self._summation *= tail
 
     def judgement(self) -> Judgement:
         """An error in one line, or a pass; with the largest error over its tolerance."""
@@ -522,9 +542,7 @@ class _Search:
         may be off does not hang on the element, and narrow dtypes would forgive faults of a few roundings. One
         that stands out may be off by what is ordinary for it; by more where kernels compute a function piece by piece.
         """
-        count = self._pair.drawn_from or self._pair.tested.size
-        chance = math.sqrt(2 * math.log(count / _UNLIKELY))
-        factor = max(self._standard.sensitivity, chance)
+        factor = _deviations_of_all(self._standard, self._pair)
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         own = max(own, self._to_other_side(at))
@@ -544,7 +562,8 @@ class _Search:
         tested, reference = (side.reshape(-1)[at].item() for side in (self._pair.tested, self._pair.reference))
         share = (self._standard.sensitivity + 2 * self._standard.rounding) * self._roundoff
         moved = (*(run.result for run in self._pair.perturbed()), *self._pair.probes(_PROBES[-1]))
-        sides = (result.reshape(-1)[at].item() for result in moved)
+        results = (result.reshape(-1)[at].item() for result in moved)
+        sides = (side for side in results if abs(side - reference) > _KINK * max(abs(side), abs(reference)))
         is_met = any(abs(tested - side) <= share * abs(side) for side in sides)
         return float(abs(tested - reference)) if is_met else 0.0
 

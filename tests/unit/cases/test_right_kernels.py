@@ -185,3 +185,11 @@ def test_a_value_at_a_jump_has_one(tmp_path: Path) -> None:
     tested = np.floor(x)
     tested[x == 2] = 1
     assert not judged(tmp_path, "Torch.floor.0", [x], tested)
+
+
+def test_a_gradient_that_is_off_by_few_roundings_is_not_the_other_side_of_a_kink(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).uniform(0.5, 2.5, 256).astype(np.float16)
+    incoming = np.random.default_rng(4).uniform(1.0, 1.9, 256).astype(np.float16)
+    tested = incoming.copy()
+    tested[7] += np.float16(3 * 2.0**-10)  # of values from 1 on: six roundings
+    assert not judged(tmp_path, "Functional.relu.0", [x], tested, incoming)
