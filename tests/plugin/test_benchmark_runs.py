@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from pytest_msprobe.cases.call_run import CallRun
+
 torch_engine = pytest.importorskip("pytest_msprobe.engines.torch_engine")
 pytest.importorskip("torch")
 
@@ -19,15 +21,27 @@ TENSORS = Path(__file__).parents[1] / "dumps" / "gpt_tiny_tensor" / "step0" / "p
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Forwards of the float64 benchmark in runs of this process: with inputs `as recorded`, `moved`, moved `inside`."""
+    """Forwards of the float64 benchmark in runs of this process.
+
+    With inputs `as recorded`, their `squares`, `moved`, or moved `inside`.
+    """
     counted: Counter[str] = Counter()
-    forward = torch_engine.TorchEngine.forward
+    forward, ask = torch_engine.TorchEngine.forward, CallRun.ask
+    asked = [""]
 
     def counting(self: Any, call: Any, **options: Any) -> Any:
         kind = "inside" if call.arithmetic_roundoff else "moved" if call.saved_roundoff else "as recorded"
-        counted[kind] += 1
+        counted["squares" if asked[-1] == "squares" else kind] += 1
         return forward(self, call, **options)
 
+    def asking(self: Any, *arguments: Any, variant: str = "", **options: Any) -> Any:
+        asked.append(variant)
+        try:
+            return ask(self, *arguments, variant=variant, **options)
+        finally:
+            asked.pop()
+
+    monkeypatch.setattr(CallRun, "ask", asking)
     monkeypatch.setattr(torch_engine.TorchEngine, "forward", counting)
     return counted
 
@@ -37,9 +51,8 @@ def test_a_training_step_takes_fewer_than_one_and_a_half_forwards_a_call(
 ) -> None:
     result = pytester.runpytest_inprocess(f"--msprobe-dump={TENSORS}", "--msprobe-standard=backward-error")
     result.assert_outcomes(passed=180)
+    assert runs["as recorded"] == 90
     assert runs["inside"] == 0
-    # Runs on squares are counted among those as recorded.
-    assert runs["as recorded"] >= 90
     assert runs.total() <= 1.5 * 90
 
 

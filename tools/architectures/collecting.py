@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,11 @@ def _logged(architecture: Architecture, folder: Path) -> tuple[Any, list[str]]:
     return calls, list(modules[0].names)
 
 
-def main(folder: Path, names: list[str]) -> None:
-    """Collect each of `names` into a folder of its number."""
+def ready(networks: Sequence[Architecture], names: Sequence[str]) -> Iterator[tuple[int, Architecture]]:
+    """(number, network) of each of `networks` that is one of `names`, when this process is ready to run it."""
     warnings.simplefilter("ignore")
     os.environ.update({"HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"})
-    for number, architecture in enumerate(ARCHITECTURES):
+    for number, architecture in enumerate(networks):
         if architecture.name not in names:
             continue
         if architecture.framework == "pytorch":
@@ -133,6 +133,12 @@ def main(folder: Path, names: list[str]) -> None:
 
             torch.set_num_threads(1)
             make_importable()
+        yield number, architecture
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Collect each of `names` into a folder of its number."""
+    for number, architecture in ready(ARCHITECTURES, names):
         place = folder / str(number)
         place.mkdir(parents=True)
         try:

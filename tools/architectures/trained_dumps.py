@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
-import warnings
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tools.architectures.alarms import NETWORKS, STEPS, dtypes_of
-from tools.architectures.collecting import new_debugger
+from tools.architectures.collecting import new_debugger, ready
 from tools.architectures.networks import Architecture
 from tools.architectures.training import Training, trained
 
@@ -33,18 +31,7 @@ def dump(architecture: Architecture, dtype: str, folder: Path) -> None:
 
 def main(folder: Path, names: list[str]) -> None:
     """Dump each of `names` into a folder of its number and dtype."""
-    warnings.simplefilter("ignore")
-    os.environ.update({"HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"})
-    for number, architecture in enumerate(NETWORKS):
-        if architecture.name not in names:
-            continue
-        if architecture.framework == "pytorch":
-            import torch
-
-            from tools.architectures.torchvision_operators import make_importable
-
-            torch.set_num_threads(1)
-            make_importable()
+    for number, architecture in ready(NETWORKS, names):
         for dtype in dtypes_of(architecture):
             place = folder / str(number) / dtype
             place.mkdir(parents=True)

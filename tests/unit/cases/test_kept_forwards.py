@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from counted_engine import CountedEngine
+from dump_builder import DumpBuilder
 
 from msprobe_collector.dump_format import Dump
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun
-from pytest_msprobe.engines.torch_engine import TorchEngine
-from tests.dump_builder import DumpBuilder
-
-
-class Counting(TorchEngine):
-    """The benchmark; counts the forwards that it runs."""
-
-    def __init__(self) -> None:
-        super().__init__(is_raised=True)
-        self.forwards = 0
-
-    def forward(self, call: Any, *, differentiate: Any) -> Any:
-        self.forwards += 1
-        return super().forward(call, differentiate=differentiate)
 
 
 def forwards(folder: Path, elements: int, variant: str) -> tuple[int, list[np.ndarray]]:
@@ -32,7 +19,7 @@ def forwards(folder: Path, elements: int, variant: str) -> tuple[int, list[np.nd
     array = np.linspace(-1, 1, elements, dtype=np.float32)
     path = DumpBuilder(folder).call("Mint.exp.0", [array], [np.exp(array)]).write()
     run = CallRun(Dump(path), "Mint.exp.0", with_backward=False, max_memory_bytes=1 << 30)
-    engine = Counting()
+    engine = CountedEngine()
     outputs = [run.ask(engine, OUTPUTS, variant=variant) for _ in range(2)]
     return engine.forwards, [found[0].value for found in outputs]
 

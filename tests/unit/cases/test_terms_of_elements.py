@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted_engine import CountedEngine
 from dump_builder import DumpBuilder
 from ml_dtypes import bfloat16
 
@@ -158,18 +159,6 @@ def test_equal_terms_round_to_the_same_side() -> None:
     by_chance = 0.41 * 2.0**-24 * largest_partial_sums(terms)
     assert largest_error_of_sums(terms) > 10 * by_chance
     assert largest_error_of_sums(np.ones(1000)) == 0
-
-
-class CountedEngine(TorchEngine):
-    """A benchmark that counts its forwards."""
-
-    def __init__(self) -> None:
-        super().__init__(is_raised=True)
-        self.forwards = 0
-
-    def forward(self, call: Any, *, differentiate: Any) -> Any:
-        self.forwards += 1
-        return super().forward(call, differentiate=differentiate)
 
 
 LEFT, RIGHT, INTO = drawn(96, 64), drawn(48, 64), drawn(96, 48)
