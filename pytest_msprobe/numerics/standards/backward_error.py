@@ -546,11 +546,21 @@ class _Search:
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         own = max(own, self._to_other_side(at))
+        if self._kernel and not self._errors.beyond:  # polynomials by pieces: few elements may be in the worst of them
+            own = max(own, self._kernel * self._size_of_terms(at))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
+
+    def _size_of_terms(self, at: int) -> float:
+        """What errors of the functions inside are relative to, in the element at a flat position."""
+        reference = in_reach(widened(self._pair.reference.reshape(-1)[at : at + 1]), self._format)
+        terms = 0.0
+        if self._responses and not self._standard.has_exact_inputs:
+            terms = self._responses[0].of_chunk(at, reference).item() / self._input_roundoff
+        return terms + magnitude_of(reference).item()
 
     def _to_other_side(self, at: int) -> float:
         """How far the benchmark's derivative beyond a kink is from that before it, if the tested one is that; else 0.
