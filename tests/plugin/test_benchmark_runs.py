@@ -32,14 +32,15 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-def test_a_training_step_takes_at_most_two_and_a_half_forwards_a_call(
+def test_a_training_step_takes_fewer_than_one_and_a_half_forwards_a_call(
     pytester: pytest.Pytester, runs: Counter[str]
 ) -> None:
     result = pytester.runpytest_inprocess(f"--msprobe-dump={TENSORS}", "--msprobe-standard=backward-error")
     result.assert_outcomes(passed=180)
-    assert runs["as recorded"] == 90
     assert runs["inside"] == 0
-    assert runs.total() <= 2.5 * 90
+    # Runs on squares are counted among those as recorded.
+    assert runs["as recorded"] >= 90
+    assert runs.total() <= 1.5 * 90
 
 
 def test_what_is_rounded_once_takes_one_forward(pytester: pytest.Pytester, runs: Counter[str]) -> None:
