@@ -156,6 +156,11 @@ class ErrorStatistics:
         return self._informative >= _LARGE
 
     @property
+    def largest_error(self) -> float:
+        """The error of the element at `largest_at`."""
+        return float(self._largest[0])
+
+    @property
     def is_large(self) -> bool:
         """Whether there are enough elements to look at them as a whole."""
         return self._count >= _LARGE
@@ -546,7 +551,8 @@ class _Search:
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         own = max(own, self._to_other_side(at))
-        if self._kernel and not self._errors.beyond:  # polynomials by pieces: few elements may be in the worst of them
+        # Polynomials by pieces: a few elements among very many may be in the worst of them.
+        if self._kernel and not self._errors.beyond and self._are_several_so_far_off():
             own = max(own, self._kernel * self._size_of_terms(at))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
@@ -554,12 +560,17 @@ class _Search:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
 
+    def _are_several_so_far_off(self) -> bool:
+        """Whether the element that stands out has others beside it, off by a tenth as much at least."""
+        limit = self._errors.largest_error / _STANDS_OUT
+        return sum(np.count_nonzero(_error(*pair) > limit) for _, *pair in self._chunks()) >= _FEW
+
     def _size_of_terms(self, at: int) -> float:
         """What errors of the functions inside are relative to, in the element at a flat position."""
         reference = in_reach(widened(self._pair.reference.reshape(-1)[at : at + 1]), self._format)
         terms = 0.0
         if self._responses and not self._standard.has_exact_inputs:
-            terms = self._responses[0].of_chunk(at, reference).item() / self._input_roundoff
+            terms = self._responses[0].largest_move(at, reference) / self._input_roundoff
         return terms + magnitude_of(reference).item()
 
     def _to_other_side(self, at: int) -> float:
