@@ -28,6 +28,7 @@ from pytest_msprobe.cases.perturbation import (
 )
 from pytest_msprobe.cases.products import Product, gradient_as_product, product_of_tensors
 from pytest_msprobe.cases.restricted_call import Restriction
+from pytest_msprobe.cases.row_answers import ROW_FUNCTIONS, row_call, row_deviations
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -223,6 +224,8 @@ class ExtraRuns:
 
         See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
         """
+        if reference.dtype.kind == "f" and (rows := self._deviations_of_rows(position, reference)) is not None:
+            return Deviations(rows, have_terms=False)
         if reference.dtype.kind != "f" or not self._has_terms_of_products:
             return None
         product = self._product(position, reference)
@@ -239,6 +242,22 @@ class ExtraRuns:
         moving = Perturbation(1, operands=self._bench.operand_roundoff)
         norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
         return Deviations(norms, product is not None) if bool(np.isfinite(norms).all()) else None
+
+    def _deviations_of_rows(self, position: int, reference: Array) -> Array | None:
+        """The same for softmax and norms, of their output and the gradient of their input."""
+        name = self._call.api.short.strip("_").lower()
+        tensors, incoming = list(self._given.values()), [array for array in self._incoming if array is not None]
+        is_input = not incoming or self._run.case.wanted[position] == next(iter(self._given), None)
+        if name not in ROW_FUNCTIONS or not (is_input and 1 <= len(tensors) <= 3 and len(incoming) <= 1):
+            return None
+        moving = Perturbation(1, operands=self._bench.operand_roundoff)
+        floats = [value for _, value in leaves(self._call) if isinstance(value, float)]
+        for epsilon in (*floats, 1e-5, 1e-6) if name.endswith("norm") else (0.0,):
+            call = row_call(tensors, incoming[0] if incoming else None, moving.size, epsilon=epsilon)
+            found = None if call is None else row_deviations(name, call, reference)
+            if found is not None:
+                return found if bool(np.isfinite(found).all()) else None
+        return None
 
     @cached_property
     def _has_terms_of_products(self) -> bool:

@@ -112,16 +112,16 @@ class ErrorStatistics:
             self.largest_use, self.worst_at = use.item(at), start + at
         sample = slice(max(0, self._chosen - start), None)
         self._count += use[sample].size
-        self._uses += float(np.square(use[sample]).sum())
-        # The errors as they are, in roundings of the element, and in answers to the inputs.
-        errors = np.stack([error, error / rounding, error / (response + rounding)])
+        self._uses += inner(use[sample], use[sample])
         is_informative = response >= _INFORMATIVE * rounding
-        is_measure = is_informative[sample]
-        self._informative += int(np.count_nonzero(is_measure))
-        self._squared_errors += np.square(errors[:, sample][:, is_measure]).sum(axis=1)
-        at = int(np.where(is_informative, error, 0.0).argmax())
-        if is_informative[at] and error.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
-            self._largest, self.largest_at = errors[:, at], start + at
+        telling = np.where(is_informative, error, 0.0)
+        self._informative += int(np.count_nonzero(is_informative[sample]))
+        # The errors as they are, in roundings of the element, and in answers to the inputs.
+        errors = telling, telling / rounding, telling / (response + rounding)
+        self._squared_errors += [inner(each[sample], each[sample]) for each in errors]
+        at = int(telling.argmax())
+        if telling.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
+            self._largest, self.largest_at = np.asarray([each[at] for each in errors]), start + at
             self._use_of_largest = use.item(at)
 
     def add_projection(self, start: int, reference: Array, tested: Array) -> None:
@@ -154,6 +154,11 @@ class ErrorStatistics:
     def is_measure(self) -> bool:
         """Whether enough elements show how accurate others are."""
         return self._informative >= _LARGE
+
+    @property
+    def largest_error(self) -> float:
+        """The error of the element at `largest_at`."""
+        return float(self._largest[0])
 
     @property
     def is_large(self) -> bool:
@@ -437,6 +442,8 @@ class _Search:
         self._flushed = _flushed(self._format, is_strict="subnormals" in standard.strict)
         self._roundoff = unit_roundoff(pair.tested.dtype)
         self._input_roundoff = pair.operand_roundoff or self._roundoff
+        # Squares of what shorter types hold are within the range of float64, and a tenth of the work.
+        self._hypot = _root_of_squares if self._roundoff >= _FLOAT32_ROUNDOFF else np.hypot
         self._factors = Factors(standard.sensitivity, standard.single_sensitivity)
         # float64 is computed with better functions than the wide ones of shorter types.
         self._kernel = pair.kernel_error if self._roundoff >= _FLOAT32_ROUNDOFF else 0.0
@@ -546,11 +553,27 @@ class _Search:
         deviations = factor if self._errors.beyond or self._kernel else _ORDINARY
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         own = max(own, self._to_other_side(at))
+        # Polynomials by pieces: a few elements among very many may be in the worst of them.
+        if self._kernel and not self._errors.beyond and self._are_several_so_far_off():
+            own = max(own, self._kernel * self._size_of_terms(at))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)
         for terms in orders:
             own = max(own, factor * rounded * largest_partial_sums(terms), 2 * largest_error_of_sums(terms))
         return own
+
+    def _are_several_so_far_off(self) -> bool:
+        """Whether the element that stands out has others beside it, off by a tenth as much at least."""
+        limit = self._errors.largest_error / _STANDS_OUT
+        return sum(np.count_nonzero(_error(*pair) > limit) for _, *pair in self._chunks()) >= _FEW
+
+    def _size_of_terms(self, at: int) -> float:
+        """What errors of the functions inside are relative to, in the element at a flat position."""
+        reference = in_reach(widened(self._pair.reference.reshape(-1)[at : at + 1]), self._format)
+        terms = 0.0
+        if self._responses and not self._standard.has_exact_inputs:
+            terms = self._responses[0].largest_move(at, reference) / self._input_roundoff
+        return terms + magnitude_of(reference).item()
 
     def _to_other_side(self, at: int) -> float:
         """How far the benchmark's derivative beyond a kink is from that before it, if the tested one is that; else 0.
@@ -631,7 +654,7 @@ class _Search:
         tolerance = self._rounding(magnitude)
         terms = 0.0 if self._standard.has_exact_inputs else changes[0] / self._input_roundoff
         tolerance += self._kernel * (terms + magnitude)
-        summation = self._summation * np.hypot(magnitude, _ROOT_HALF * terms)
+        summation = self._summation * self._hypot(magnitude, _ROOT_HALF * terms)
         if self._of_partial_sums is not None:
             summation = np.maximum(summation, self._of_partial_sums[start : start + reference.size])
         forgiven = (
@@ -639,7 +662,7 @@ class _Search:
             for response, change in zip(self._responses, changes)
         )
         # Independent errors add up as standard deviations do; two runs may have seen too little of each.
-        tolerance += reduce(np.hypot if self._is_close else np.add, forgiven, summation)
+        tolerance += reduce(self._hypot if self._is_close else np.add, forgiven, summation)
         return tolerance
 
     def _rounding(self, magnitude: Floats) -> Floats:
@@ -653,6 +676,12 @@ class _Search:
         for start, sides in chunks(self._pair.tested, self._pair.reference):
             tested, reference = (in_reach(widened(side), self._format) for side in sides)
             yield start, tested, reference
+
+
+def _root_of_squares(left: Floats, right: Floats | float) -> Floats:
+    found: Floats = np.square(left)
+    found += np.square(right)
+    return np.sqrt(found, out=found)
 
 
 def _error(tested: Array, reference: Array) -> Floats:

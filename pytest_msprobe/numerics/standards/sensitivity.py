@@ -196,6 +196,8 @@ _PROBED = 2.25
 _LARGEST_PROBE = 2.0
 #: ... and the larger one of two runs that move elements by different distances.
 _LARGER_OF_TWO = 1.17
+#: So many elements show what is typical.
+_TYPICAL = 1 << 16
 
 #: So many more results, for inputs or arithmetic that are off.
 Probes = Callable[[int], tuple[Array, ...]]
@@ -286,6 +288,11 @@ class Response:
         """Root mean square of the moves of the element at a flat position; 0 where there were no probes."""
         return 0.0
 
+    def largest_move(self, at: int, reference: Array) -> float:
+        """How far the runs have moved the element at a flat position, whose benchmark is `reference`; 0 if unknown."""
+        moves = [abs(move.item()) for move in self.moves(at, reference)]
+        return max((move for move in moves if not math.isnan(move)), default=0.0)
+
     def scaling(self, factors: Factors) -> float:
         """Largest scaling of the output as a whole that is forgiven, relative to 1."""
         return factors.several * self.sensitivity.slope
@@ -322,8 +329,10 @@ class KnownResponse(Response):
         self.reference, self.format = reference.reshape(-1), format_
         self._deviations = deviations
         log_means = LogMeans()
-        for start, chunk in self.chunks():
-            log_means.add(magnitude_of(chunk), _LARGER_OF_TWO * self._of(start, chunk))
+        size = self.reference.size
+        places = np.arange(size) if size <= _TYPICAL else np.random.default_rng(0).integers(0, size, _TYPICAL)
+        changes = _LARGER_OF_TWO * deviations[places].astype(np.float64)
+        log_means.add(magnitude_of(in_reach(widened(self.reference[places]), format_)), changes)
         self.sensitivity = Sensitivity(is_single=False, typical=log_means.finish())
 
     def of_chunk(self, start: int, reference: Array) -> Floats:
@@ -334,6 +343,10 @@ class KnownResponse(Response):
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """What the largest move of many probes, or that of two runs, would be forgiven."""
         return _PROBED * _LARGEST_PROBE * self._of(start, reference) if self._is_close else factors.several * response
+
+    def largest_move(self, at: int, reference: Array) -> float:
+        """See `Response`."""
+        return _LARGER_OF_TWO * self._of(at, reference).item()
 
     def scaling(self, factors: Factors) -> float:
         """0: the effects of many independent errors do not scale the output as a whole."""
@@ -387,6 +400,10 @@ class MeasuredResponse(Response):
     def of_chunk(self, start: int, reference: Array) -> Floats:
         """That of the wide response, which stands for the size of an element's terms."""
         return self.wide.of_chunk(start, reference)
+
+    def largest_move(self, at: int, reference: Array) -> float:
+        """See `Response`."""
+        return self.wide.largest_move(at, reference)
 
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """The larger of the two moves of each element, without a floor."""

@@ -193,3 +193,20 @@ def test_a_gradient_that_is_off_by_few_roundings_is_not_the_other_side_of_a_kink
     tested = incoming.copy()
     tested[7] += np.float16(3 * 2.0**-10)  # of values from 1 on: six roundings
     assert not judged(tmp_path, "Functional.relu.0", [x], tested, incoming)
+
+
+@pytest.mark.parametrize(
+    ("off", "count", "is_pass"), [(40 * 2.0**-24, 12, True), (40 * 2.0**-24, 1, False), (3e-5, 12, False)]
+)
+def test_few_elements_may_be_in_the_worst_piece_of_a_polynomial(
+    tmp_path: Path, off: float, count: int, is_pass: bool
+) -> None:
+    """MindSpore 2.10's tanh on a CPU is off by 45 roundings near 3.3, where hardly any activation is."""
+    rng = np.random.default_rng(6)
+    x = (0.3 * rng.standard_normal(8192)).astype(np.float32)
+    x[:count] = np.linspace(3.31, 3.33, count)
+    incoming = rng.standard_normal(8192).astype(np.float32)
+    kept = np.tanh(x.astype(np.float64)).astype(np.float32).astype(np.float64)
+    kept[:count] *= 1 + off
+    tested = (incoming * (1 - np.square(kept))).astype(np.float32)
+    assert judged(tmp_path, "Torch.tanh.0", [x], tested, incoming) is is_pass

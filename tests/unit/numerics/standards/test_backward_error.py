@@ -221,3 +221,17 @@ def test_plain_values_must_be_equal_to_one_ulp() -> None:
     assert compare_scalars(1.0, 1.0 + 2.0**-52, standard, dtype=None)[1].is_pass
     assert not compare_scalars(1.0, 1.0 + 2.0**-50, standard, dtype=None)[1].is_pass
     assert not compare_scalars(1 + 1j, 5 + 1j, standard, dtype=None)[1].is_pass
+
+
+@pytest.mark.parametrize(("at", "is_pass"), [(500, False), (0, True)])
+def test_an_error_may_stand_out_beside_a_larger_one_that_says_nothing_of_others(at: int, is_pass: bool) -> None:
+    """The first element answers to no input, so that its own error says nothing of how accurate the others are."""
+    reference = np.ones(4096)
+    errors = np.random.default_rng(8).uniform(-0.1, 0.1, 4096)
+    errors[0], errors[at] = 70.0, 60.0
+    tested = (1 + 2.0**-24 * errors * np.where(errors > 1, 1, 0)).astype(np.float32)
+    moves = np.where(np.arange(4096) == 0, 0.0, 2.0**-24 * np.random.default_rng(9).choice([-1.0, 1.0], 4096))
+    runs = tuple(Perturbed(1 + moves * sign * size, size) for sign, size in ((1, 1.0), (-0.5, 2.0**-12)))
+    metrics = measure(tested, reference, off_bound=1.0)
+    pair = OutputPair(tested, reference, metrics, accumulated=10_000, perturbed=lambda: runs)
+    assert BackwardError().judge_pair(pair).is_pass is is_pass
