@@ -16,6 +16,10 @@ from pytest_msprobe.numerics.measurement import Floats
 _CHECKED = 16
 #: ... and may differ by this share of the size of their terms.
 _SAME = 1e-10
+#: So many elements, of so many matrices of a batch, stand for all.
+_SAMPLED, _SAMPLED_MATRICES = 1 << 14, 16
+#: So many terms are taken at once.
+_GATHERED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +47,61 @@ class Product:
         bias = np.broadcast_to(self.bias, self.shape)[np.unravel_index(at, self.shape)]
         return np.append(found, bias.astype(np.float64))
 
-    def norms(self) -> Floats:
+    def norms(self, every: int = 1) -> Floats:
         """The 2-norm of the terms of each element, shape (size of the output,), float32; not finite where out of reach.
 
-        One product of squares in float32: the terms are those products, and their sizes need a few digits.
+        One product of squares in float32: the terms are those products, and their sizes need a few digits. With `every`
+        only each of so many terms counts, so that they are less.
         """
         with np.errstate(all="ignore"):
-            (left, left_size), (right, right_size) = (_squares(side) for side in (self.left, self.right))
-            norms = np.sqrt(np.matmul(left, right))
+            sides = self.left[..., ::every], self.right[..., ::every, :]
+            (left, left_size), (right, right_size) = map(_squares, sides)
+            norms = np.matmul(left, right)
+            np.sqrt(norms, out=norms)
             norms *= np.float32(left_size * right_size)
         if self.bias is not None:
             norms = np.hypot(norms.reshape(self.shape), self.bias.astype(np.float32))
         found: Floats = norms.reshape(-1)
         return found
+
+    def sample(self) -> tuple[Array, Floats]:
+        """(flat positions, norms as `norms_at` has them) of some rows and columns of some of the matrices."""
+        random = np.random.default_rng(0)
+        *batches, rows, columns = self._product_shape
+        some = random.permutation(math.prod(batches))[:_SAMPLED_MATRICES]
+        each = max(1, math.isqrt(_SAMPLED // some.size))
+        down, across = (
+            np.sort(random.permutation(size)[: max(each, _SAMPLED // some.size // other)])
+            for size, other in ((rows, columns), (columns, rows))
+        )
+        found = []
+        for one in some:
+            batch = np.unravel_index(one, batches)
+            left, right = (_matrix(side, self._product_shape, batch) for side in (self.left, self.right))
+            found.append(Product(left[down], right[:, across], None, (down.size, across.size)).norms())
+        places = some[:, None, None] * (rows * columns) + down[:, None] * columns + across
+        return places.reshape(-1), self._with_bias(np.concatenate(found), places.reshape(-1))
+
+    def norms_at(self, places: Array) -> Floats:
+        """The 2-norm of the terms of the elements at flat positions, shape (m,), float32."""
+        found: Floats = np.empty(len(places), np.float32)
+        step = max(1, _GATHERED // self.left.shape[-1])
+        batches = self._product_shape[:-2]
+        left = np.broadcast_to(self.left, batches + self.left.shape[-2:])
+        right = np.broadcast_to(self.right, batches + self.right.shape[-2:]).swapaxes(-1, -2)
+        for start in range(0, len(places), step):
+            part = slice(start, start + step)
+            place = np.unravel_index(places[part], self._product_shape)
+            terms = left[place[:-1]].astype(np.float64)
+            terms *= right[place[:-2] + place[-1:]]
+            found[part] = np.linalg.norm(terms, axis=-1)
+        return self._with_bias(found, places)
+
+    def _with_bias(self, norms: Floats, places: Array) -> Floats:
+        if self.bias is None:
+            return norms
+        bias = np.broadcast_to(self.bias, self.shape)[np.unravel_index(places, self.shape)]
+        return np.hypot(norms, bias.astype(np.float32), out=norms)
 
     def is_sum_of_terms(self, reference: Array) -> bool:
         """Whether the terms of a few elements add up to what `reference`, of this shape, has there."""

@@ -94,6 +94,8 @@ _PERTURBATIONS = (1, 2)
 #: rounding takes each element, in calls of up to so many elements.
 _PROBES = tuple(range(3, 19))
 _MOST_PROBED = 1 << 20
+#: Calls of more elements are judged by small ones where they can be.
+_SMALL = 1 << 17
 #: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
 #: measured to be off by up to 57 ulp (3.6e-6) for arguments of a training step.
 FLOAT32_ERROR = 2.0**-18
@@ -101,6 +103,9 @@ FLOAT32_ERROR = 2.0**-18
 _FLOAT32_ROUNDOFF = 2.0**-24
 #: The terms of an element add up to it within this share of their size, in float64.
 _SAME = 1e-10
+
+#: Of so many terms each such one says for a part of the work how far an element moves at least.
+_MANY_TERMS, _SOME_TERMS = 64, 3
 
 #: What is moved: the inputs; or all arithmetic, with what is saved for gradients as it is in the last one.
 _Kind = Literal["inputs", "inside", "arithmetic"]
@@ -198,7 +203,7 @@ class ExtraRuns:
         self, position: int, reference: Array, accumulated: int, tested: Array, places: Sequence[int] | Array
     ) -> OutputPair | None:
         """The output pair of a small call with the elements at `places` and a sample of others; see `OutputPair`."""
-        if not self._is_large:
+        if self._elements <= _SMALL:
             return None
         if position not in self._restrictions:
             # Not a method of this object: it would be in a cycle, and large arrays stay until garbage is collected.
@@ -225,23 +230,26 @@ class ExtraRuns:
         See `OutputPair`. The squares of the terms are what the operation makes of squared tensors.
         """
         if reference.dtype.kind == "f" and (rows := self._deviations_of_rows(position, reference)) is not None:
-            return Deviations(rows, have_terms=False)
+            return Deviations.known(rows, have_terms=False)
         if reference.dtype.kind != "f" or not self._has_terms_of_products:
             return None
-        product = self._product(position, reference)
-        if product is not None:
-            norms = product.norms()
-        elif (squares := self._fitting(self._squares, position, reference)) is not None:
-            with np.errstate(invalid="ignore", over="ignore"):
-                norms = np.sqrt(squares.astype(np.float32).reshape(-1))
-        else:
+        size = self._size_of_moves(position)
+        if (product := self._product(position, reference)) is not None:
+            return _of_product(product, size)
+        squares = self._fitting(self._squares, position, reference)
+        if squares is None:
             return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            norms = np.sqrt(squares.astype(np.float32).reshape(-1))
+        return Deviations.known(size * norms, have_terms=False)
+
+    def _size_of_moves(self, position: int) -> np.float32:
+        """How far rounding moves a product of what the output or gradient at `position` is made of, relative to it."""
         own = self._run.case.wanted[position] if self._incoming else None
         operands = [array for path, array in self._given.items() if path != own]
         operands += [array for array in self._incoming if array is not None]
         moving = Perturbation(1, operands=self._bench.operand_roundoff)
-        norms *= np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
-        return Deviations(norms, product is not None) if bool(np.isfinite(norms).all()) else None
+        return np.float32(math.hypot(*sorted(moving.size(array.dtype) for array in operands)[-2:]))
 
     def _deviations_of_rows(self, position: int, reference: Array) -> Array | None:
         """The same for softmax and norms, of their output and the gradient of their input."""
@@ -423,13 +431,14 @@ class ExtraRuns:
         return [tensor.size for tensor in tensors_in(self._run.case.forward.outputs or ()) if tensor.size]
 
     @cached_property
-    def _is_large(self) -> bool:
-        return max(float_elements(self._call), *self._recorded_sizes, 0) > _MOST_PROBED
+    def _elements(self) -> int:
+        """Those of the tensors of the call, or of its largest output."""
+        return max(float_elements(self._call), *self._recorded_sizes, 0)
 
     @property
     def _probes(self) -> Sequence[int]:
         """Numbers of the perturbations that probe, none for a large call."""
-        return () if self._is_large else _PROBES
+        return () if self._elements > _MOST_PROBED else _PROBES
 
     def _moved(self, kind: _Kind, numbers: Sequence[int]) -> list[_Moved]:
         """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""
@@ -513,3 +522,21 @@ def _float_outputs(outputs: Sequence[Output] | Unsupported | CapturedError) -> l
         return []
     arrays = [cast("Array", output.value) for output in outputs if hasattr(output.value, "__array_interface__")]
     return [array for array in arrays if array.dtype.kind == "f"]
+
+
+def _of_product(product: Product, size: np.float32) -> Deviations:
+    """Those of the elements of a product each of whose terms is moved by the share `size` of it."""
+
+    def norms(every: int) -> Array | None:
+        found = product.norms(every)
+        found *= size
+        return found if bool(np.isfinite(found).all()) else None
+
+    def sample() -> tuple[Array, Array]:
+        places, found = product.sample()
+        return places, size * found
+
+    every = _SOME_TERMS if product.left.shape[-1] >= _MANY_TERMS else 1
+    return Deviations(
+        partial(norms, 1), partial(norms, every), lambda places: size * product.norms_at(places), sample, True
+    )

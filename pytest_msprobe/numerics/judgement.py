@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -329,16 +329,41 @@ def _no_terms(at: int) -> tuple[Floats, ...]:
     return ()
 
 
-class Deviations(NamedTuple):
+#: So many elements of an output stand for all.
+_SAMPLED = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Deviations:
     """How far each element of an output moves when every input is off by one rounding error.
 
+    Each is one standard deviation, float32, in the unit of the output.
+
     Attributes:
-        values: one standard deviation, shape (n,), float32, in the unit of the output.
+        values: those of all elements, shape (n,); None where one is out of the reach of float32.
+        least: no more than these, for a part of the work; likewise.
+        of: those of the elements at some flat positions, shape (m,).
+        sample: (flat positions, deviations) of elements that stand for all.
         have_terms: whether the terms of single elements are known as well, without a run.
     """
 
-    values: Floats
+    values: Callable[[], Floats | None]
+    least: Callable[[], Floats | None]
+    of: Callable[[Array], Floats]
+    sample: Callable[[], tuple[Array, Floats]]
     have_terms: bool
+
+    @classmethod
+    def known(cls, values: Floats, *, have_terms: bool) -> Deviations | None:
+        """Those of all elements, shape (n,); None where one is out of reach."""
+        if not np.isfinite(values).all():
+            return None
+
+        def sample() -> tuple[Array, Floats]:
+            places = np.unique(np.random.default_rng(0).integers(0, values.size, _SAMPLED))
+            return places, values[places]
+
+        return cls(lambda: values, lambda: values, lambda places: values[places], sample, have_terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +418,30 @@ class OutputPair:
     chosen: int = 0
     drawn_from: int = 0
     has_kinks: bool = False
+
+    def selected(self, places: Array, deviations: Floats, *, chosen: int, have_terms: bool) -> OutputPair:
+        """The elements at these flat positions as an output of their own, whose first `chosen` are no sample of it.
+
+        `deviations` are theirs; no run tells more of them.
+        """
+
+        def partial_sums() -> Floats | None:
+            sums = self.partial_sums()
+            return None if sums is None else sums.reshape(-1)[places]
+
+        return OutputPair(
+            self.tested.reshape(-1)[places],
+            self.reference.reshape(-1)[places],
+            self.metrics,
+            self.accumulated,
+            self.kernel_error,
+            operand_roundoff=self.operand_roundoff,
+            terms=lambda at: self.terms(int(places[at])),
+            deviations=lambda: Deviations.known(deviations, have_terms=have_terms),
+            partial_sums=partial_sums,
+            chosen=chosen,
+            drawn_from=self.tested.size,
+        )
 
     @property
     def row_size(self) -> int:

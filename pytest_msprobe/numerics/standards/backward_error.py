@@ -12,7 +12,6 @@ from functools import reduce
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
@@ -32,7 +31,6 @@ from pytest_msprobe.numerics.measurement import (
     Floats,
     Metrics,
     chunks,
-    inner,
     is_same,
     unravelled,
     widened,
@@ -40,6 +38,8 @@ from pytest_msprobe.numerics.measurement import (
 from pytest_msprobe.numerics.patterns import NEARLY_ALL, find_rounding_bias
 from pytest_msprobe.numerics.standards.direct_sums import largest_error_of_sums, largest_partial_sums
 from pytest_msprobe.numerics.standards.elementwise import early_judgement, judge_plain
+from pytest_msprobe.numerics.standards.error_statistics import FEW, STANDS_OUT, ErrorStatistics
+from pytest_msprobe.numerics.standards.screening import LeastTolerance, in_question
 from pytest_msprobe.numerics.standards.sensitivity import (
     Factors,
     KnownResponse,
@@ -49,162 +49,6 @@ from pytest_msprobe.numerics.standards.sensitivity import (
     in_reach,
     magnitude_of,
 )
-
-#: Fewer elements than this say nothing about a mean, ...
-_FEW = 8
-#: ... or about a distribution.
-_LARGE = 32
-#: Largest of a million normal errors over their root mean square: 5. Twice that is not chance.
-_STANDS_OUT = 10.0
-#: What is within so many roundings of the benchmark may be right, however accurate the others are.
-_HARMLESS = 8.0
-#: ... and so may be what uses up no more than this share of its tolerance: rows of one tensor differ in accuracy.
-_NOTICEABLE = 0.2
-#: An element that answers to its inputs by less than this share of its rounding does not show how accurate others are.
-_INFORMATIVE = 0.25
-#: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
-_USED_UP = 0.5
-
-
-class ErrorStatistics:
-    """How the errors of one output compare with their tolerances: the worst, the outlier, the whole.
-
-    Attributes:
-        beyond: number of elements beyond their tolerance.
-        largest_use, worst_at: largest error over tolerance, and its flat position; 0 and 0 while there is no error.
-        largest_at: flat position of the largest error.
-    """
-
-    def __init__(self, chosen: int = 0, sample: ErrorStatistics | None = None) -> None:
-        """Nothing added; the first `chosen` elements are no measure of others, a `sample` of all elements is."""
-        self._chosen = chosen
-        self._sample = sample
-        self._are_in_question: list[npt.NDArray[np.uint8]] = []
-        self.beyond = 0
-        self.largest_use, self.worst_at = 0.0, 0
-        self.largest_at = 0
-        self._largest = np.zeros(3)
-        self._use_of_largest = 0.0
-        self._informative = 0
-        self._count = 0
-        self._uses = 0.0
-        self._squared_errors = np.zeros(3)
-        self._projection = 0.0
-        self._squares = 0.0
-
-    def add(self, start: int, error: Floats, bounds: tuple[Floats, Floats, Floats]) -> None:
-        """Take a chunk into account, whose first element stands at the flat position `start`.
-
-        Args:
-            start: flat position.
-            error: |t-b| of each element, shape (n,), float64, in the unit of the output.
-            bounds: rounding of each element, its response to the inputs, and its tolerance, each like `error`.
-        """
-        rounding, response, tolerance = bounds
-        use = error / tolerance
-        is_in_question = use > 1
-        self.beyond += int(np.count_nonzero(is_in_question))
-        if self._sample is not None:
-            is_in_question |= (use > _NOTICEABLE) & self._sample.may_stand_out(error, rounding)
-            self._are_in_question.append(np.packbits(is_in_question))
-        at = int(use.argmax())
-        if use.item(at) > self.largest_use:
-            self.largest_use, self.worst_at = use.item(at), start + at
-        sample = slice(max(0, self._chosen - start), None)
-        self._count += use[sample].size
-        self._uses += inner(use[sample], use[sample])
-        is_informative = response >= _INFORMATIVE * rounding
-        telling = np.where(is_informative, error, 0.0)
-        self._informative += int(np.count_nonzero(is_informative[sample]))
-        # The errors as they are, in roundings of the element, and in answers to the inputs.
-        errors = telling, telling / rounding, telling / (response + rounding)
-        self._squared_errors += [inner(each[sample], each[sample]) for each in errors]
-        at = int(telling.argmax())
-        if telling.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
-            self._largest, self.largest_at = np.asarray([each[at] for each in errors]), start + at
-            self._use_of_largest = use.item(at)
-
-    def add_projection(self, start: int, reference: Array, tested: Array) -> None:
-        """Take a chunk into account for `slope` and `size`, whose first element stands at the flat position `start`.
-
-        Args:
-            start: flat position.
-            reference: values of the benchmark, shape (n,), float64 or complex128; what is not finite does not count.
-            tested: values of the device, of the same shape and dtype.
-        """
-        sample = slice(max(0, self._chosen - start), None)
-        reference, tested = reference[sample], tested[sample]
-        is_finite = np.isfinite(reference) & np.isfinite(tested)
-        finite = np.where(is_finite, reference, 0)
-        error = np.where(is_finite, tested, 0) - finite
-        self._projection += inner(finite, error)
-        self._squares += inner(finite, finite)
-
-    def in_question(self) -> npt.NDArray[np.intp]:
-        """Flat positions of the elements beyond their tolerance, and of those that may stand out by the sample."""
-        return np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_in_question]))
-
-    def may_stand_out(self, error: Floats, rounding: Floats) -> npt.NDArray[np.bool_]:
-        """Where errors are far from these ones, absolutely and in roundings: all that could be outliers among them."""
-        far = _STANDS_OUT / 2 * np.sqrt(self._squared_errors / max(1, self._informative))
-        is_far: npt.NDArray[np.bool_] = (error > far[0]) & (error > max(_HARMLESS, far[1]) * rounding)
-        return is_far
-
-    @property
-    def is_measure(self) -> bool:
-        """Whether enough elements show how accurate others are."""
-        return self._informative >= _LARGE
-
-    @property
-    def largest_error(self) -> float:
-        """The error of the element at `largest_at`."""
-        return float(self._largest[0])
-
-    @property
-    def is_large(self) -> bool:
-        """Whether there are enough elements to look at them as a whole."""
-        return self._count >= _LARGE
-
-    @property
-    def outlier_over_chance(self) -> float:
-        """How many times as far as chance allows the largest error is beyond the others; 0 where that says nothing.
-
-        It is the least of three ratios to the root mean square of the others, each of which rules out a false alarm:
-
-        - the error as it is: an element whose rounding is small because it cancels, or whose answer is small by chance;
-        - the error in roundings of the element: a large element among small ones, in an output of a wide range;
-        - the error in answers to the inputs: an element that hangs on its inputs more than the others do.
-
-        It must also use up a good part of its own tolerance.
-        """
-        if not self.is_measure or self._use_of_largest <= _NOTICEABLE:
-            return 0.0
-        is_counted = self.largest_at >= self._chosen
-        squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
-        others = np.sqrt(squares / max(1, self._informative - is_counted))
-        with np.errstate(divide="ignore"):
-            return float((self._largest / (_STANDS_OUT * others)).min())
-
-    @property
-    def rms_of_tolerance(self) -> float:
-        """Root mean square of error over tolerance."""
-        return math.sqrt(self._uses / max(1, self._count))
-
-    @property
-    def rms_over_chance(self) -> float:
-        """`rms_of_tolerance` over what chance allows; 0 for too few elements."""
-        return self.rms_of_tolerance / _USED_UP if self._count >= _FEW else 0.0
-
-    @property
-    def size(self) -> float:
-        """Root mean square of the benchmark's finite elements."""
-        return math.sqrt(self._squares / max(1, self._count))
-
-    @property
-    def slope(self) -> float:
-        """The part of the error that is a scaling of the whole output, relative to 1."""
-        return self._projection / self._squares if self._squares > 0 else 0.0
-
 
 _FLOAT32_ROUNDOFF = 2.0**-24
 #: Adding n terms one by one rounds n - 1 partial sums, each by 0.41 u of itself in the root mean square. They are part
@@ -223,6 +67,8 @@ _ORDINARY = 2.0
 _MOST_ROWS = 0.25
 #: Derivatives on both sides of a kink are apart by more than this share of them; rounding inputs moves others by less.
 _KINK = 2.0**-4
+#: In outputs of so many elements a sample, and what may be beyond its tolerance, stand for all.
+_LARGE = 1 << 17
 #: Larger outputs have no probes.
 _MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
@@ -289,7 +135,12 @@ class BackwardError:
             return Judgement("error", (reason,), ratio=bias.count / bias.total / NEARLY_ALL)
         if not metrics.nonfinite_mismatches and metrics.max_ulp is not None and metrics.max_ulp <= self.rounding:
             return Judgement("pass", ratio=metrics.max_ulp / self.rounding if self.rounding else 0.0)
-        search, found = self._searched(pair)
+        known = None if self.has_exact_inputs else pair.deviations()
+        if known is not None and pair.tested.size >= _LARGE:
+            found = self._by_sample(pair, known)
+            if found is not None:
+                return found
+        search, found = self._searched(pair, known)
         return found if found.is_pass else search.closer(found)
 
     def tolerances(self, pair: OutputPair) -> Floats:
@@ -297,15 +148,53 @@ class BackwardError:
 
         All that explains errors is asked for first.
         """
-        return self._searched(pair)[0].tolerances()
+        return self._searched(pair, None if self.has_exact_inputs else pair.deviations())[0].tolerances()
 
-    def _searched(self, pair: OutputPair) -> tuple[_Search, Judgement]:
+    def _searched(self, pair: OutputPair, known: Deviations | None) -> tuple[_Search, Judgement]:
         """The search that decided, and what it decided."""
-        known = None if self.has_exact_inputs else pair.deviations()
-        found = self._by_parts(pair) if known is None else None
+        values = None if known is None else known.values()
+        found = self._by_parts(pair) if values is None else None
         if found is None and not self.has_exact_inputs:
-            found = self._without_runs(pair, known)
+            search = _Search(pair, self, ()) if known is None or values is None else self._by_known(pair, values, known)
+            found = self._without_runs(search, has_terms=known is not None and known.have_terms)
         return found or self._by_runs(pair)
+
+    def _by_known(self, pair: OutputPair, deviations: Floats, known: Deviations) -> _Search:
+        """The search of elements whose moves are known.
+
+        Large sums whose elements cannot be looked at for nothing are forgiven as much as by two moved runs, and at once
+        what chance leaves the furthest of all.
+        """
+        is_close = known.have_terms or (pair.drawn_from or pair.tested.size) <= _MANY
+        format_ = float_format(part_dtype(pair.tested.dtype))
+        response = KnownResponse(deviations, pair.reference, format_, is_close=is_close, chosen=pair.chosen)
+        tail = 1.0 if known.have_terms else _deviations_of_all(self, pair) / self.sensitivity
+        return _Search(pair, self, [response], is_close=is_close, tail=tail)
+
+    def _by_sample(self, pair: OutputPair, known: Deviations) -> Judgement | None:
+        """The pass of a large output by a sample of it and the elements that may be wrong; None where that is none."""
+        least = known.least() if pair.tested.dtype.kind != "c" else None
+        sample, deviations_of_sample = known.sample()
+        if least is None or not np.isfinite(deviations_of_sample).all():
+            return None
+
+        def searched(chosen: Array) -> _Search:
+            others = ~np.isin(sample, chosen)
+            places = np.concatenate([chosen, sample[others]])
+            deviations = np.concatenate([known.of(chosen), deviations_of_sample[others]])
+            part = pair.selected(places, deviations, chosen=chosen.size, have_terms=known.have_terms)
+            return self._by_known(part, deviations, known)
+
+        search = searched(sample[:0])
+        errors = search.gathered()
+        places = in_question(pair, least, search.least_tolerance(), errors) if errors.is_measure else None
+        if places is None:
+            return None
+        search = searched(places)
+        found = search.judgement()
+        if known.have_terms:
+            found = search.closer(found)
+        return found if found.is_pass else None
 
     def _by_parts(self, pair: OutputPair) -> tuple[_Search, Judgement] | None:
         """The search of a large output that passes by small calls alone; None where they do not decide it.
@@ -354,21 +243,14 @@ class BackwardError:
         format_ = float_format(part_dtype(pair.tested.dtype))
         return Response(pair.perturbed(), pair.probes, pair.reference, format_, chosen=pair.chosen)
 
-    def _without_runs(self, pair: OutputPair, known: Deviations | None) -> tuple[_Search, Judgement] | None:
-        """The search that passes by what is known without a moved run; None where none does.
+    @staticmethod
+    def _without_runs(search: _Search, *, has_terms: bool) -> tuple[_Search, Judgement] | None:
+        """The `search` that passes by what is known without a moved run; None where it does not.
 
-        Sums of products: the sizes of their terms say what moved runs would; large ones whose elements cannot be looked
-        at for nothing are forgiven as much as by these. All others: rounding of the output and the error of kernels
-        alone, which answers to inputs can only add to.
+        Rounding of the output and the error of kernels alone forgive least: answers to inputs can only add to them.
         """
-        format_ = float_format(part_dtype(pair.tested.dtype))
-        is_close = known is None or known.have_terms or pair.tested.size <= _MANY
-        responses = [KnownResponse(known.values, pair.reference, format_, is_close=is_close)] if known else []
-        # What cannot be looked at one by one is allowed at once what chance leaves the furthest of all.
-        tail = _deviations_of_all(self, pair) / self.sensitivity if known and not known.have_terms else 1.0
-        search = _Search(pair, self, responses, is_close=is_close, tail=tail)
         found = search.judgement()
-        if known is not None and known.have_terms:
+        if has_terms:
             found = search.closer(found)
         return (search, found) if found.is_pass else None
 
@@ -479,6 +361,15 @@ class _Search:
             errors.add_projection(start, reference, self._without_settled(start, tested, reference))
         return errors
 
+    def least_tolerance(self) -> LeastTolerance:
+        """What every element is allowed at least, where its moves are known without a run."""
+        rounding = 2 * self._standard.rounding * self._roundoff
+        (known,) = (response for response in self._responses if isinstance(response, KnownResponse))
+        change, forgiven = known.least_forgiven(self._factors)
+        terms = change / self._input_roundoff
+        deviation = math.hypot(self._summation * _ROOT_HALF * terms, forgiven)
+        return LeastTolerance(rounding, self._kernel, self._summation, deviation)
+
     @property
     def largest_use(self) -> float:
         """Largest error over tolerance."""
@@ -564,8 +455,8 @@ class _Search:
 
     def _are_several_so_far_off(self) -> bool:
         """Whether the element that stands out has others beside it, off by a tenth as much at least."""
-        limit = self._errors.largest_error / _STANDS_OUT
-        return sum(np.count_nonzero(_error(*pair) > limit) for _, *pair in self._chunks()) >= _FEW
+        limit = self._errors.largest_error / STANDS_OUT
+        return sum(np.count_nonzero(_error(*pair) > limit) for _, *pair in self._chunks()) >= FEW
 
     def _size_of_terms(self, at: int) -> float:
         """What errors of the functions inside are relative to, in the element at a flat position."""

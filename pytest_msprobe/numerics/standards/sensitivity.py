@@ -319,18 +319,22 @@ class KnownResponse(Response):
     They are exact for each element, so that nothing is forgiven for what a few runs may have missed.
     """
 
-    def __init__(self, deviations: Floats, reference: Array, format_: FloatFormat, *, is_close: bool) -> None:
+    def __init__(
+        self, deviations: Floats, reference: Array, format_: FloatFormat, *, is_close: bool, chosen: int = 0
+    ) -> None:
         """The answer to one rounding error of every input; `deviations` has the flat shape of the output.
 
-        What is forgiven is that of many probes where `is_close`, else that of two moved runs.
+        What is forgiven is that of many probes where `is_close`, else that of two moved runs. So many elements as are
+        `chosen` come first that say nothing of others.
         """
         self._is_close = is_close
         self.is_known, self.is_for_all = True, False
         self.reference, self.format = reference.reshape(-1), format_
         self._deviations = deviations
         log_means = LogMeans()
-        size = self.reference.size
-        places = np.arange(size) if size <= _TYPICAL else np.random.default_rng(0).integers(0, size, _TYPICAL)
+        places = np.arange(chosen, self.reference.size)
+        if places.size > _TYPICAL:
+            places = np.random.default_rng(0).integers(chosen, self.reference.size, _TYPICAL)
         changes = _LARGER_OF_TWO * deviations[places].astype(np.float64)
         log_means.add(magnitude_of(in_reach(widened(self.reference[places]), format_)), changes)
         self.sensitivity = Sensitivity(is_single=False, typical=log_means.finish())
@@ -343,6 +347,10 @@ class KnownResponse(Response):
     def forgiven(self, start: int, reference: Array, response: Floats, factors: Factors) -> Floats:
         """What the largest move of many probes, or that of two runs, would be forgiven."""
         return _PROBED * _LARGEST_PROBE * self._of(start, reference) if self._is_close else factors.several * response
+
+    def least_forgiven(self, factors: Factors) -> tuple[float, float]:
+        """(no more than `of_chunk`, no more than `forgiven`), both times the deviation of an element."""
+        return _LARGER_OF_TWO, _PROBED * _LARGEST_PROBE if self._is_close else factors.several * _LARGER_OF_TWO
 
     def largest_move(self, at: int, reference: Array) -> float:
         """See `Response`."""

@@ -201,7 +201,8 @@ def test_sizes_of_terms_say_what_moved_runs_would(
     pair = pair_of(tmp_path, name, narrow, incoming=given, position=position)
     known = pair.deviations()
     assert known is not None
-    norms = known.values
+    norms = known.values()
+    assert norms is not None
     moves = [np.abs(run.result - pair.reference).reshape(-1) / run.size for run in pair.perturbed()]
     measured = np.sqrt(np.mean([np.square(move / norms) for move in moves]))
     assert 0.7 < measured < 1.4

@@ -1,0 +1,174 @@
+"""How the errors of one output compare with their tolerances: the whole, the worst one, and one that stands out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_msprobe.numerics.measurement import Array, Floats, inner
+
+#: Fewer elements than this say nothing about a mean, ...
+FEW = 8
+#: ... or about a distribution.
+_LARGE = 32
+#: Largest of a million normal errors over their root mean square: 5. Twice that is not chance.
+STANDS_OUT = 10.0
+#: What is within so many roundings of the benchmark may be right, however accurate the others are.
+_HARMLESS = 8.0
+#: ... and so may be what uses up no more than this share of its tolerance: rows of one tensor differ in accuracy.
+NOTICEABLE = 0.2
+#: An element that answers to its inputs by less than this share of its rounding does not show how accurate others are.
+_INFORMATIVE = 0.25
+#: Where the largest error just meets its tolerance by chance, at five standard deviations, the root mean square is 0.2.
+_USED_UP = 0.5
+
+
+class ErrorStatistics:
+    """How the errors of one output compare with their tolerances: the worst, the outlier, the whole.
+
+    Attributes:
+        beyond: number of elements beyond their tolerance.
+        largest_use, worst_at: largest error over tolerance, and its flat position; 0 and 0 while there is no error.
+        largest_at: flat position of the largest error.
+    """
+
+    def __init__(self, chosen: int = 0, sample: ErrorStatistics | None = None) -> None:
+        """Nothing added; the first `chosen` elements are no measure of others, a `sample` of all elements is."""
+        self._chosen = chosen
+        self._sample = sample
+        self._are_in_question: list[npt.NDArray[np.uint8]] = []
+        self.beyond = 0
+        self.largest_use, self.worst_at = 0.0, 0
+        self.largest_at = 0
+        self._largest = np.zeros(3)
+        self._use_of_largest = 0.0
+        self._informative = 0
+        self._count = 0
+        self._uses = 0.0
+        self._squared_errors = np.zeros(3)
+        self._projection = 0.0
+        self._squares = 0.0
+
+    def add(self, start: int, error: Floats, bounds: tuple[Floats, Floats, Floats]) -> None:
+        """Take a chunk into account, whose first element stands at the flat position `start`.
+
+        Args:
+            start: flat position.
+            error: |t-b| of each element, shape (n,), float64, in the unit of the output.
+            bounds: rounding of each element, its response to the inputs, and its tolerance, each like `error`.
+        """
+        rounding, response, tolerance = bounds
+        use = error / tolerance
+        is_in_question = use > 1
+        self.beyond += int(np.count_nonzero(is_in_question))
+        if self._sample is not None:
+            is_in_question |= (use > NOTICEABLE) & self._sample.may_stand_out(error, rounding)
+            self._are_in_question.append(np.packbits(is_in_question))
+        at = int(use.argmax())
+        if use.item(at) > self.largest_use:
+            self.largest_use, self.worst_at = use.item(at), start + at
+        sample = slice(max(0, self._chosen - start), None)
+        self._count += use[sample].size
+        self._uses += inner(use[sample], use[sample])
+        is_informative = response >= _INFORMATIVE * rounding
+        telling = np.where(is_informative, error, 0.0)
+        self._informative += int(np.count_nonzero(is_informative[sample]))
+        # The errors as they are, in roundings of the element, and in answers to the inputs.
+        errors = telling, telling / rounding, telling / (response + rounding)
+        self._squared_errors += [inner(each[sample], each[sample]) for each in errors]
+        at = int(telling.argmax())
+        if telling.item(at) > max(self._largest[0], _HARMLESS * rounding.item(at)):
+            self._largest, self.largest_at = np.asarray([each[at] for each in errors]), start + at
+            self._use_of_largest = use.item(at)
+
+    def add_projection(self, start: int, reference: Array, tested: Array) -> None:
+        """Take a chunk into account for `slope` and `size`, whose first element stands at the flat position `start`.
+
+        Args:
+            start: flat position.
+            reference: values of the benchmark, shape (n,), float64 or complex128; what is not finite does not count.
+            tested: values of the device, of the same shape and dtype.
+        """
+        sample = slice(max(0, self._chosen - start), None)
+        reference, tested = reference[sample], tested[sample]
+        is_finite = np.isfinite(reference) & np.isfinite(tested)
+        finite = np.where(is_finite, reference, 0)
+        error = np.where(is_finite, tested, 0) - finite
+        self._projection += inner(finite, error)
+        self._squares += inner(finite, finite)
+
+    def in_question(self) -> npt.NDArray[np.intp]:
+        """Flat positions of the elements beyond their tolerance, and of those that may stand out by the sample."""
+        return np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_in_question]))
+
+    @property
+    def least_outlier(self) -> float:
+        """No smaller error stands out among these."""
+        return float(self._far()[0])
+
+    def may_stand_out(self, error: Floats, rounding: Floats) -> npt.NDArray[np.bool_]:
+        """Where errors are far from these ones, absolutely and in roundings: all that could be outliers among them."""
+        far = self._far()
+        is_far: npt.NDArray[np.bool_] = (error > far[0]) & (error > max(_HARMLESS, far[1]) * rounding)
+        return is_far
+
+    def _far(self) -> Floats:
+        far: Floats = STANDS_OUT / 2 * np.sqrt(self._squared_errors / max(1, self._informative))
+        return far
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether enough elements show how accurate others are."""
+        return self._informative >= _LARGE
+
+    @property
+    def largest_error(self) -> float:
+        """The error of the element at `largest_at`."""
+        return float(self._largest[0])
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are enough elements to look at them as a whole."""
+        return self._count >= _LARGE
+
+    @property
+    def outlier_over_chance(self) -> float:
+        """How many times as far as chance allows the largest error is beyond the others; 0 where that says nothing.
+
+        It is the least of three ratios to the root mean square of the others, each of which rules out a false alarm:
+
+        - the error as it is: an element whose rounding is small because it cancels, or whose answer is small by chance;
+        - the error in roundings of the element: a large element among small ones, in an output of a wide range;
+        - the error in answers to the inputs: an element that hangs on its inputs more than the others do.
+
+        It must also use up a good part of its own tolerance.
+        """
+        if not self.is_measure or self._use_of_largest <= NOTICEABLE:
+            return 0.0
+        is_counted = self.largest_at >= self._chosen
+        squares = np.maximum(0, self._squared_errors - is_counted * self._largest**2)
+        others = np.sqrt(squares / max(1, self._informative - is_counted))
+        with np.errstate(divide="ignore"):
+            return float((self._largest / (STANDS_OUT * others)).min())
+
+    @property
+    def rms_of_tolerance(self) -> float:
+        """Root mean square of error over tolerance."""
+        return math.sqrt(self._uses / max(1, self._count))
+
+    @property
+    def rms_over_chance(self) -> float:
+        """`rms_of_tolerance` over what chance allows; 0 for too few elements."""
+        return self.rms_of_tolerance / _USED_UP if self._count >= FEW else 0.0
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the benchmark's finite elements."""
+        return math.sqrt(self._squares / max(1, self._count))
+
+    @property
+    def slope(self) -> float:
+        """The part of the error that is a scaling of the whole output, relative to 1."""
+        return self._projection / self._squares if self._squares > 0 else 0.0
