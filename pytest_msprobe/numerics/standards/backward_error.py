@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
 
@@ -69,6 +69,8 @@ _MOST_ROWS = 0.25
 _KINK = 2.0**-4
 #: In outputs of so many elements a sample, and what may be beyond its tolerance, stand for all.
 _LARGE = 1 << 17
+#: ... unless more than so many, or a larger share of all, may be beyond.
+_FEW_OF_LARGE, _SHARE_OF_LARGE = 512, 2.0**-10
 #: Larger outputs have no probes.
 _MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
@@ -187,7 +189,14 @@ class BackwardError:
 
         search = searched(sample[:0])
         errors = search.gathered()
-        places = in_question(pair, least, search.least_tolerance(), errors) if errors.is_measure else None
+        places = None
+        if errors.is_measure:
+            most = max(_FEW_OF_LARGE, int(_SHARE_OF_LARGE * pair.tested.size))
+
+            def of_chunk(start: int, reference: Array) -> Floats:
+                return least[start : start + reference.size]
+
+            places = in_question(pair, of_chunk, search.least_tolerance(), errors, most)
         if places is None:
             return None
         search = searched(places)
@@ -207,23 +216,26 @@ class BackwardError:
             return None
         first, count = self._asked_first(sample), len(sample.tested)
         errors = _Search(sample, self, [first]).gathered()
-        least = _Search(sample, self, [TypicalResponse(first, count, sample.reference)])
-        rows = least.gathered(errors).in_question() // sample.row_size
-        if np.unique(rows).size > _MOST_ROWS * count:
+        places = self._in_question(sample, TypicalResponse(first, count, sample.reference), errors)
+        if places is None or np.unique(places // sample.row_size).size > _MOST_ROWS * count:
             return None
-        search = _Search(pair, self, [TypicalResponse(first, count, pair.reference)])
-        places = search.gathered(errors).in_question()
+        least = TypicalResponse(first, count, pair.reference)
+        places = self._in_question(pair, least, errors)
+        if places is None or (places.size and not errors.is_measure):
+            return None
         part = pair.restricted(pair.tested, places) if places.size else sample
-        if part is None or search.is_scaled or (places.size and not errors.is_measure):
+        if part is None:
             return None
         own, found = self._by_runs(part)
         found = found if found.is_pass else own.closer(found)
-        ratios = [found.ratio or 0.0, search.largest_use]
-        return (
-            (search, replace(found, ratio=max((one for one in ratios if one <= 1), default=1.0)))
-            if found.is_pass
-            else None
-        )
+        return (_Search(pair, self, [least]), found) if found.is_pass else None
+
+    def _in_question(self, pair: OutputPair, least: TypicalResponse, errors: ErrorStatistics) -> Array | None:
+        """Elements that a floor under the answers of all does not settle; None for complex values."""
+        if pair.tested.dtype.kind == "c":
+            return None
+        allowed = _Search(pair, self, [least]).least_tolerance()
+        return in_question(pair, least.of_chunk, allowed, errors, pair.tested.size)
 
     def _by_runs(self, pair: OutputPair) -> tuple[_Search, Judgement]:
         """The same by moved runs of the whole call."""
@@ -352,9 +364,9 @@ class _Search:
         ratio = max(errors.largest_use, errors.outlier_over_chance, errors.rms_over_chance, slope)
         return Judgement("error" if reason else "pass", (reason,) if reason else (), ratio=ratio)
 
-    def gathered(self, sample: ErrorStatistics | None = None) -> ErrorStatistics:
-        """Statistics of all elements, with those in question by a `sample` of them."""
-        self._errors = errors = ErrorStatistics(self._pair.chosen, sample)
+    def gathered(self) -> ErrorStatistics:
+        """Statistics of all elements."""
+        self._errors = errors = ErrorStatistics(self._pair.chosen)
         for start, tested, reference in self._chunks():
             rounding, response, tolerance = self._bounds(start, reference)
             errors.add(start, _error(tested, reference), (rounding, response, tolerance))
@@ -362,23 +374,13 @@ class _Search:
         return errors
 
     def least_tolerance(self) -> LeastTolerance:
-        """What every element is allowed at least, where its moves are known without a run."""
-        rounding = 2 * self._standard.rounding * self._roundoff
-        (known,) = (response for response in self._responses if isinstance(response, KnownResponse))
-        change, forgiven = known.least_forgiven(self._factors)
+        """What every element is allowed at least by a single response."""
+        (response,) = self._responses
+        change, forgiven = response.least_forgiven(self._factors)
         terms = change / self._input_roundoff
-        deviation = math.hypot(self._summation * _ROOT_HALF * terms, forgiven)
-        return LeastTolerance(rounding, self._kernel, self._summation, deviation)
-
-    @property
-    def largest_use(self) -> float:
-        """Largest error over tolerance."""
-        return self._errors.largest_use
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether the output that was searched is scaled as a whole, beyond what rounding leaves."""
-        return abs(self._errors.slope) > self._slope_limit(self._errors)
+        move = math.hypot(self._summation * _ROOT_HALF * terms, forgiven)
+        rounding = 2 * self._standard.rounding * self._roundoff
+        return LeastTolerance(rounding, self._kernel, self._summation, move, self._kernel * terms)
 
     def closer(self, found: Judgement) -> Judgement:
         """What `found`, an error, becomes when the few elements that it is about are judged by themselves.

@@ -34,11 +34,9 @@ class ErrorStatistics:
         largest_at: flat position of the largest error.
     """
 
-    def __init__(self, chosen: int = 0, sample: ErrorStatistics | None = None) -> None:
-        """Nothing added; the first `chosen` elements are no measure of others, a `sample` of all elements is."""
+    def __init__(self, chosen: int = 0) -> None:
+        """Nothing added; the first `chosen` elements are no measure of others."""
         self._chosen = chosen
-        self._sample = sample
-        self._are_in_question: list[npt.NDArray[np.uint8]] = []
         self.beyond = 0
         self.largest_use, self.worst_at = 0.0, 0
         self.largest_at = 0
@@ -61,11 +59,7 @@ class ErrorStatistics:
         """
         rounding, response, tolerance = bounds
         use = error / tolerance
-        is_in_question = use > 1
-        self.beyond += int(np.count_nonzero(is_in_question))
-        if self._sample is not None:
-            is_in_question |= (use > NOTICEABLE) & self._sample.may_stand_out(error, rounding)
-            self._are_in_question.append(np.packbits(is_in_question))
+        self.beyond += int(np.count_nonzero(use > 1))
         at = int(use.argmax())
         if use.item(at) > self.largest_use:
             self.largest_use, self.worst_at = use.item(at), start + at
@@ -98,10 +92,6 @@ class ErrorStatistics:
         error = np.where(is_finite, tested, 0) - finite
         self._projection += inner(finite, error)
         self._squares += inner(finite, finite)
-
-    def in_question(self) -> npt.NDArray[np.intp]:
-        """Flat positions of the elements beyond their tolerance, and of those that may stand out by the sample."""
-        return np.flatnonzero(np.concatenate([np.unpackbits(bits) for bits in self._are_in_question]))
 
     @property
     def least_outlier(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,6 @@ from pytest_msprobe.numerics.judgement import OutputPair
 from pytest_msprobe.numerics.measurement import Array, Floats, chunks, is_same, widened
 from pytest_msprobe.numerics.standards.error_statistics import NOTICEABLE, ErrorStatistics
 
-#: An error within this share of the least that an element is allowed needs no closer look.
-_SURELY_WITHIN = 0.8
-#: Where a larger share of the elements must be looked at, looking at all takes no longer.
-_MOST = 2.0**-10
-_MANY = 512
-
 
 class LeastTolerance(NamedTuple):
     """What every element is allowed at least, by its own |b| and the least that it is known to move.
@@ -23,40 +18,53 @@ class LeastTolerance(NamedTuple):
     Attributes:
         rounding: times |b|, what rounding the element leaves.
         kernel: times |b|, what functions inside may be off by.
-        summation: times |b|; and `deviation`, times its standard deviation under one rounding error of every input:
-            their root sum of squares.
+        summation: times |b|; and `move`, times how far it moves under one rounding error of every input: their root sum
+            of squares.
+        kernel_of_move: times the same, what functions inside may be off by beside `kernel`.
     """
 
     rounding: float
     kernel: float
     summation: float
-    deviation: float
+    move: float
+    kernel_of_move: float
 
-    def shares(self, share: float, magnitude: Floats, deviations: Floats) -> Floats:
-        """A share of what each element of a chunk is allowed at least."""
-        found: Floats = np.square((share * self.deviation) * deviations, dtype=np.float64)
-        found += np.square((share * self.summation) * magnitude)
+    def of_chunk(self, magnitude: Floats, moves: Floats) -> Floats:
+        """What each element of a chunk is allowed at least, float64."""
+        found: Floats = np.square(self.move * moves, dtype=np.float64)
+        if self.summation:
+            found += np.square(self.summation * magnitude)
         np.sqrt(found, out=found)
-        found += (share * (self.rounding + self.kernel)) * magnitude
+        found += (self.rounding + self.kernel) * magnitude
+        if self.kernel_of_move:
+            found += self.kernel_of_move * moves
         return found
 
 
-def in_question(pair: OutputPair, least: Floats, allowed: LeastTolerance, sample: ErrorStatistics) -> Array | None:
-    """Flat positions of the elements of `pair` to be looked at; None where these are too many.
+#: How far the elements of a chunk move at least, given its flat start and the benchmark's values.
+LeastMoves = Callable[[int, Array], Floats]
+
+
+def in_question(
+    pair: OutputPair, least: LeastMoves, allowed: LeastTolerance, sample: ErrorStatistics, most: int
+) -> Array | None:
+    """Flat positions of the elements of `pair` to be looked at; None where these are more than `most`.
 
     Args:
         pair: of floats.
-        least: no more than the standard deviation of each element, shape (n,), float32, finite.
-        allowed: what these allow.
+        least: finite.
+        allowed: what these moves allow.
         sample: errors of a sample of all elements, among which one may stand out.
+        most: so many elements.
     """
     found: list[Array] = []
     count = 0
     with np.errstate(invalid="ignore", over="ignore"):
-        for start, (tested, reference, deviations) in chunks(pair.tested, pair.reference, least):
-            places = _in_question(widened(tested), reference, deviations, allowed, sample)
+        for start, (tested, reference) in chunks(pair.tested, pair.reference):
+            moves = least(start, reference)
+            places = _in_question(widened(tested), reference, moves, allowed, sample)
             count += places.size
-            if count > max(_MANY, _MOST * pair.tested.size):
+            if count > most:
                 return None
             found.append(start + places)
     together: Array = np.concatenate(found)
@@ -64,12 +72,12 @@ def in_question(pair: OutputPair, least: Floats, allowed: LeastTolerance, sample
 
 
 def _in_question(
-    tested: Array, reference: Array, deviations: Floats, allowed: LeastTolerance, sample: ErrorStatistics
+    tested: Array, reference: Array, moves: Floats, allowed: LeastTolerance, sample: ErrorStatistics
 ) -> Array:
     error = tested - reference
     np.abs(error, out=error)
     magnitude = np.abs(reference)
-    bound = allowed.shares(_SURELY_WITHIN, magnitude, deviations)
+    bound = allowed.of_chunk(magnitude, moves)
     is_within = error <= bound
     is_within &= error <= sample.least_outlier
     # What is not a number is within nothing.

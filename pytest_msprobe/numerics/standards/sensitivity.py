@@ -284,6 +284,13 @@ class Response:
         """
         return (factors.single if self.sensitivity.is_single else factors.several) * response
 
+    def least_forgiven(self, factors: Factors) -> tuple[float, float]:
+        """(no more than `of_chunk`, no more than `forgiven`), both times the least that is known of an element's move.
+
+        That is `of_chunk` itself.
+        """
+        return 1.0, factors.single if self.sensitivity.is_single else factors.several
+
     def deviation(self, at: int) -> float:
         """Root mean square of the moves of the element at a flat position; 0 where there were no probes."""
         return 0.0
@@ -349,7 +356,7 @@ class KnownResponse(Response):
         return _PROBED * _LARGEST_PROBE * self._of(start, reference) if self._is_close else factors.several * response
 
     def least_forgiven(self, factors: Factors) -> tuple[float, float]:
-        """(no more than `of_chunk`, no more than `forgiven`), both times the deviation of an element."""
+        """See `Response`; that is the deviation of an element."""
         return _LARGER_OF_TWO, _PROBED * _LARGEST_PROBE if self._is_close else factors.several * _LARGER_OF_TWO
 
     def largest_move(self, at: int, reference: Array) -> float:
