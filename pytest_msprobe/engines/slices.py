@@ -1,8 +1,8 @@
 """The benchmark of a large call slice by slice, where its elements or its rows do not depend on each other.
 
 In float64 every input, output and gradient takes 8 bytes an element. Of a call in slices only the results are whole:
-what they are made of stays in the cache of a core, which also takes half the time, as nothing of it is got from the
-system. The bits of the results are those of the whole call: slices end where vectors of a processor do.
+what they are made of stays in the cache of a core, which also takes less time, as nothing of it is got from the system.
+The bits of the results are those of the whole call on one thread: slices end where vectors of a processor do.
 """
 
 from __future__ import annotations
