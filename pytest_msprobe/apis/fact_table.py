@@ -149,6 +149,7 @@ Topic = Literal[
     "random",
     "random_inside",
     "references",
+    "slices",
     "tensor_order",
     "torch_calls/functional",
     "torch_calls/mint",

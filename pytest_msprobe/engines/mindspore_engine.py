@@ -24,7 +24,8 @@ from msprobe_collector.dump_format import ApiName, Dtype, array_dtype, dtype_of_
 from pytest_msprobe.apis.fact_table import writes_in_place
 from pytest_msprobe.apis.operators import find_operator, unknown_operator
 from pytest_msprobe.engines.fitting import is_misfit
-from pytest_msprobe.engines.process import load_framework, restore_subnormals
+from pytest_msprobe.engines.mindspore_memory import give_pool_back
+from pytest_msprobe.engines.process import add_pool, load_framework, restore_subnormals
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -477,6 +478,8 @@ class MindSporeEngine:
         elif mindspore.get_context("device_target") != self.target:
             mindspore.set_device(self.target)
         mindspore.runtime.launch_blocking()
+        if self.target == "CPU":
+            add_pool(partial(give_pool_back, mindspore))
         return mindspore
 
     def _convert(self, call: Call, path: LeafPath, value: Any) -> Any:

@@ -146,17 +146,28 @@ _MOST_IDLE = 1 << 26
 
 #: Memory of this process after it gave back what lay idle.
 _held = 0
+#: What a framework gives back of the memory that it keeps: (C library, memory of this process) -> bytes.
+_pools: list[Callable[[Any, int], int]] = []
+
+
+def add_pool(give_back: Callable[[Any, int], int]) -> None:
+    """Let `give_idle_memory_back` ask `give_back` as well: (C library, memory of this process) -> bytes."""
+    _pools.append(give_back)
 
 
 def give_idle_memory_back() -> None:
-    """Give the system what the C library keeps of freed arrays. To be called when those of an API call are released.
+    """Give the system what is kept of freed arrays. To be called when those of an API call are released.
 
-    It keeps blocks of up to 32 MB, between others that are in use: hundreds of megabytes in a run over large tensors.
-    To look for them takes milliseconds, so that it is done only where the process has grown since, and with glibc.
+    The C library keeps blocks of up to 32 MB, between others that are in use, and a framework whole pools: hundreds of
+    megabytes in a run over large tensors. To look for them takes milliseconds, so that it is done only where the
+    process has grown since, and with glibc.
     """
     global _held  # noqa: PLW0603  # one per process, as its memory is
-    library = _c_library("libc.so.6") if _private_bytes() > _held + _MOST_IDLE else None
+    found = _private_bytes()
+    library = _c_library("libc.so.6") if found > _held + _MOST_IDLE else None
     if library is not None and hasattr(library, "malloc_trim"):
+        for give_back in _pools:
+            give_back(library, found)
         library.malloc_trim(0)
         _held = _private_bytes()
 

@@ -20,6 +20,7 @@ from pytest_msprobe.engines.protocol import (
     CHANGED,
     Array,
     Call,
+    Execution,
     LeafPath,
     NumpyArgument,
     Output,
@@ -36,6 +37,7 @@ from pytest_msprobe.engines.protocol import (
     padded_incoming,
     plain_argument,
 )
+from pytest_msprobe.engines.slices import FEWEST_SLICED, run_sliced
 from pytest_msprobe.engines.torch_map import MissingAttributes, MissingInTorch, Refusal, lookup
 from pytest_msprobe.support import how_to_install, is_installed
 
@@ -92,7 +94,7 @@ class TorchExecution:
         """
         torch = self._torch = call.torch
         self._arithmetic = arithmetic
-        self._leaves = call.leaves
+        self._leaves: Sequence[Tensor] | None = call.leaves
         self._seeds = call.seeds
         self._tensors: list[Tensor | None] = []
         outputs = []
@@ -114,26 +116,31 @@ class TorchExecution:
         self.outputs = tuple(outputs)
 
     def gradients(self, incoming: tuple[Array | None, ...]) -> tuple[Array | None, ...]:
-        """See `Execution.gradients`.
+        """See `Execution.gradients`. Lets go of the graph and of the inputs: it can be asked once.
 
         Raises:
+            RuntimeError: the gradients were asked for before.
             Unsupported: no output can carry a gradient, or PyTorch has no derivative of a function that was used.
         """
-        torch = self._torch
+        torch, leaves = self._torch, self._leaves
+        if leaves is None:
+            raise RuntimeError("the gradients of a forward can be computed once")
         pairs = [(out, gradient) for out, gradient in self._with_gradients(incoming) if out.requires_grad]
         if not pairs:
             raise Unsupported("the PyTorch counterpart has no gradient")
         seeds = self._seeds.of(incoming, lambda: [_like(torch, gradient, out) for out, gradient in pairs])
         try:
             with self._arithmetic:
-                found = _backward(torch, [out for out, _ in pairs], seeds, self._leaves)
+                found = _backward(torch, [out for out, _ in pairs], seeds, leaves)
         except RuntimeError as error:  # NotImplementedError is one
             if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NO_DERIVATIVE)):
                 raise
             raise Unsupported(f"the PyTorch counterpart has no gradient: {first_line(error)}") from None
+        self._leaves = None
+        self._tensors, self._changed = [], []
         return tuple(
             to_array(torch, torch.zeros_like(leaf) if gradient is None else gradient)
-            for gradient, leaf in zip(found, self._leaves)
+            for gradient, leaf in zip(found, leaves)
         )
 
     def _with_gradients(self, incoming: tuple[Array | None, ...]) -> list[tuple[Tensor, Array | None]]:
@@ -275,8 +282,14 @@ class TorchEngine:
         binding = lookup(api.type, api.table_name, framework)
         return binding.reason if isinstance(binding, Refusal) else None
 
-    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
-        """See `Engine.forward`."""
+    def forward(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Execution:
+        """See `Engine.forward`. The benchmark of a large call runs in slices where it can."""
+        for value in call.arguments if self._is_raised else ():
+            if getattr(value, "size", 0) >= FEWEST_SLICED:
+                return run_sliced(self._whole, call, differentiate)
+        return self._run(call, self._made_ready(call, differentiate))
+
+    def _whole(self, call: Call, differentiate: tuple[LeafPath, ...]) -> TorchExecution:
         return self._run(call, self._made_ready(call, differentiate))
 
     def repeated(self, call: Call, *, differentiate: tuple[LeafPath, ...]) -> Callable[[], TorchExecution]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from counted_engine import CountedEngine
 from dump_builder import DumpBuilder
 
-from msprobe_collector.dump_format import Dump
+from msprobe_collector.dump_format import Dump, parse_api_name
 from pytest_msprobe.cases.call_run import OUTPUTS, CallRun
+from pytest_msprobe.engines.protocol import Call
+from pytest_msprobe.engines.torch_engine import TorchEngine
 
 
 def forwards(folder: Path, elements: int, variant: str) -> tuple[int, list[np.ndarray]]:
@@ -33,3 +36,20 @@ def test_the_forward_of_a_large_variant_is_not_kept(tmp_path: Path, elements: in
     count, (first, second) = forwards(tmp_path, elements, variant)
     assert count == ran
     np.testing.assert_array_equal(first, second)
+
+
+def test_the_benchmark_lets_go_of_inputs_and_graph_with_the_gradients() -> None:
+    pytest.importorskip("torch")
+    arrays = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    places = (("input", 0), ("input", 1))
+    call = Call(parse_api_name("Mint.matmul.0"), "mindspore", arrays, {})
+    execution = TorchEngine(is_raised=True).forward(call, differentiate=places)
+    held = [weakref.ref(tensor) for tensor in (*execution._leaves, *execution._tensors)]
+    incoming = (np.ones((2, 4)),)
+    first, second = execution.gradients(incoming)
+    assert [tensor() for tensor in held] == [None, None, None]
+    np.testing.assert_array_equal(first, incoming[0] @ arrays[1].T)
+    np.testing.assert_array_equal(second, arrays[0].T @ incoming[0])
+    np.testing.assert_array_equal(execution.outputs[0].value, arrays[0] @ arrays[1])
+    with pytest.raises(RuntimeError, match="once"):
+        execution.gradients(incoming)
