@@ -42,7 +42,7 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
 )
 from pytest_msprobe.numerics import Metrics, OutputPair, Perturbed, kind_of, measure, unit_roundoff
-from pytest_msprobe.numerics.judgement import Deviations
+from pytest_msprobe.numerics.judgement import MOST_PROBED, Deviations
 
 #: Explicit bits of a significand, by the name of the mode of the device.
 FORMATS = {"HF32": 11, "TF32": 10}
@@ -91,9 +91,8 @@ def _rounded(value: Any, format_name: str) -> Any:
 #: Each perturbation is a forward (and a backward) of the benchmark: at most three of them with the unperturbed one.
 _PERTURBATIONS = (1, 2)
 #: For an error that these forgive and rounding of the output alone does not: up to 16 more runs say how far
-#: rounding takes each element, in calls of up to so many elements.
+#: rounding takes each element, in calls of up to `MOST_PROBED` elements.
 _PROBES = tuple(range(3, 19))
-_MOST_PROBED = 1 << 20
 #: Calls of more elements are judged by small ones where they can be.
 _SMALL = 1 << 17
 #: Relative error that kernels of exp, log, erf and the like are allowed in float32. MindSpore 2.10's CPU exp was
@@ -438,7 +437,7 @@ class ExtraRuns:
     @property
     def _probes(self) -> Sequence[int]:
         """Numbers of the perturbations that probe, none for a large call."""
-        return () if self._elements > _MOST_PROBED else _PROBES
+        return () if self._elements > MOST_PROBED else _PROBES
 
     def _moved(self, kind: _Kind, numbers: Sequence[int]) -> list[_Moved]:
         """Runs under the perturbations of these numbers, each made once; without those that the benchmark refuses."""

@@ -329,6 +329,8 @@ def _no_terms(at: int) -> tuple[Floats, ...]:
     return ()
 
 
+#: Larger calls have no probes: they take as many runs of the benchmark.
+MOST_PROBED = 1 << 20
 #: So many elements of an output stand for all.
 _SAMPLED = 1 << 14
 

@@ -16,6 +16,7 @@ import numpy as np
 from pytest_msprobe.numerics.dtypes import FloatFormat, float_format, part_dtype, spacings, unit_roundoff
 from pytest_msprobe.numerics.judgement import (
     COUNTABLE,
+    MOST_PROBED,
     Deviations,
     Judgement,
     OutputPair,
@@ -71,8 +72,6 @@ _KINK = 2.0**-4
 _LARGE = 1 << 17
 #: ... unless more than so many, or a larger share of all, may be beyond.
 _FEW_OF_LARGE, _SHARE_OF_LARGE = 512, 2.0**-10
-#: Larger outputs have no probes.
-_MANY = 1 << 20
 #: An error so many times what two runs forgive is none that more of them explain.
 _HOPELESS = 32.0
 #: More runs forgive more, never less: what passes after four needs no others.
@@ -167,7 +166,7 @@ class BackwardError:
         Large sums whose elements cannot be looked at for nothing are forgiven as much as by two moved runs, and at once
         what chance leaves the furthest of all.
         """
-        is_close = known.have_terms or (pair.drawn_from or pair.tested.size) <= _MANY
+        is_close = known.have_terms or (pair.drawn_from or pair.tested.size) <= MOST_PROBED
         format_ = float_format(part_dtype(pair.tested.dtype))
         response = KnownResponse(deviations, pair.reference, format_, is_close=is_close, chosen=pair.chosen)
         tail = 1.0 if known.have_terms else _deviations_of_all(self, pair) / self.sensitivity
