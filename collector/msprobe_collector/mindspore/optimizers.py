@@ -21,6 +21,7 @@ class OptimizerCalls:
     def __init__(self, session: Session) -> None:
         """See nothing yet."""
         self._guard = session.guard
+        self._recorder, self._activity = session.recorder, session.guard.activity
         self._records = UpdateRecords(session.recorder, session.guard)
         self._is_wanted = session.configuration.collects_optimizers
         self._swaps = MethodSwaps()
@@ -54,7 +55,7 @@ class OptimizerCalls:
     def _seen(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._records.is_wanted:
+            if not self._recorder.is_collecting or self._activity.is_inside:
                 return original(optimizer, *args, **kwargs)
             gradients = args[0] if args else kwargs.get("gradients", ())
             self._guard.enter("an optimizer's call", self._begin, optimizer, gradients)

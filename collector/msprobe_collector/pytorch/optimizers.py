@@ -30,6 +30,7 @@ class OptimizerSteps:
     def __init__(self, session: Session) -> None:
         """See nothing yet."""
         self._guard = session.guard
+        self._recorder, self._activity = session.recorder, session.guard.activity
         self._records = UpdateRecords(session.recorder, session.guard)
         self._is_wanted = session.configuration.collects_optimizers
         self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
@@ -69,7 +70,7 @@ class OptimizerSteps:
         self.names.clear()
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._records.is_wanted:
+        if self._recorder.is_collecting and not self._activity.is_inside:
             return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs)
         return None
 
@@ -120,7 +121,7 @@ class OptimizerSteps:
 
         @functools.wraps(original)
         def clip(*args: Any, **kwargs: Any) -> Any:
-            if not self._records.is_wanted:
+            if not self._recorder.is_collecting or self._activity.is_inside:
                 return original(*args, **kwargs)
             given = args[0] if args else kwargs.get("parameters")
             if isinstance(given, Iterator):  # it can be looked through once

@@ -25,11 +25,6 @@ class UpdateRecords:
         #: Those that have begun, by the id of what updates, which is kept so that the id stays its own.
         self._open: dict[int, tuple[Any, OpenRecord]] = {}
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether an update that begins now becomes a record."""
-        return self._recorder.is_collecting and not self._guard.activity.is_inside
-
     def begin(self, kind: str, owner: Any, values: Named) -> None:
         """Begin the record of the next update by a `kind`, which gets `values`; `owner` names it until it ends."""
         self._end(owner)
