@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -40,10 +41,12 @@ _PEER_FUNCTIONS = ("isend", "irecv")
 
 
 def communication_functions() -> Iterator[tuple[Any, str]]:
-    """(module, name) of each function to record; none where PyTorch was built without torch.distributed."""
-    if distributed.is_available():
-        from torch.distributed import _functional_collectives as functional
+    """(module, name) of each function to record; none where PyTorch was built without torch.distributed.
 
+    Functional collectives are among them as soon as something has loaded them.
+    """
+    if distributed.is_available():
+        functional = sys.modules.get("torch.distributed._functional_collectives")
         for owner, names in ((distributed, _FUNCTIONS), (functional, _FUNCTIONAL)):
             for name in names:
                 if hasattr(owner, name):

@@ -71,14 +71,18 @@ class ApiInstallation:
         self._swapped = Installation(calls.wrapped, is_searched=is_searched)
         self._listed = listed
         self._are_found = False
+        self._found: list[tuple[Any, str]] = []
 
     def install(self) -> None:
         """See calls of this thread from now on."""
+        places = [place for place in communication_functions() if place not in self._found]
+        functions = [(*place, f"Distributed.{place[1]}") for place in places]
         if not self._are_found:
             self._are_found = True
-            functions = [(*place, f"Distributed.{place[1]}") for place in communication_functions()]
             for place, owner, name in _resolved(self._listed.add):
                 functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
+        if functions:
+            self._found += places
             self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
         self._swapped.install()
         self._peers.install()
