@@ -156,7 +156,7 @@ class PyTorch(Framework):
     suffix = ".pt"
     call = "Torch.square"
     layer = "Module"
-    records = {"L1": 202, "mix": 261}
+    records = {"L1": 203, "mix": 262}
 
     @property
     def collector(self) -> str:

@@ -56,6 +56,10 @@ BORDERS = frozenset(
         "pytorch.checkpoints.Recomputation.__init__",
         "pytorch.installation.ApiInstallation._without_mode.<locals>.has_torch_function",
         "pytorch.installation.ApiInstallation.in_this_thread",
+        "pytorch.communication._call_recorded",
+        "pytorch.optimizers.OptimizerSteps._seen_closure.<locals>.computed",
+        "pytorch.optimizers.OptimizerSteps._seen_clipping.<locals>.clip",
+        "pytorch.pipelines.PipelineStages._seen.<locals>.work",
         "pytorch.threads_and_graphs.ThreadSwaps._started.<locals>.start",
         "pytorch.threads_and_graphs.ThreadSwaps._submitted.<locals>.submit",
         "pytorch.threads_and_graphs.ThreadSwaps._watch_thread.<locals>.run_once",
@@ -70,6 +74,7 @@ BORDERS = frozenset(
         # MindSpore
         "mindspore.call_watch.MindSporeCallWatch._originals_in_place",
         "mindspore.discovery.PrimitiveCalls._seen.<locals>.call",
+        "mindspore.optimizers.OptimizerCalls._seen.<locals>.call",
         "mindspore.discovery.JitCalls._executor_call.<locals>.call",
         "mindspore.discovery.JitCalls._executor_call.<locals>.call.<locals>.run",
         "mindspore.static_graph.taps.GraphCells._guarded.<locals>.compile_with_taps",
@@ -102,6 +107,8 @@ BORDERS = frozenset(
         "recording.gradients.ParameterGradients._hook.<locals>.arrived",
         "recording.saved_values.SavedValues._watch.<locals>.arrived",
         "pytorch.framework.TorchOptimizers.watch.<locals>.before",
+        "pytorch.optimizers.OptimizerSteps._begins",
+        "pytorch.optimizers.OptimizerSteps._ended",
         # a thread of its own; one that has died is started anew
         "recording.step_files.WritingQueue._run",
         "gradient_monitor.GradientMonitor._seen",

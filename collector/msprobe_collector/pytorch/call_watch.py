@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from msprobe_collector.framework import Session
-from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_modules, own_parameters
+from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
+from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
+from msprobe_collector.pytorch.optimizers import OptimizerSteps
+from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
@@ -35,7 +38,16 @@ class TorchCallWatch:
         self._provenances = TensorProvenances(guard, lambda: self._checkpoints.backward_passes)
         if session.configuration.task != "overflow_check":  # which record is in the dump is not known while it runs
             session.recorder.provenances = self._provenances
-        calls = ApiCalls(session, tap, self._waits, number=recomputation.number, on_empty=self._provenances.allocated)
+        self._peers = PeerOperations()
+        self._stages = PipelineStages(guard, self._peers)
+        calls = ApiCalls(
+            session,
+            tap,
+            self._waits,
+            number=recomputation.number,
+            on_empty=self._provenances.allocated,
+            peers=self._peers,
+        )
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = LayerObserver(
             session,
@@ -48,6 +60,7 @@ class TorchCallWatch:
             number=recomputation.number,
         )
         self._parameters = ParameterGradients(session.recorder, guard)
+        self._optimizers = OptimizerSteps(session)
         self._compiled = CompiledRegions(guard, self._suspend)
         self._sharded: list[Any] = []
 
@@ -59,6 +72,7 @@ class TorchCallWatch:
         collects = self._session.configuration.collects_cells
         if models:
             self._modules.watch(models, records=collects)
+            self._guard.enter("names of parameters", self._optimizers.names.watch, named_modules(models))
             if self._session.recorder.provenances is not None:
                 self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
         if collects and self._session.recorder.wants("backward"):
@@ -83,6 +97,8 @@ class TorchCallWatch:
             self._waits.install()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
             self._modules.install()
+        self._optimizers.install()
+        self._stages.install()
         self._threads.install()
         self._compiled.install()
 
@@ -93,6 +109,8 @@ class TorchCallWatch:
         self._apis.uninstall()
         self._waits.uninstall()
         self._modules.uninstall()
+        self._optimizers.uninstall()
+        self._stages.uninstall()
         self._checkpoints.uninstall()
 
     def settle(self) -> None:
@@ -101,9 +119,10 @@ class TorchCallWatch:
 
     def end_step(self) -> None:
         """See `CallWatch`."""
-        for end in (self._waits.give_up, self._parameters.flush):
+        for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step):
             self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
+        self._peers.clear()
 
     def remove(self) -> None:
         """Nothing stays."""
@@ -128,12 +147,16 @@ class TorchCallWatch:
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""
         had_mode, had_modules = self._apis.suspend(), self._modules.is_installed
+        had_optimizers = self._optimizers.is_installed
         self._modules.uninstall()
+        self._optimizers.uninstall()
 
         def resume() -> None:
             if had_mode:
                 self._apis.resume()
             if had_modules:
                 self._modules.install()
+            if had_optimizers:
+                self._optimizers.install()
 
         return resume

@@ -17,8 +17,9 @@ from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.api_names import ApiNames
-from msprobe_collector.pytorch.calls import ApiCalls, CallMode, communication_functions
+from msprobe_collector.pytorch.calls import ApiCalls, CallMode
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
+from msprobe_collector.pytorch.communication import PeerFunctions, communication_functions
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.
@@ -66,19 +67,25 @@ class ApiInstallation:
         self._guard = calls.guard
         self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
-        self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
+        self._peers = PeerFunctions(calls.wrapped)
+        self._swapped = Installation(calls.wrapped, is_searched=is_searched)
         self._listed = listed
         self._are_found = False
+        self._found: list[tuple[Any, str]] = []
 
     def install(self) -> None:
         """See calls of this thread from now on."""
+        places = [place for place in communication_functions() if place not in self._found]
+        functions = [(*place, f"Distributed.{place[1]}") for place in places]
         if not self._are_found:
             self._are_found = True
-            functions = [(*place, f"Distributed.{place[1]}") for place in communication_functions()]
             for place, owner, name in _resolved(self._listed.add):
                 functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
+        if functions:
+            self._found += places
             self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
         self._swapped.install()
+        self._peers.install()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
             if hasattr(autograd, RUN_BACKWARD):
@@ -89,6 +96,7 @@ class ApiInstallation:
         """See no more calls."""
         remove(self._mode)
         self._functions.uninstall()
+        self._peers.uninstall()
         self._swapped.uninstall()
 
     @contextmanager
@@ -150,5 +158,6 @@ def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]
             logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
 
 
-def _is_searched(module: str) -> bool:
+def is_searched(module: str) -> bool:
+    """Whether names in `module` are replaced that hold a function to record."""
     return module.split(".")[0] not in ("torch", "torchgen", "functorch", "msprobe_collector")
