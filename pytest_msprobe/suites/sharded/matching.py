@@ -53,7 +53,14 @@ class Calls:
 
 
 class RecordIndex:
-    """The records of one dump by what they are."""
+    """The records of one dump by what they are.
+
+    Attributes:
+        dump: that holds them.
+        keys: what each record is.
+        calls: the records of a key, in the order of their calls.
+        sequences: names of the API calls of each layer, in the order of execution.
+    """
 
     def __init__(self, dump: RankDump, layers: Mapping[str, int] | None = None) -> None:
         """The records of `dump`; `layers` see `renamed`."""
@@ -61,12 +68,15 @@ class RecordIndex:
         self._layers = layers or {}
         self.keys: dict[str, Key] = {}
         self.calls: dict[Key, list[str]] = {}
+        self.sequences: dict[str, list[str]] = {}
         for operation in dump.operations:
             if is_communication(operation.record):
                 continue
             key = self._key(operation)
             self.keys[operation.record] = key
             self.calls.setdefault(key, []).append(operation.record)
+            if key[0] == "call" and operation.phase == "forward":
+                self.sequences.setdefault(key[1], []).append(operation.name)
         for key, records in self.calls.items():
             if key[0] == "layer":
                 records.sort(key=_number)
@@ -96,6 +106,7 @@ class RecordMatching:
     def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Mapping[str, int]]) -> None:
         """Parts among the records of `ranks`; `layers` are the offsets of pipeline stages by rank, see `renamed`."""
         self._logical = RecordIndex(logical)
+        self._certain: dict[str, bool] = {}
         self._ranks = [RecordIndex(rank, layers.get(rank.number)) for rank in ranks]
 
     def parts(self, record: str) -> tuple[list[Calls], str]:
@@ -126,6 +137,22 @@ class RecordMatching:
             elif index.dump.problem:
                 return [], f"the dump of rank {index.dump.number} was cut before this record"
         return found, "" if found else "no rank has such a record"
+
+    def is_certain(self, record: str) -> bool:
+        """Whether it is certain that the parts are the same calls: a layer is, a call where the layer makes no others.
+
+        Code that is written for several ranks may call other APIs, or the same ones for something else.
+        """
+        key = self._logical.keys.get(record)
+        if key is None or key[0] != "call":
+            return key is not None
+        if key[1] not in self._certain:
+            own = self._logical.sequences.get(key[1], [])
+            others = [index.sequences[key[1]] for index in self._ranks if key[1] in index.sequences]
+            self._certain[key[1]] = bool(own) and all(
+                len(other) % len(own) == 0 and other == own * (len(other) // len(own)) for other in others
+            )
+        return self._certain[key[1]]
 
     def only_on_ranks(self) -> int:
         """How many records of ranks, communication aside, belong to no record of the logical run."""

@@ -20,6 +20,8 @@ Array = np.ndarray[Any, Any]
 Kind = Literal["R", "S", "P"]
 #: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
 _MOST_INDICES = 4096
+#: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
+_CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
 _PROJECTIONS = 16
 
@@ -253,14 +255,31 @@ def _reordered(
         d = axes[sharded[0]].dimension if sharded else 0
         if not whole.ndim or len({axes[place].dimension for place in sharded}) > 1 or spread > tolerance:
             continue
-        places = matching_indices(value, whole, d, tolerance)
-        if places is None:
-            continue
-        words = _order_words(places, shards=math.prod(axes[place].size for place in sharded))
-        away = max(distance(value, np.take(whole, places, d), scale), spread)
-        at = sharded[0] if sharded else 0
-        changed = Axis(axes[at].group, axes[at].size, axes[at].kind, d, words)
-        yield Placement((*axes[:at], changed, *axes[at + 1 :]), away)
+        shards = math.prod(axes[place].size for place in sharded)
+        for places, words in _orders(value, whole, d, shards, tolerance * scale):
+            away = max(distance(value, np.take(whole, places, d), scale), spread)
+            if away <= tolerance:
+                at = sharded[0] if sharded else 0
+                changed = Axis(axes[at].group, axes[at].size, axes[at].kind, d, words)
+                yield Placement((*axes[:at], changed, *axes[at + 1 :]), away)
+                break
+
+
+def _orders(value: Array, whole: Array, d: int, shards: int, allowed: float) -> Iterator[tuple[Sequence[int], str]]:
+    """Orders in which the indices of `value` may stand in `whole`: fused layers, zigzag, then as the contents say."""
+    count = whole.shape[d]
+    if shards > 1 and count % shards == 0:
+        for chunks in _CHUNKS:
+            if count % (shards * chunks) == 0:
+                blocks = np.arange(count).reshape(chunks, shards, -1)
+                yield blocks.swapaxes(0, 1).ravel().tolist(), f"in {chunks} chunks"
+        if count % (2 * shards) == 0:
+            blocks = np.arange(count).reshape(2 * shards, -1)
+            pairs = [place for shard in range(shards) for place in (shard, 2 * shards - 1 - shard)]
+            yield blocks[pairs].ravel().tolist(), "in zigzag"
+    places = matching_indices(value, whole, d, allowed / math.sqrt(max(1, count)))
+    if places is not None:
+        yield places, _order_words(places, shards=shards)
 
 
 def _order_words(places: Sequence[int], *, shards: int) -> str:
@@ -271,10 +290,11 @@ def _order_words(places: Sequence[int], *, shards: int) -> str:
     return ANY_ORDER
 
 
-def matching_indices(value: Array, whole: Array, dimension: int, tolerance: float) -> list[int] | None:
+def matching_indices(value: Array, whole: Array, dimension: int, allowed: float) -> list[int] | None:
     """For each index of `value` along `dimension` the index of `whole` that holds the same, each once; None for none.
 
-    Indices are told apart by random projections of what they hold, whose distance is near that of the contents.
+    Indices are told apart by random projections of what they hold, whose distance is near that of the contents;
+    `allowed` is how far those of one index may be apart.
     """
     count = whole.shape[dimension]
     if not 1 < count <= _MOST_INDICES or not np.isfinite(value).all() or not np.isfinite(whole).all():
@@ -282,18 +302,18 @@ def matching_indices(value: Array, whole: Array, dimension: int, tolerance: floa
     rest = whole.size // count
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
     left, right = (np.moveaxis(one, dimension, 0).reshape(count, rest) @ signs for one in (value, whole))
-    typical = float(np.sqrt(np.mean(np.abs(right) ** 2) * _PROJECTIONS))
-    limit = 2 * tolerance * typical + np.finfo(np.float64).tiny
+    limit = 4 * allowed + np.finfo(np.float64).tiny
     is_free = np.ones(count, np.bool_)
     found: list[int] = []
     for row in left:
         following = found[-1] + 1 if found else 0
-        if not (following < count and is_free[following] and _norm(row - right[following]) <= limit):
-            free = np.flatnonzero(is_free)
-            away = np.linalg.norm(right[free] - row, axis=1)
+        free = np.flatnonzero(is_free)
+        away = np.linalg.norm(right[free] - row, axis=1)
+        nearest = float(away.min())
+        if nearest > limit:
+            return None
+        if not (following < count and is_free[following] and _norm(row - right[following]) <= 2 * nearest):
             following = int(free[np.argmin(away)])
-            if float(away.min()) > limit:
-                return None
         is_free[following] = False
         found.append(following)
     return found

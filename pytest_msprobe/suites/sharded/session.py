@@ -201,8 +201,9 @@ class StepJudge:
                 f"ranks {', '.join(map(str, self.step.missing[:8]))} are missing, and the others do not hold it whole"
             )
             return replace(finding, state="missing", message=words)
-        if finding.state == "unexplained" and not found and not operation.is_cell:
-            return replace(finding, state="unjudged", message="the shapes of the ranks do not make it up")
+        if finding.is_wrong and not self.matching.is_certain(operation.record):
+            words = "the ranks make other calls here, so that it is not certain which value this is"
+            return replace(finding, state="unjudged", message=words)
         return finding
 
     @staticmethod
