@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding, ValueFinding
+from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding
 from pytest_msprobe.suites.sharded.session import StepJudge
 
 #: `first`: the first record of its pass with a wrong value, and the passes before are right. `own`: its inputs are
@@ -14,17 +14,23 @@ from pytest_msprobe.suites.sharded.session import StepJudge
 Role = Literal["right", "first", "own", "inherited"]
 
 
-def role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:
-    """What a record has to do with the wrong values of its step."""
+def judged(judge: StepJudge, operation: Operation) -> tuple[RecordFinding, Role]:
+    """What is found of a record, and what it has to do with the wrong values of its step."""
+    finding = judge.finding(operation)
+    if finding.phase == "backward" and any(value.is_partial and not value.is_output for value in finding.values):
+        judge.first("backward")  # terms of a sum are right until something goes wrong by them
+        finding = judge.finding(operation)
+    return finding, _role_of(judge, operation, finding)
+
+
+def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> Role:
     if not finding.wrong:
         return "right"
     before = PHASES[: PHASES.index(finding.phase)]
     is_first = judge.first(finding.phase) == operation.record
     if is_first and not any(judge.first(phase) for phase in before):
         return "first"
-    if finding.phase == "optimizer":
-        return "own" if any(_is_of_update(judge, value) for value in finding.wrong) else "inherited"
-    if any(found.wrong for found in _reasons(judge, operation)):
+    if finding.phase == "optimizer" or any(found.wrong for found in _reasons(judge, operation)):
         return "inherited"
     return "own" if finding.has_good_inputs or operation.phase == GRADIENTS else "inherited"
 
@@ -47,28 +53,3 @@ def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:
 def _known(judge: StepJudge, record: str) -> Iterator[RecordFinding]:
     if record in judge.logical:
         yield judge.finding(Operation.of(record, judge.logical.orders[record]))
-
-
-def _is_of_update(judge: StepJudge, value: ValueFinding) -> bool:
-    """Whether a wrong value of the optimizer was right in the backward: it went wrong between the two."""
-    kind, _, name = value.path.removeprefix("input.").removeprefix("output.").partition(".")
-    if kind != "gradients":
-        return False
-    layer, _, parameter = name.rpartition(".")
-    for one in judge.logical.operations:
-        if one.phase == GRADIENTS and one.name.partition(".")[2].rpartition(".")[0] == layer:
-            gradients = {found.path: found for found in judge.finding(one).values}
-            return parameter in gradients and not gradients[parameter].is_wrong
-    return value.state == "illegal"
-
-
-def last_sum(judge: StepJudge, operation: Operation) -> str:
-    """From where on what goes into the records before one is terms of a sum, which nothing added up; "" for none."""
-    phase, found = judge.phase(operation), ""
-    for one in judge.logical.operations[: operation.index + 1]:
-        if judge.phase(one) != phase or one.phase == GRADIENTS:
-            continue
-        for value in judge.finding(one).values:
-            if value.state == "placed" and not value.is_output and not value.path.startswith("parameters."):
-                found = (found or f"{one.record} {value.path} is {value.placement}") if value.is_partial else ""
-    return found

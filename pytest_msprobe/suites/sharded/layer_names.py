@@ -1,4 +1,4 @@
-"""Which layer of the logical run a numbered layer of a rank is: stages of a pipeline and ranks of experts count from 0."""
+"""Which layer of the logical run a numbered layer of a rank is: pipeline stages and ranks of experts count from 0."""
 
 from __future__ import annotations
 

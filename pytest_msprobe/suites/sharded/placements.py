@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -154,7 +154,7 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
     scale = max(norm_of(whole), floor)
     found: list[Placement] = []
     merged: list[tuple[tuple[Axis, ...], Array, float]] = []
-    for axes, order in _assignments(grid, whole, parts):
+    for axes, order in assignments(grid, whole, parts):
         result = _merged(values, axes, order, tolerance)
         if result is None or result[0].shape != whole.shape:
             continue
@@ -175,8 +175,20 @@ def _measured(axes: tuple[Axis, ...], value: Array, spread: float, whole: Array,
     return Placement(axes, away, factor)
 
 
-def _assignments(
-    grid: Grid, whole: Array, parts: Sequence[Array]
+class Shaped(Protocol):
+    """What has a shape: an array, or statistics of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths along the dimensions."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+
+def assignments(
+    grid: Grid, whole: Shaped, parts: Sequence[Shaped]
 ) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
     """What each group may be, and in which order groups are put together, as far as shapes allow it."""
     if any(part.ndim != whole.ndim for part in parts):
@@ -251,23 +263,42 @@ def _reordered(
 ) -> Iterator[Placement]:
     """Placements of which the indices of the sharded dimension follow in another order."""
     for axes, value, spread in merged:
-        sharded = [place for place, axis in enumerate(axes) if axis.kind == "S"]
-        d = axes[sharded[0]].dimension if sharded else 0
-        if not whole.ndim or len({axes[place].dimension for place in sharded}) > 1 or spread > tolerance:
+        dimensions = list(dict.fromkeys(axis.dimension for axis in axes if axis.kind == "S")) or [0]
+        if not whole.ndim or spread > tolerance:
             continue
-        shards = math.prod(axes[place].size for place in sharded)
-        for places, words in _orders(value, whole, d, shards, tolerance * scale):
-            away = max(distance(value, np.take(whole, places, d), scale), spread)
+        choices = []
+        for d in dimensions:
+            shards = math.prod(axis.size for axis in axes if axis.kind == "S" and axis.dimension == d)
+            as_they_are: tuple[Sequence[int], str] = range(whole.shape[d]), ""
+            # Contents tell the order along one dimension, where the others are in theirs.
+            found = [*_orders(whole.shape[d], shards)]
+            by_content = matching_indices(value, whole, d, tolerance * scale) if len(dimensions) == 1 else None
+            if by_content is not None:
+                found.append((by_content, _order_words(by_content, shards=shards)))
+            choices.append([as_they_are, *found] if len(dimensions) > 1 else found)
+        for chosen in product(*choices):
+            ordered = whole
+            for d, (places, _) in zip(dimensions, chosen):
+                ordered = np.take(ordered, places, d)
+            away = max(distance(value, ordered, scale), spread)
             if away <= tolerance:
-                at = sharded[0] if sharded else 0
-                changed = Axis(axes[at].group, axes[at].size, axes[at].kind, d, words)
-                yield Placement((*axes[:at], changed, *axes[at + 1 :]), away)
+                words = dict(zip(dimensions, (text for _, text in chosen)))
+                yield Placement(_in_order(axes, words), away)
                 break
 
 
-def _orders(value: Array, whole: Array, d: int, shards: int, allowed: float) -> Iterator[tuple[Sequence[int], str]]:
-    """Orders in which the indices of `value` may stand in `whole`: fused layers, zigzag, then as the contents say."""
-    count = whole.shape[d]
+def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:
+    """The axes, of which the first along each dimension says in which order its indices are."""
+    left, found = dict(words), []
+    for axis in axes:
+        is_along = axis.kind == "S" or not any(one.kind == "S" for one in axes)
+        order = left.pop(axis.dimension, "") if is_along else ""
+        found.append(replace(axis, order=order) if order else axis)
+    return tuple(found)
+
+
+def _orders(count: int, shards: int) -> Iterator[tuple[Sequence[int], str]]:
+    """Orders in which shards may put `count` indices: chunks of fused layers, zigzag."""
     if shards > 1 and count % shards == 0:
         for chunks in _CHUNKS:
             if count % (shards * chunks) == 0:
@@ -277,9 +308,6 @@ def _orders(value: Array, whole: Array, d: int, shards: int, allowed: float) -> 
             blocks = np.arange(count).reshape(2 * shards, -1)
             pairs = [place for shard in range(shards) for place in (shard, 2 * shards - 1 - shard)]
             yield blocks[pairs].ravel().tolist(), "in zigzag"
-    places = matching_indices(value, whole, d, allowed / math.sqrt(max(1, count)))
-    if places is not None:
-        yield places, _order_words(places, shards=shards)
 
 
 def _order_words(places: Sequence[int], *, shards: int) -> str:
@@ -294,7 +322,7 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     """For each index of `value` along `dimension` the index of `whole` that holds the same, each once; None for none.
 
     Indices are told apart by random projections of what they hold, whose distance is near that of the contents;
-    `allowed` is how far those of one index may be apart.
+    `allowed` is how far both may be apart.
     """
     count = whole.shape[dimension]
     if not 1 < count <= _MOST_INDICES or not np.isfinite(value).all() or not np.isfinite(whole).all():
@@ -302,7 +330,7 @@ def matching_indices(value: Array, whole: Array, dimension: int, allowed: float)
     rest = whole.size // count
     signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
     left, right = (np.moveaxis(one, dimension, 0).reshape(count, rest) @ signs for one in (value, whole))
-    limit = 4 * allowed + np.finfo(np.float64).tiny
+    limit = 4 * allowed / math.sqrt(count) + np.finfo(np.float64).tiny
     is_free = np.ones(count, np.bool_)
     found: list[int] = []
     for row in left:

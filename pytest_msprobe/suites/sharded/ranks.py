@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
 _MOST_GROUPS = 6
+_MICROBATCH = re.compile(rb'"microbatch"\s*:\s*(\d{1,9})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,25 @@ class RankDump(Dump):
     def operations(self) -> list[Operation]:
         """Its records in the order of the file, which is that of execution."""
         return [Operation.of(name, index) for index, name in enumerate(self.record_names)]
+
+    def microbatch(self, record: str) -> int | None:
+        """The microbatch that a record of a pipeline is of; None where it does not say."""
+        found = _MICROBATCH.search(memoryview(self._records[record]))
+        return int(found[1]) if found is not None else None
+
+    def is_partial(self, leaf: Leaf) -> bool:
+        """Whether the run itself says of a value that it is the terms of a sum (DTensor's `Partial`).
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        found = self._decoded(leaf.place.record, "record")
+        for step in (leaf.place.root, *leaf.place.steps):
+            is_there = isinstance(found, list) if isinstance(step, int) else isinstance(found, dict) and step in found
+            found = found[step] if is_there else None
+        dtensor = found.get("dtensor") if isinstance(found, dict) else None
+        placements = dtensor.get("placements") if isinstance(dtensor, dict) else None
+        return isinstance(placements, list) and any(str(one).startswith("P") for one in placements)
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`. Raises DumpError when it cannot be decoded."""

@@ -46,6 +46,8 @@ _LARGEST_TOLERANCE = 0.25
 _FEWEST_RECORDS = 4
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
+#: Statistics are written as decimal numbers of float32 sums.
+_STATISTICS_TOLERANCE = 1e-5
 
 
 class StepJudge:
@@ -101,8 +103,35 @@ class StepJudge:
         """The first record of a pass that has a wrong value; None for none."""
         if phase not in self._first:
             own = (one for one in self.logical.operations if self.phase(one) == phase)
-            self._first[phase] = next((one.record for one in own if self.finding(one).wrong), None)
+            wrong = next((one for one in own if self.finding(one).wrong), None)
+            start = self._start_of_sum(wrong) if wrong is not None and phase == "backward" else None
+            self._first[phase] = start or (wrong.record if wrong is not None else None)
         return self._first[phase]
+
+    def _start_of_sum(self, wrong: Operation) -> str | None:
+        """The record into which terms of a sum went first, if they have gone on from there to the record that is wrong.
+
+        A backward is linear: what nothing has added up goes wrong only where something else is added to it.
+        """
+        start: tuple[Operation, ValueFinding] | None = None
+        for one in self.logical.operations[: wrong.index + 1]:
+            if one.phase != "backward" or (one.is_cell is not wrong.is_cell):
+                continue
+            for value in self.finding(one).values:
+                if value.state == "placed" and not value.is_output and value.shape:
+                    start = (start or (one, value)) if value.is_partial else None
+        if start is None:
+            return None
+        operation, value = start
+        words = (
+            f"the ranks hold terms of a sum that nothing has added: {value.placement}; {wrong.record} goes wrong by it"
+        )
+        found = self._findings[operation.record]
+        values = (
+            replace(one, state="illegal", message=words) if one.path == value.path else one for one in found.values
+        )
+        self._findings[operation.record] = replace(found, values=tuple(values))
+        return operation.record
 
     @cached_property
     def _has_layers(self) -> bool:
@@ -202,15 +231,53 @@ class StepJudge:
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
+        factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            whole = loaded(leaf, self.logical)
-            parts = [loaded(found[path], dump) for dump, found in held]
+            finding = self._measured(operation, leaf, path, held, grids, factor)[0]
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        if not whole.size:
-            return replace(empty, message="it has no elements")
-        factor = self._gradient_factor if phase_of(operation) == "backward" and whole.ndim else 1
-        return self._judged(operation, leaf, self._found(operation, leaf, path, (whole, parts, grids), factor)[0])
+        is_said = finding.state == "illegal" and all(dump.is_partial(found[path]) for dump, found in held)
+        return self._judged(operation, leaf, finding, is_said=is_said)
+
+    def _measured(
+        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: int
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What is found of a value and its nearest placements; gradients of ranks are divided by `factor`.
+
+        Raises:
+            DumpError: a file cannot be read.
+        """
+        leaves = [leaf, *(found[path] for _, found in held)]
+        if not math.prod(leaf.shape):
+            empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message="it has no elements")
+            return replace(empty, is_output=leaf.is_output), []
+        if not all(one.data_name for one in leaves):
+            return self._by_statistics(operation, leaves, path, grids, factor)
+        whole = loaded(leaf, self.logical)
+        parts = [loaded(found[path], dump) for dump, found in held]
+        return self._found(operation, leaf, path, (whole, parts, grids), factor)
+
+    def _by_statistics(
+        self, operation: Operation, leaves: Sequence[Leaf], path: str, grids: Sequence[Grid], factor: int
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What statistics alone say of a value; `leaves` are the logical one and those of the ranks."""
+        from pytest_msprobe.suites.sharded.statistics_only import Statistics, tried_by_statistics
+
+        leaf, (whole, *parts) = leaves[0], [Statistics.of(one) for one in leaves]
+        known = [part for part in parts if part is not None]
+        if whole is None or len(known) < len(parts):
+            words = "not every part has its tensor or finite statistics"
+            return ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message=words, is_output=leaf.is_output), []
+        known = [part.divided(factor) for part in known] if factor != 1 else known
+        tolerance = max(self._tolerance(operation, leaf, path), _STATISTICS_TOLERANCE)
+        nearest: list[Placement] = []
+        for grid in grids:
+            found = tried_by_statistics(whole, known, grid, tolerance)
+            if found and found[0].distance <= tolerance:
+                return finding_of(leaf, path, operation, found, grid, tolerance), found
+            nearest += found
+        nearest.sort(key=lambda one: one.distance)
+        return finding_of(leaf, path, operation, nearest, grids[0], tolerance), nearest
 
     def _found(
         self,
@@ -228,7 +295,9 @@ class StepJudge:
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
         if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
             # A loss may be the mean over the ranks' parts of the batch.
-            for share in _products(grids[0].sizes)[1:]:
+            has_backward = any(one.phase == "backward" for one in self.logical.operations)
+            calls = len(self.matching.parts(operation.record)[0][0].records)
+            for share in {self._gradient_factor, calls} if has_backward else _products(grids[0].sizes)[1:]:
                 means, grid = self._tried(whole, [part / share for part in parts], grids, tolerance, floor)
                 mean = finding_of(leaf, path, operation, means, grid, tolerance)
                 if mean.state == "placed":
@@ -238,17 +307,24 @@ class StepJudge:
             return together if together is not None else (finding, found)
         return finding, found
 
-    def _judged(self, operation: Operation, leaf: Leaf, finding: ValueFinding) -> ValueFinding:
-        """The finding, where it is certain which value of the ranks this is, and that all of them are there."""
+    def _judged(self, operation: Operation, leaf: Leaf, finding: ValueFinding, *, is_said: bool) -> ValueFinding:
+        """The finding, where it is certain which value of the ranks this is, and that all of them are there.
+
+        Terms of a sum are legal where the run itself says that they are: who reads them adds them up.
+        """
         if finding.state == "unexplained" and self.step.missing:
             words = (
                 f"ranks {', '.join(map(str, self.step.missing[:8]))} are missing, and the others do not hold it whole"
             )
             return replace(finding, state="missing", message=words)
+        if finding.state == "illegal" and is_said:
+            return replace(finding, state="placed", message="", placement=f"{finding.placement}, as its DTensor says")
         if not finding.is_wrong or operation.is_cell or leaf.path.startswith("parameters."):
             return finding
         if self.phase(operation) == "optimizer":
             return finding
+        if not roundoff_of(leaf.dtype):
+            return replace(finding, state="unjudged", message="numbers of elements, places or masks of a rank's part")
         if self._has_layers and self._around(operation) is None:
             words = "it is outside of all layers, where a script for several ranks does other things"
             return replace(finding, state="unjudged", message=words)
@@ -279,8 +355,11 @@ class StepJudge:
             return None
         tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf) * len(records)
         joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
+        # The mean of the loss over more parts than the logical run has calls.
+        grids, share = self._grids_of(parts), 1 if wholes[0].ndim or factor != 1 else self._gradient_factor
+        values = [value / share for value in values] if share != 1 and leaf.is_output else values
         for whole in (*joins[:1], np.sum(wholes, axis=0), *joins[1:]):
-            found, grid = self._tried(whole, values, self._grids_of(parts), tolerance, floor)
+            found, grid = self._tried(whole, values, grids, tolerance, floor)
             finding = finding_of(leaf, path, operation, found, grid, tolerance)
             if finding.state == "placed":
                 words = f"{finding.placement}, all {len(records)} calls together"
@@ -366,9 +445,8 @@ class StepJudge:
             if leaf is None or any(path not in found for _, found in held):
                 return 0
             grids = self._grids_of(parts)
-            values = loaded(leaf, self.logical), [loaded(found[path], dump) for dump, found in held], grids
             for factor in _products([size for grid in grids[:1] for size in grid.sizes]):
-                finding, found = self._found(operation, leaf, path, values, factor)
+                finding, found = self._measured(operation, leaf, path, held, grids, factor)
                 if finding.state == "placed" and (factor == 1 or any(_is_by_parts(one, factor) for one in found)):
                     return factor
         return 0

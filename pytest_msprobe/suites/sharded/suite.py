@@ -23,7 +23,7 @@ from pytest_msprobe.suites.contract import (
     place_in,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
-from pytest_msprobe.suites.sharded.blame import Role, last_sum, role_of
+from pytest_msprobe.suites.sharded.blame import Role, judged
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below
@@ -79,8 +79,7 @@ class ShardedSuite(Suite):
 
     def judge(self, record: Record) -> Verdict:
         judge, operation = self._session.judge(record.file), _operation(record)
-        finding = judge.finding(operation)
-        role = role_of(judge, operation, finding)
+        finding, role = judged(judge, operation)
         return verdict_of(finding, role, judge, operation, fails_inherited=self._session.settings.inherited == "fail")
 
     def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
@@ -138,10 +137,10 @@ def verdict_of(
         text = "\n".join(value.message for value in unreadable)
         return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
     if not finding.wrong:
-        judged = any(value.state == "placed" for value in finding.values)
-        reason = "" if judged else _why_unjudged(finding)
+        is_judged = any(value.state == "placed" for value in finding.values)
+        reason = "" if is_judged else _why_unjudged(finding)
         return Verdict(
-            "pass" if judged else "skip", reason, outputs, bench=bench if judged else "", attachment=attachment
+            "pass" if is_judged else "skip", reason, outputs, bench=bench if is_judged else "", attachment=attachment
         )
     lines = explained(finding, role, judge, operation)
     attachment["told"] = lines
@@ -168,11 +167,8 @@ def explained(finding: RecordFinding, role: Role, judge: StepJudge, operation: O
         lines.append(f"{value.path} {list(value.shape)}: {value.message}")
         if value.tried and value.tolerance is not None:
             lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
-    if role in ("first", "own"):
-        if finding.has_good_inputs:
-            lines.append("what goes into it is right: it goes wrong in here")
-        if (sums := last_sum(judge, operation)) and not any(value.is_partial for value in finding.wrong):
-            lines.append(f"before it, {sums}: terms of a sum that nothing has added until here")
+    if role in ("first", "own") and finding.has_good_inputs:
+        lines.append("what goes into it is right: it goes wrong in here")
     lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
     if source := judge.source(operation):
         lines.append(f"called from {source}")
