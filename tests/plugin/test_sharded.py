@@ -30,9 +30,20 @@ def whole() -> Arrays:
     d_out = GRADIENT * SCALE
     d_hidden = d_out @ SECOND
     return {
-        "x": X, "first": FIRST, "hidden": hidden, "second": SECOND, "out": out, "scale": SCALE, "y": out * SCALE,
-        "d_y": GRADIENT, "d_out": d_out, "d_hidden": d_hidden, "d_x": d_hidden @ FIRST,
-        "d_first": d_hidden.T @ X, "d_second": d_out.T @ hidden, "d_scale": (GRADIENT * out).sum(0),
+        "x": X,
+        "first": FIRST,
+        "hidden": hidden,
+        "second": SECOND,
+        "out": out,
+        "scale": SCALE,
+        "y": out * SCALE,
+        "d_y": GRADIENT,
+        "d_out": d_out,
+        "d_hidden": d_hidden,
+        "d_x": d_hidden @ FIRST,
+        "d_first": d_hidden.T @ X,
+        "d_second": d_out.T @ hidden,
+        "d_scale": (GRADIENT * out).sum(0),
     }
 
 
@@ -312,3 +323,21 @@ def test_without_headers_ranks_are_told_by_their_folders(pytester: pytest.Pytest
     result = pytester.runpytest(*ARGUMENTS)
     result.assert_outcomes(passed=ITEMS)
     assert table(pytester.path)["Module.up.Up.forward.0", "output.0"]["placement"] == "S(1) over 2 ranks"
+
+
+def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    for rank, path in enumerate((pytester.path / "tp2/step0").glob("rank*/dump.json")):
+        text = path.read_text(encoding="utf-8").replace("Module.", f"Module.r{rank}.")
+        more = {**json.loads(path.read_text(encoding="utf-8"))["data"], **json.loads(text)["data"]}
+        edited(path, data=more)
+    path = pytester.path / "single/step0/rank0/dump.json"
+    more = {}
+    for rank in range(RANKS):
+        more |= json.loads(path.read_text(encoding="utf-8").replace("Module.", f"Module.r{rank}."))["data"]
+    edited(path, data={**json.loads(path.read_text(encoding="utf-8"))["data"], **more})
+    result = pytester.runpytest("--msprobe-dump=tp2/step0/rank1", "--msprobe-golden=single")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*4 parameters are 1/2 of those of the golden dump*judge all its ranks with --msprobe-logical=*"]
+    )
