@@ -84,12 +84,15 @@ def _rank(folder: Path, *, calls: int) -> DumpBuilder:
     return builder
 
 
-def _step(folder: Path, *, fault: float = 0.0, unmatched: bool = False, overflow: bool = False) -> None:
+def _step(
+    folder: Path, *, fault: float = 0.0, cell_fault: float = 0.0, unmatched: bool = False, overflow: bool = False
+) -> None:
     """Two ranks of a step with API calls of three types, a Cell, and a record that has no valid name.
 
     Args:
         folder: of the step.
         fault: what is added to the output of `Mint.exp.0`.
+        cell_fault: what is added to the output of the Cell.
         unmatched: whether there is a call `Custom.alloc.0`, which no benchmark knows.
         overflow: whether that call makes a NaN, which `Mint.add.0` passes on.
     """
@@ -104,7 +107,8 @@ def _step(folder: Path, *, fault: float = 0.0, unmatched: bool = False, overflow
     for direction, values in (("forward", {"input_args": [A], "input_kwargs": {}}), ("backward", {"input": [A]})):
         name = f"Cell.head.Dense.{direction}.0"
         entry = {key: [builder.tensor(A, f"{name}.{key}.npy")] if value else {} for key, value in values.items()}
-        builder.records[name] = {**entry, "output": [builder.tensor(-A, f"{name}.output.0.npy")]}
+        output = -A + np.float32(cell_fault if direction == "forward" else 0)
+        builder.records[name] = {**entry, "output": [builder.tensor(output, f"{name}.output.0.npy")]}
     builder.records["nonsense"] = {"input_args": [], "input_kwargs": {}, "output": []}
     builder.write()
     _rank(folder / "rank1", calls=1).write()
@@ -124,7 +128,7 @@ def _overflow(folder: Path) -> None:
 
 
 def _sharded(folder: Path) -> None:
-    _step(folder / "target" / "step0", fault=1.0)
+    _step(folder / "target" / "step0", cell_fault=1.0)
     _rank(folder / "target" / "step0" / "rank1", calls=4).write()
     _step(folder / "logical" / "step0", unmatched=True)
     shutil.rmtree(folder / "logical" / "step0" / "rank1")
