@@ -11,6 +11,8 @@ from pytest_msprobe.suites.sharded.ranks import RankDump
 #: Layers that frameworks put around others; they have no counterpart in the logical run.
 WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _NUMBER = re.compile(r"(?:^|(?<=\.))(\d+)(?=\.|$)")
+#: Names of groups whose ranks have layers of their own.
+_SHARING_LAYERS = ("pp", "ep")
 #: By how much the numbers of a rank's layers are lower than those of the logical run, by what stands before them.
 Offsets = Mapping[str, int]
 
@@ -62,6 +64,10 @@ def offsets_of(logical: RankDump, ranks: Iterable[RankDump]) -> dict[int, Offset
 def _offset(before: str, offsets: Offsets, own: _Layers, whole: _Layers, counts: tuple[int, int]) -> int:
     """How much lower the numbers behind `before` are: by parameters, else by the place in a group; 0 for none."""
     count, total = counts
+    groups = own.dump.membership.groups
+    sharing = {name: group.index * count for name, group in groups.items() if len(group.ranks) * count == total}
+    if named := [place for name, place in sharing.items() if name in _SHARING_LAYERS]:
+        return named[0]  # whatever parameters say: a stage may have loaded those of another one
     fitting: dict[int, int] = {}
     for path, told in own.parameters.items():
         if path.startswith(before):
@@ -70,11 +76,7 @@ def _offset(before: str, offsets: Offsets, own: _Layers, whole: _Layers, counts:
                     fitting[offset] = fitting.get(offset, 0) + 1
     best = max(fitting.values(), default=0)
     nearest = [offset for offset, number in fitting.items() if number == best]
-    if len(nearest) == 1:
-        return nearest[0]
-    groups = own.dump.membership.groups.values()
-    places = [group.index * count for group in groups if len(group.ranks) * count == total]
-    return places[0] if places else 0
+    return nearest[0] if len(nearest) == 1 else next(iter(sharing.values()), 0)
 
 
 class _Layers:
