@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,12 +84,15 @@ def _rank(folder: Path, *, calls: int) -> DumpBuilder:
     return builder
 
 
-def _step(folder: Path, *, fault: float = 0.0, unmatched: bool = False, overflow: bool = False) -> None:
+def _step(
+    folder: Path, *, fault: float = 0.0, cell_fault: float = 0.0, unmatched: bool = False, overflow: bool = False
+) -> None:
     """Two ranks of a step with API calls of three types, a Cell, and a record that has no valid name.
 
     Args:
         folder: of the step.
         fault: what is added to the output of `Mint.exp.0`.
+        cell_fault: what is added to the output of the Cell.
         unmatched: whether there is a call `Custom.alloc.0`, which no benchmark knows.
         overflow: whether that call makes a NaN, which `Mint.add.0` passes on.
     """
@@ -103,7 +107,8 @@ def _step(folder: Path, *, fault: float = 0.0, unmatched: bool = False, overflow
     for direction, values in (("forward", {"input_args": [A], "input_kwargs": {}}), ("backward", {"input": [A]})):
         name = f"Cell.head.Dense.{direction}.0"
         entry = {key: [builder.tensor(A, f"{name}.{key}.npy")] if value else {} for key, value in values.items()}
-        builder.records[name] = {**entry, "output": [builder.tensor(-A, f"{name}.output.0.npy")]}
+        output = -A + np.float32(cell_fault if direction == "forward" else 0)
+        builder.records[name] = {**entry, "output": [builder.tensor(output, f"{name}.output.0.npy")]}
     builder.records["nonsense"] = {"input_args": [], "input_kwargs": {}, "output": []}
     builder.write()
     _rank(folder / "rank1", calls=1).write()
@@ -120,6 +125,13 @@ def _comparison(folder: Path) -> None:
 
 def _overflow(folder: Path) -> None:
     _step(folder / "step0", overflow=True)
+
+
+def _sharded(folder: Path) -> None:
+    _step(folder / "target" / "step0", cell_fault=1.0)
+    _rank(folder / "target" / "step0" / "rank1", calls=4).write()
+    _step(folder / "logical" / "step0", unmatched=True)
+    shutil.rmtree(folder / "logical" / "step0" / "rank1")
 
 
 def _gradients(folder: Path) -> None:
@@ -153,6 +165,10 @@ def _count_target_records(folder: Path) -> int:
     target, golden = _records(folder / "target"), _records(folder / "golden")
     assert not Counter(golden) - Counter(target)
     return len(target)
+
+
+def _count_logical_records(folder: Path) -> int:
+    return len(_records(folder / "logical"))
 
 
 def _count_gradients(folder: Path) -> int:
@@ -201,5 +217,12 @@ SAMPLES: dict[str, Sample] = {
         _count_api_records,
         ("repeat_result_*.csv",),
         conftest=DEVICE,
+    ),
+    "sharded": Sample(
+        _sharded,
+        ("--msprobe-dump=target", "--msprobe-logical=logical"),
+        _count_logical_records,
+        ("sharded_result_*.csv",),
+        types=("Mint", "Functional", "Tensor", "Cell"),
     ),
 }

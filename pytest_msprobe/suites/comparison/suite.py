@@ -35,6 +35,7 @@ from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
+from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps
 from pytest_msprobe.suites.comparison.table import rows
 from pytest_msprobe.suites.comparison.values import ValueComparison
@@ -309,11 +310,13 @@ class ComparisonSuite(Suite):
         """Calls of the target dump, then those that only the golden dump has.
 
         Raises:
-            SuiteError: both dumps hold no record.
+            SuiteError: both dumps hold no record, or the target is one rank of a sharded run.
         """
         comparison = self.comparison(file)
         if not comparison.operations:
             raise SuiteError(f"{file}: this dump and its golden dump hold no record; dump a step that runs")
+        if is_part := why_sharded(comparison.target, comparison.golden):
+            raise SuiteError(is_part)
         yield from group_operations(comparison.target.operations)
         yield from group_operations(comparison.matching.golden_only, f"{GOLDEN}.")
 

@@ -1,0 +1,46 @@
+"""Whether one dump of a comparison is a rank of a sharded run whose whole model the other one is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from msprobe_collector.dump_format import DumpError
+from pytest_msprobe.suites.comparison.sides import ComparedDump
+
+#: Parameters whose shapes say so; fewer may be a coincidence.
+_FEWEST = 3
+
+
+def why_sharded(target: ComparedDump, golden: ComparedDump) -> str:
+    """What to do where parameters of one dump are whole parts of those of the other, on one line; "" where not."""
+    ratios = Counter(_ratios(target, golden))
+    if sum(ratios.values()) < _FEWEST or len(ratios) > 1 or min(ratios) < 2:
+        return ""
+    ((ratio, count),) = ratios.items()
+    return (
+        f"{target.path}: {count} parameters are 1/{ratio} of those of the golden dump, so it is one rank of a sharded "
+        f"run: judge all its ranks with --msprobe-logical={golden.path} in place of --msprobe-golden"
+    )
+
+
+def _ratios(target: ComparedDump, golden: ComparedDump) -> Iterator[int]:
+    """Of each parameter of another shape how many times it is longer in the golden dump; 0 where that is not all."""
+    for operation in target.operations:
+        record = operation.record
+        is_layer = operation.is_cell and operation.phase == "forward"
+        if is_layer and record in golden and target.shapes(record) != golden.shapes(record):
+            try:
+                sides = [{leaf.path: leaf.shape for leaf in side.leaves(record)} for side in (target, golden)]
+            except DumpError:
+                continue
+            for path in sides[0].keys() & sides[1].keys():
+                if path.startswith("parameters.") and sides[0][path] != sides[1][path]:
+                    yield _ratio(sides[0][path], sides[1][path])
+
+
+def _ratio(part: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    if len(part) != len(whole) or 0 in part:
+        return 0
+    longer = [(small, large) for small, large in zip(part, whole) if small != large]
+    return longer[0][1] // longer[0][0] if len(longer) == 1 and longer[0][1] % longer[0][0] == 0 else 0

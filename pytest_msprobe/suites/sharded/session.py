@@ -1,0 +1,527 @@
+"""The steps of a run in one process: each logical record put together once, and the first wrong place of each pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, chain, combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import DumpError, Frame
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.suites.sharded.judgement import (
+    Phase,
+    RecordFinding,
+    ValueFinding,
+    finding_of,
+    loaded,
+    phase_of,
+    roundoff_of,
+)
+from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
+from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
+from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+
+    Array = np.ndarray[Any, Any]
+    #: The tensors of each record of a rank that is a part, by their places.
+    Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
+
+#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
+_ROUNDINGS = 8
+#: However long and coarse a run is: wrong placements are farther away than this.
+_LARGEST_TOLERANCE = 0.25
+_FEWEST_RECORDS = 4
+#: Calls of a layer that are put together where no one of them can be.
+_MOST_CALLS = 64
+#: Statistics are written as decimal numbers of float32 sums.
+_STATISTICS_TOLERANCE = 1e-5
+
+
+class StepJudge:
+    """One training step of a sharded run, and the logical run's.
+
+    Attributes:
+        step: the ranks.
+        logical: the run of the whole model.
+    """
+
+    def __init__(self, step: ShardedStep, logical: RankDump) -> None:
+        self.step = step
+        self.logical = logical
+        self._findings: dict[str, RecordFinding] = {}
+        self._first: dict[Phase, str | None] = {}
+        self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
+
+    @cached_property
+    def matching(self) -> RecordMatching:
+        """Which records of ranks are parts of which logical record."""
+        ranks = list(self.step.ranks.values())
+        return RecordMatching(self.logical, ranks, offsets_of(self.logical, ranks))
+
+    @cached_property
+    def _last_backward(self) -> int:
+        """Place of the last record of a backward; -1 for none."""
+        return max((one.index for one in self.logical.operations if phase_of(one) == "backward"), default=-1)
+
+    def phase(self, operation: Operation) -> Phase:
+        """Which pass of the step a record belongs to: what is called behind the last backward updates parameters."""
+        found = phase_of(operation)
+        is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
+        return "optimizer" if is_update and self._around(operation) is None else found
+
+    @cached_property
+    def _roundoffs(self) -> list[float]:
+        """Unit roundoff of the coarsest dtype up to each record of the logical run."""
+        fine, half = 2.0**-24, 2.0**-9
+        each = (half if self.logical.holds_half(name) else fine for name in self.logical.record_names)
+        return list(accumulate(each, max))
+
+    def finding(self, operation: Operation) -> RecordFinding:
+        """What is found of a logical record; each is put together once."""
+        if operation.record not in self._findings:
+            found = self._put_together(operation)
+            self._findings[operation.record] = found
+            if found.wrong:
+                narrow = self._without_updated if operation.phase == GRADIENTS else self._without_local
+                self._findings[operation.record] = narrow(found, operation)
+        return self._findings[operation.record]
+
+    def first(self, phase: Phase) -> str | None:
+        """The first record of a pass that has a wrong value; None for none."""
+        if phase not in self._first:
+            own = (one for one in self.logical.operations if self.phase(one) == phase)
+            wrong = next((one for one in own if self.finding(one).wrong), None)
+            start = self._start_of_sum(wrong) if wrong is not None and phase == "backward" else None
+            self._first[phase] = start or (wrong.record if wrong is not None else None)
+        return self._first[phase]
+
+    def _start_of_sum(self, wrong: Operation) -> str | None:
+        """The record into which terms of a sum went first, if they have gone on from there to the record that is wrong.
+
+        A backward is linear: what nothing has added up goes wrong only where something else is added to it.
+        """
+        start: tuple[Operation, ValueFinding] | None = None
+        for one in self.logical.operations[: wrong.index + 1]:
+            if one.phase != "backward" or (one.is_cell is not wrong.is_cell):
+                continue
+            for value in self.finding(one).values:
+                if value.state == "placed" and not value.is_output and value.shape:
+                    start = (start or (one, value)) if value.is_partial else None
+        if start is None:
+            return None
+        operation, value = start
+        words = (
+            f"the ranks hold terms of a sum that nothing has added: {value.placement}; {wrong.record} goes wrong by it"
+        )
+        found = self._findings[operation.record]
+        values = (
+            replace(one, state="illegal", message=words) if one.path == value.path else one for one in found.values
+        )
+        self._findings[operation.record] = replace(found, values=tuple(values))
+        return operation.record
+
+    @cached_property
+    def _has_layers(self) -> bool:
+        return any(operation.is_cell for operation in self.logical.operations)
+
+    @property
+    def number(self) -> int | None:
+        """Of the step, as its folder says."""
+        leader = self.step.leader
+        return Slot.of(leader.path).step if leader is not None else None
+
+    def frames(self, operation: Operation) -> Sequence[Frame]:
+        """Call stack of the first rank that has a record, innermost first; of the logical run where no rank has it."""
+        for dump, record in self._stacked(operation):
+            if found := dump.stacks.frames(record):
+                return found
+        return ()
+
+    def source(self, operation: Operation) -> str:
+        """The line of the script that made the call, on the first rank that says it."""
+        for dump, record in self._stacked(operation):
+            if (frame := dump.stacks.user_frame(record)) is not None:
+                return str(frame)
+        return ""
+
+    def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
+        """Records whose stacks tell where a record was called: those of its parts, then its own; of its forward too."""
+        owners = [(calls.dump, calls.records[0]) for calls in self.matching.parts(operation.record)[0][:1]]
+        for dump, record in [*owners, (self.logical, operation.record)]:
+            own = Operation.of(record, 0)
+            yield dump, record
+            yield dump, f"{own.name}.forward.{own.number}" if own.is_cell else f"{own.call}.forward"
+
+    def _without_updated(self, found: RecordFinding, operation: Operation) -> RecordFinding:
+        """Gradients that a dump holds as they were later are not wrong where the optimizer gets the right ones."""
+        layer, right = layer_path(operation.name), set()
+        for one in self.logical.operations:
+            if one.record.startswith("Optimizer."):
+                right |= {value.path for value in self.finding(one).values if value.state == "placed"}
+        values = []
+        for value in found.values:
+            gets = f"input.gradients.{layer}.{value.path}" in right
+            words = "is not what the backward gave, and what the optimizer gets is right"
+            values.append(replace(value, state="unjudged", message=words) if value.is_wrong and gets else value)
+        return replace(found, values=tuple(values))
+
+    def _without_local(self, found: RecordFinding, operation: Operation) -> RecordFinding:
+        """Values that ranks compute otherwise are not wrong where the layer around them gives what it should."""
+        around = self._around(operation)
+        if around is None:
+            return found
+        outer = self.finding(around)
+        if outer.wrong or not any(value.is_output and value.state == "placed" for value in outer.values):
+            return found
+        words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
+        values = (
+            replace(value, state="unjudged", message=words)
+            if value.is_wrong and not value.path.startswith("parameters.")
+            else value
+            for value in found.values
+        )
+        return replace(found, values=tuple(values))
+
+    def _around(self, operation: Operation) -> Operation | None:
+        """The record of the layer in which an operation ran, in its direction."""
+        parent = self.logical.parents.get(operation.record)
+        if parent is None and operation.phase == "backward":
+            parent = self.logical.parents.get(f"{operation.call}.forward")
+            parent = parent.replace(".forward.", ".backward.") if parent else None
+        if parent is None or parent not in self.logical.orders:
+            return None
+        return Operation.of(parent, self.logical.orders[parent])
+
+    def _put_together(self, operation: Operation) -> RecordFinding:
+        empty = RecordFinding(operation.record, operation.index, self.phase(operation))
+        parts, reason = self.matching.parts(operation.record)
+        if empty.phase == "optimizer" and phase_of(operation) == "forward":
+            reason = "it is arithmetic behind the last backward: the records of optimizer.step hold what it amounts to"
+        if reason:
+            return replace(empty, reason=reason)
+        try:
+            leaves = self.matching.tensors(self.logical, operation.record)
+            held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
+        except DumpError as error:
+            return replace(empty, reason=str(error))
+        grids = self._grids_of(parts)
+        values = tuple(self._value(operation, leaf, path, held, grids) for path, leaf in leaves.items())
+        return replace(empty, values=values, ranks=tuple(calls.dump.number for calls in parts))
+
+    def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
+        """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
+        empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
+        if operation.record.startswith("Optimizer."):
+            held = [one for one in held if path in one[1]] or held
+            grids = self._grid_of([dump for dump, _ in held], 1)
+        lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
+        if lacking:
+            words = ", ".join(dict.fromkeys(lacking[:4]))
+            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
+        factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
+        try:
+            finding = self._measured(operation, leaf, path, held, grids, factor)[0]
+        except DumpError as error:
+            return replace(empty, state="unreadable", message=str(error))
+        is_said = finding.state == "illegal" and all(dump.is_partial(found[path]) for dump, found in held)
+        return self._judged(operation, leaf, finding, is_said=is_said)
+
+    def _measured(
+        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: int
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What is found of a value and its nearest placements; gradients of ranks are divided by `factor`.
+
+        Raises:
+            DumpError: a file cannot be read.
+        """
+        leaves = [leaf, *(found[path] for _, found in held)]
+        if not math.prod(leaf.shape):
+            empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message="it has no elements")
+            return replace(empty, is_output=leaf.is_output), []
+        if not all(one.data_name for one in leaves):
+            return self._by_statistics(operation, leaves, path, grids, factor)
+        whole = loaded(leaf, self.logical)
+        parts = [loaded(found[path], dump) for dump, found in held]
+        return self._found(operation, leaf, path, (whole, parts, grids), factor)
+
+    def _by_statistics(
+        self, operation: Operation, leaves: Sequence[Leaf], path: str, grids: Sequence[Grid], factor: int
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What statistics alone say of a value; `leaves` are the logical one and those of the ranks."""
+        from pytest_msprobe.suites.sharded.statistics_only import Statistics, tried_by_statistics
+
+        leaf, (whole, *parts) = leaves[0], [Statistics.of(one) for one in leaves]
+        known = [part for part in parts if part is not None]
+        if whole is None or len(known) < len(parts):
+            words = "not every part has its tensor or finite statistics"
+            return ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message=words, is_output=leaf.is_output), []
+        known = [part.divided(factor) for part in known] if factor != 1 else known
+        tolerance = max(self._tolerance(operation, leaf, path), _STATISTICS_TOLERANCE)
+        nearest: list[Placement] = []
+        for grid in grids:
+            found = tried_by_statistics(whole, known, grid, tolerance)
+            if found and found[0].distance <= tolerance:
+                return finding_of(leaf, path, operation, found, grid, tolerance), found
+            nearest += found
+        nearest.sort(key=lambda one: one.distance)
+        return finding_of(leaf, path, operation, nearest, grids[0], tolerance), nearest
+
+    def _found(
+        self,
+        operation: Operation,
+        leaf: Leaf,
+        path: str,
+        values: tuple[Array, list[Array], Sequence[Grid]],
+        factor: int,
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
+        whole, parts, grids = values
+        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf)
+        scaled = [part / factor for part in parts] if factor != 1 else parts
+        found, grid = self._tried(whole, scaled, grids, tolerance, floor)
+        finding = finding_of(leaf, path, operation, found, grid, tolerance)
+        if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
+            # A loss may be the mean over the ranks' parts of the batch.
+            has_backward = any(one.phase == "backward" for one in self.logical.operations)
+            calls = len(self.matching.parts(operation.record)[0][0].records)
+            for share in {self._gradient_factor, calls} if has_backward else _products(grids[0].sizes)[1:]:
+                means, grid = self._tried(whole, [part / share for part in parts], grids, tolerance, floor)
+                mean = finding_of(leaf, path, operation, means, grid, tolerance)
+                if mean.state == "placed":
+                    return replace(mean, placement=mean.placement.replace("P(sum)", "mean")), means
+        if finding.is_wrong:
+            together = self._joined(operation, leaf, path, factor)
+            return together if together is not None else (finding, found)
+        return finding, found
+
+    def _judged(self, operation: Operation, leaf: Leaf, finding: ValueFinding, *, is_said: bool) -> ValueFinding:
+        """The finding, where it is certain which value of the ranks this is, and that all of them are there.
+
+        Terms of a sum are legal where the run itself says that they are: who reads them adds them up.
+        """
+        if finding.state == "unexplained" and self.step.missing:
+            words = (
+                f"ranks {', '.join(map(str, self.step.missing[:8]))} are missing, and the others do not hold it whole"
+            )
+            return replace(finding, state="missing", message=words)
+        if finding.state == "illegal" and is_said:
+            return replace(finding, state="placed", message="", placement=f"{finding.placement}, as its DTensor says")
+        if not finding.is_wrong or operation.is_cell or leaf.path.startswith("parameters."):
+            return finding
+        if self.phase(operation) == "optimizer":
+            return finding
+        if not roundoff_of(leaf.dtype):
+            return replace(finding, state="unjudged", message="numbers of elements, places or masks of a rank's part")
+        if self._has_layers and self._around(operation) is None:
+            words = "it is outside of all layers, where a script for several ranks does other things"
+            return replace(finding, state="unjudged", message=words)
+        if not self.matching.is_certain(operation.record):
+            words = "the ranks make other calls here, so that it is not certain which value this is"
+            return replace(finding, state="unjudged", message=words)
+        return finding
+
+    def _joined(
+        self, operation: Operation, leaf: Leaf, path: str, factor: int
+    ) -> tuple[ValueFinding, list[Placement]] | None:
+        """What is found of a value of all calls of a layer together, where the ranks cut the batch in another order.
+
+        Ranks that each take several microbatches of their own part of the batch have none of those of the logical run.
+        """
+        import numpy as np
+
+        records, parts = self.matching.all_calls(operation.record)
+        if not 1 < len(records) <= _MOST_CALLS or not parts:
+            return None
+        try:
+            wholes = [loaded(self.matching.tensors(self.logical, name)[path], self.logical) for name in records]
+            tensors = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
+            values = [loaded(found[path], dump) / factor for dump, found in tensors]
+        except (DumpError, KeyError):
+            return None
+        if len({whole.shape for whole in wholes}) > 1:
+            return None
+        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf) * len(records)
+        joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
+        # The mean of the loss over more parts than the logical run has calls.
+        grids, share = self._grids_of(parts), 1 if wholes[0].ndim or factor != 1 else self._gradient_factor
+        values = [value / share for value in values] if share != 1 and leaf.is_output else values
+        for whole in (*joins[:1], np.sum(wholes, axis=0), *joins[1:]):
+            found, grid = self._tried(whole, values, grids, tolerance, floor)
+            finding = finding_of(leaf, path, operation, found, grid, tolerance)
+            if finding.state == "placed":
+                words = f"{finding.placement}, all {len(records)} calls together"
+                return replace(finding, placement=words), found
+        return None
+
+    @staticmethod
+    def _tried(
+        whole: Array, parts: list[Array], grids: Sequence[Grid], tolerance: float, floor: float
+    ) -> tuple[list[Placement], Grid]:
+        from pytest_msprobe.suites.sharded.placements import tried
+
+        nearest: list[Placement] = []
+        for grid in grids:
+            found = tried(whole, parts, grid, tolerance, floor)
+            if found and found[0].distance <= tolerance:
+                return found, grid
+            nearest += found
+        return sorted(nearest, key=lambda one: one.distance), grids[0]
+
+    def _tolerance(self, operation: Operation, leaf: Leaf, path: str) -> float:
+        """The largest distance that rounding explains: parameters are as they were, the rest comes a long way."""
+        own = roundoff_of(leaf.dtype)
+        if not own:
+            return 0.0
+        if path.startswith(("parameters.", "input.parameters.")) and self.phase(operation) != "backward":
+            return 4 * own
+        coarsest = max(own, self._roundoffs[operation.index])
+        return min(_LARGEST_TOLERANCE, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
+
+    def _floor(self, operation: Operation, leaf: Leaf) -> float:
+        """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
+        if operation.phase != GRADIENTS or len(leaf.shape) > 1:
+            return 0.0
+        backward = f"{operation.name}.backward.{operation.number}"
+        with suppress(DumpError, StopIteration):
+            if backward in self.logical:
+                incoming = next(one for one in self.logical.leaves(backward) if one.path == "input.0")
+                norm = incoming.statistics[3]
+                return float(norm) if isinstance(norm, (int, float)) and math.isfinite(norm) else 0.0
+        return 0.0
+
+    def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
+        return self._grid_of([one.dump for one in parts], len(parts[0].records))
+
+    def _grid_of(self, holders: Sequence[RankDump], calls: int) -> list[Grid]:
+        """What the ranks that hold a record may be to each other: as their headers say, else as their number allows."""
+        from pytest_msprobe.suites.sharded.placements import Grid
+
+        ranks = tuple(dump.number for dump in holders)
+        if (ranks, calls) not in self._grids:
+            found = []
+            for names, places in coordinates({dump.number: dump.membership for dump in holders}):
+                sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
+                found.append(Grid(names, tuple(sizes), tuple(places.values())))
+            found = found or (list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))])
+            self._grids[ranks, calls] = [grid.with_calls(calls) for grid in found]
+        return self._grids[ranks, calls]
+
+    @cached_property
+    def _gradient_factor(self) -> int:
+        """How many times the gradients of the logical run those of the ranks are, before they are averaged.
+
+        Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
+        many times larger as there are parts. The first gradient that is sharded along the batch tells.
+        """
+        backwards = [one for one in self.logical.operations if one.phase == "backward"]
+        for operation in [one for one in backwards if one.is_cell] or backwards:
+            found = self._factor_of(operation)
+            if found:
+                return found
+        return 1
+
+    def _factor_of(self, operation: Operation) -> int:
+        """The factor that the first gradient of a record tells; 0 for none."""
+        parts, reason = self.matching.parts(operation.record)
+        if reason:
+            return 0
+        with suppress(DumpError):
+            tensors = self.matching.tensors(self.logical, operation.record)
+            path, leaf = next(((path, leaf) for path, leaf in tensors.items() if leaf.shape), ("", None))
+            held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
+            if leaf is None or any(path not in found for _, found in held):
+                return 0
+            grids = self._grids_of(parts)
+            for factor in _products([size for grid in grids[:1] for size in grid.sizes]):
+                finding, found = self._measured(operation, leaf, path, held, grids, factor)
+                if finding.state == "placed" and (factor == 1 or any(_is_by_parts(one, factor) for one in found)):
+                    return factor
+        return 0
+
+
+def _products(sizes: Sequence[int]) -> list[int]:
+    subsets = chain.from_iterable(combinations(sizes, count) for count in range(len(sizes) + 1))
+    return sorted({math.prod(chosen) for chosen in subsets})
+
+
+def _is_by_parts(placement: Placement, factor: int) -> bool:
+    """Whether a value is sharded over groups that make up the `factor`, other than along its last dimension."""
+    return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
+
+
+class ShardedSession:
+    """The steps of a run, each read when it is asked for.
+
+    Attributes:
+        settings: what the run was asked to do.
+    """
+
+    def __init__(self, settings: ShardedSettings, dumps: Sequence[Path], logical: Sequence[Path]) -> None:
+        """A run over `dumps`, judged by the dumps `logical`."""
+        self.settings = settings
+        self.steps = step_folders(dumps)
+        self._folders = {path: folder for folder, paths in self.steps.items() for path in paths}
+        self._logical = logical
+        self._judges: dict[Path, StepJudge] = {}
+        self._read: dict[Path, ShardedStep] = {}
+
+    def step(self, path: Path) -> ShardedStep:
+        """The step that the dump at `path` is of."""
+        folder = self._folders[path]
+        if folder not in self._read:
+            self._read[folder] = ShardedStep.read(folder, self.steps[folder], self.settings.data_dir)
+        return self._read[folder]
+
+    def judge(self, path: Path) -> StepJudge:
+        """What judges the step that the dump at `path` is of.
+
+        Raises:
+            SuiteError: there is no logical run of this step.
+            DumpError: it cannot be read.
+        """
+        folder = self._folders[path]
+        if folder not in self._judges:
+            self._judges[folder] = StepJudge(self.step(path), RankDump(self.logical_of(path), self.settings.data_dir))
+        return self._judges[folder]
+
+    def logical_of(self, path: Path) -> Path:
+        """The dump of the logical run for the step of the dump at `path`; of one step each, that one.
+
+        Raises:
+            SuiteError: there is none, or there are several.
+        """
+        steps = step_folders(self._logical)
+        if len(self.steps) > 1 or len(steps) > 1:
+            number = Slot.of(path).step
+            steps = {folder: paths for folder, paths in steps.items() if Slot.of(paths[0]).step == number}
+        if len(steps) != 1:
+            what = "no dump" if not steps else f"{len(steps)} dumps"
+            raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
+        (paths,) = steps.values()
+        if len(paths) > 1:
+            raise SuiteError(
+                f"{paths[0].parent.parent}: the logical run has {len(paths)} ranks; give one of the whole model"
+            )
+        return paths[0]
+
+    def problems(self) -> list[str]:
+        """What is missing of the steps, or contradicts itself, one line each."""
+        return [line for paths in self.steps.values() for line in self.step(paths[0]).problems]
+
+    def is_leader(self, path: Path) -> bool:
+        """Whether the dump at `path` is the first of its step that can be read, which represents all of them."""
+        leader = self.step(path).leader
+        return leader is not None and leader.path == path

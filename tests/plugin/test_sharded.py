@@ -1,0 +1,343 @@
+"""Runs of several ranks judged by a run of the whole model, through real pytest runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+F32 = np.float32
+RNG = np.random.default_rng(0)
+X, FIRST, SECOND, GRADIENT = (RNG.standard_normal(shape).astype(F32) for shape in ((5, 4), (6, 4), (4, 6), (5, 4)))
+SCALE = np.linspace(0.5, 1.5, 4).astype(F32)
+Arrays = dict[str, np.ndarray[Any, Any]]
+RANKS = 2
+#: How each value is split over two ranks: along which dimension, or not at all.
+SPLITS = {"hidden": 1, "first": 0, "second": 1, "d_hidden": 1, "d_first": 0, "d_second": 1}
+
+
+def whole() -> Arrays:
+    """The values of one step: a product split by columns, one by rows, and a scale."""
+    hidden = X @ FIRST.T
+    out = hidden @ SECOND.T
+    d_out = GRADIENT * SCALE
+    d_hidden = d_out @ SECOND
+    return {
+        "x": X,
+        "first": FIRST,
+        "hidden": hidden,
+        "second": SECOND,
+        "out": out,
+        "scale": SCALE,
+        "y": out * SCALE,
+        "d_y": GRADIENT,
+        "d_out": d_out,
+        "d_hidden": d_hidden,
+        "d_x": d_hidden @ FIRST,
+        "d_first": d_hidden.T @ X,
+        "d_second": d_out.T @ hidden,
+        "d_scale": (GRADIENT * out).sum(0),
+    }
+
+
+def parts(rank: int) -> Arrays:
+    """What a right rank holds; the input's gradient is summed behind the layer that is split by columns."""
+    found = {
+        name: np.split(value, RANKS, SPLITS[name])[rank] if name in SPLITS else value for name, value in whole().items()
+    }
+    return {**found, "d_x": found["d_hidden"] @ found["first"]}
+
+
+def write(folder: Path, values: Arrays, ranks: dict[str, Any] | None = None, *, real: bool = True) -> DumpBuilder:
+    """The dump of one rank, or of the logical run."""
+    builder = DumpBuilder(folder, real=real)
+    if ranks is not None:
+        builder.header["ranks"] = ranks
+
+    def record(name: str, **fields: Any) -> None:
+        builder.records[name] = {field: builder.value(value, f"{name}.{field}") for field, value in fields.items()}
+        for field, value in fields.items():
+            if isinstance(value, dict):
+                built = {key: builder.value(item, f"{name}.{field}.{key}") for key, item in value.items()}
+                builder.records[name][field] = built
+
+    v = values
+    layers = (
+        ("up.Up", "x", "first", "hidden"),
+        ("down.Down", "hidden", "second", "out"),
+        ("norm.Norm", "out", "scale", "y"),
+    )
+    for name, given, weight, made in layers:
+        record(
+            f"Module.{name}.forward.0",
+            input_args=[v[given]],
+            input_kwargs={},
+            output=[v[made]],
+            parameters={"weight": v[weight]},
+        )
+    for name, given, weight, made in reversed(layers):
+        record(f"Module.{name}.backward.0", input=[v[f"d_{made}"]], output=[v[f"d_{given}"]])
+        builder.records[f"Module.{name}.parameters_grad.0"] = {
+            "weight": [builder.tensor(v[f"d_{weight}"], f"{name}.grad.npy")]
+        }
+    names = {"up.weight": "first", "down.weight": "second", "norm.weight": "scale"}
+    before = {f"parameters.{name}": v[key] for name, key in names.items()}
+    gradients = {f"gradients.{name}": v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
+    after = {f"parameters.{name}": v[key] - F32(0.1) * v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
+    name = "Optimizer.SGD.0.forward"
+    record(name, input_args=[], input_kwargs={**before, **gradients})
+    builder.records[name]["output"] = [{key: builder.value(item, f"{name}.out.{key}") for key, item in after.items()}]
+    builder.write()
+    return builder
+
+
+def membership(rank: int, **others: Any) -> dict[str, Any]:
+    group = {"ranks": [0, 1], "index": rank}
+    return {"world_size": RANKS, "rank": rank, "groups": {"world": group, "tp": group}, **others}
+
+
+def sharded(folder: Path, change: Callable[[list[Arrays]], None] = lambda ranks: None, *, real: bool = True) -> None:
+    """A step of two ranks, changed by `change`, and the logical run."""
+    ranks = [parts(rank) for rank in range(RANKS)]
+    change(ranks)
+    for rank, values in enumerate(ranks):
+        write(folder / "tp2" / "step0" / f"rank{rank}", values, membership(rank), real=real)
+    write(folder / "single" / "step0" / "rank0", whole(), real=real)
+
+
+ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-logical=single")
+ITEMS = 10
+
+
+def table(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
+    (path,) = folder.glob("sharded_result_*.csv")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return {(row["record"], row["value"]): row for row in csv.DictReader(file)}
+
+
+def edited(path: Path, **header: Any) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**content, **header}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("real", [True, False], ids=["tensors", "statistics"])
+def test_a_right_run(pytester: pytest.Pytester, real: bool) -> None:
+    sharded(pytester.path, real=real)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*step0: 2 ranks, judged by the logical run single/step0/rank0/dump.json"])
+    found = table(pytester.path)
+    assert {row["state"] for row in found.values()} == {"placed"}
+    placements = {key: row["placement"] for key, row in found.items()}
+    assert placements["Module.up.Up.forward.0", "output.0"] == "S(1) over tp"
+    assert placements["Module.up.Up.forward.0", "parameters.weight"] == "S(0) over tp"
+    assert placements["Module.down.Down.forward.0", "output.0"] == "R over tp"
+    assert placements["Module.up.Up.backward.0", "output.0"] == "P(sum) over tp"
+    assert placements["Optimizer.SGD.0.forward", "input.gradients.down.weight"] == "S(1) over tp"
+    result.stdout.fnmatch_lines(["the 2 ranks hold what the logical run holds: * of * values are placed"])
+
+
+def _no_reduction(ranks: list[Arrays]) -> None:
+    for v in ranks:
+        v["out"] = v["hidden"] @ v["second"].T
+        v["y"] = v["out"] * SCALE
+
+
+def _reduced_twice(ranks: list[Arrays]) -> None:
+    for v in ranks:
+        v["d_hidden"] = 2 * v["d_hidden"]
+
+
+def _gradient_of_the_norm(ranks: list[Arrays]) -> None:
+    ranks[0]["d_scale"], ranks[1]["d_scale"] = (
+        (GRADIENT * whole()["out"])[rows].sum(0) for rows in (slice(2), slice(2, 5))
+    )
+
+
+def _other_parameters(ranks: list[Arrays]) -> None:
+    ranks[1]["first"] = ranks[1]["first"] + F32(1)
+
+
+def _wrong_update(ranks: list[Arrays]) -> None:
+    for v in ranks:
+        v["at_scale"] = 3 * v["d_scale"]
+
+
+@pytest.mark.parametrize(
+    ("change", "record", "words"),
+    [
+        (
+            _no_reduction,
+            "forward: Module.norm.Norm.forward.0",
+            "input.0 *terms of a sum that nothing has added: P(sum) over tp*",
+        ),
+        (_reduced_twice, "backward: Module.down.Down.backward.0", "output.0 *2 x what the logical run has: tp is 2"),
+        (_gradient_of_the_norm, "optimizer: Optimizer.SGD.0.forward", "input.gradients.norm.weight *P(sum) over tp*"),
+        (_other_parameters, "forward: Module.up.Up.forward.0", "parameters.weight *the nearest is S(0) over tp*"),
+        (
+            _wrong_update,
+            "optimizer: Optimizer.SGD.0.forward",
+            "input.gradients.norm.weight *3 x what the logical run has",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_first_wrong_place_is_at_fault(
+    pytester: pytest.Pytester, change: Callable[[list[Arrays]], None], record: str, words: str
+) -> None:
+    sharded(pytester.path, change)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines([f"At fault in the {record}", f"  {words}"])
+    strict = pytester.runpytest(*ARGUMENTS, "--msprobe-sharded-inherited=fail", "--msprobe-out=strict").parseoutcomes()
+    assert strict["failed"] == 1 + result.parseoutcomes().get("xfailed", 0)
+
+
+def test_workers_say_the_same(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _reduced_twice)
+    one, two = (pytester.runpytest(*ARGUMENTS, *more).parseoutcomes() for more in ((), ("-n2",)))
+    assert {key: one.get(key) for key in ("failed", "passed", "xfailed")} == {
+        key: two.get(key) for key in ("failed", "passed", "xfailed")
+    }
+
+
+def _missing(path: Path) -> None:
+    shutil.rmtree(path / "tp2/step0/rank1")
+
+
+def _doubled(path: Path) -> None:
+    shutil.copytree(path / "tp2/step0/rank1", path / "tp2/step0/proc77")
+
+
+def _torn(path: Path) -> None:
+    file = path / "tp2/step0/rank1/dump.json"
+    file.write_bytes(file.read_bytes()[:-400])
+
+
+def _another_world(path: Path) -> None:
+    edited(path / "tp2/step0/rank1/dump.json", ranks=membership(1, world_size=4))
+
+
+def _another_rank(path: Path) -> None:
+    edited(path / "tp2/step0/rank1/dump.json", ranks=membership(3))
+
+
+def _no_header(path: Path) -> None:
+    edited(path / "tp2/step0/rank1/dump.json", ranks=[1])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (_missing, "*1 of 2 ranks are missing (1): only what the others hold whole is judged"),
+        (_doubled, "*rank1/dump.json: is rank 1 as *proc77/dump.json is, which is judged; remove one"),
+        (_torn, "*rank1/dump.json was truncated while it was written*"),
+        (_another_world, "*the ranks do not agree on the world size: rank 0 2, rank 1 4"),
+        (_another_rank, "*rank1/dump.json: its header says rank 3, its folder rank 1"),
+        (_no_header, "*rank1/dump.json: its header `ranks` is not an object; its process groups are not known"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_step_that_is_not_whole_is_no_success_and_nothing_is_at_fault(
+    pytester: pytest.Pytester, spoil: Callable[[Path], None], line: str
+) -> None:
+    sharded(pytester.path)
+    spoil(pytester.path)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([line])
+    assert "failed" not in result.parseoutcomes()
+    assert result.parseoutcomes()["passed"] >= 3
+
+
+def test_a_missing_rank_leaves_what_is_split_unjudged(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    _missing(pytester.path)
+    pytester.runpytest(*ARGUMENTS)
+    found = table(pytester.path)
+    assert found["Module.up.Up.forward.0", "output.0"]["state"] == "missing"
+    assert found["Module.up.Up.forward.0", "input.0"]["state"] == "placed"
+
+
+def test_a_logical_run_of_another_model_judges_nothing(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=other")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["no value was judged", "1 records were not judged: no rank has such a record"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--msprobe-dump=tp2", "--msprobe-suite=sharded"), "*needs --msprobe-logical=PATH*"),
+        (("--msprobe-logical=single",), "*--msprobe-logical needs --msprobe-dump=PATH*"),
+        (("--msprobe-dump=tp2", "--msprobe-logical=none"), "*none: there is no such file or folder"),
+        (("--msprobe-dump=tp2", "--msprobe-logical=empty"), "*empty: holds no dump.json*"),
+    ],
+)
+def test_what_a_run_needs(pytester: pytest.Pytester, arguments: tuple[str, ...], line: str) -> None:
+    sharded(pytester.path)
+    (pytester.path / "empty").mkdir()
+    result = pytester.runpytest(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([line])
+
+
+def test_a_logical_run_of_several_ranks_is_refused(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp2")
+    assert result.ret == pytest.ExitCode.INTERRUPTED or result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*the logical run has 2 ranks; give one of the whole model"])
+
+
+def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    shutil.copytree(pytester.path / "tp2/step0", pytester.path / "tp2/step7")
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS, errors=1)
+    result.stdout.fnmatch_lines(["*the logical run has no dump of step 7*"])
+
+
+def test_a_tensor_file_that_is_missing_is_an_error_of_its_record(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    (pytester.path / "tp2/step0/rank1/dump_tensor_data/Module.up.Up.forward.0.output.0.npy").unlink()
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    result.stdout.fnmatch_lines(["*Module.up.Up.forward.0.output.0.npy' is not in*"])
+
+
+def test_without_headers_ranks_are_told_by_their_folders(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    for rank in range(RANKS):
+        edited(pytester.path / f"tp2/step0/rank{rank}/dump.json", ranks=None)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS)
+    assert table(pytester.path)["Module.up.Up.forward.0", "output.0"]["placement"] == "S(1) over 2 ranks"
+
+
+def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    for rank, path in enumerate((pytester.path / "tp2/step0").glob("rank*/dump.json")):
+        text = path.read_text(encoding="utf-8").replace("Module.", f"Module.r{rank}.")
+        more = {**json.loads(path.read_text(encoding="utf-8"))["data"], **json.loads(text)["data"]}
+        edited(path, data=more)
+    path = pytester.path / "single/step0/rank0/dump.json"
+    more = {}
+    for rank in range(RANKS):
+        more |= json.loads(path.read_text(encoding="utf-8").replace("Module.", f"Module.r{rank}."))["data"]
+    edited(path, data={**json.loads(path.read_text(encoding="utf-8"))["data"], **more})
+    result = pytester.runpytest("--msprobe-dump=tp2/step0/rank1", "--msprobe-golden=single")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*4 parameters are 1/2 of those of the golden dump*judge all its ranks with --msprobe-logical=*"]
+    )

@@ -1,0 +1,129 @@
+"""Placements are found by trying; wrong ones are far away."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pytest_msprobe.suites.sharded.placements import ANY_ORDER, Grid, matching_indices, tried
+
+RNG = np.random.default_rng(0)
+WHOLE = RNG.standard_normal((6, 8, 12))
+FOUR = Grid(("dp", "tp"), (2, 2), ((0, 0), (0, 1), (1, 0), (1, 1)))
+TIGHT = 1e-9
+
+
+def terms(value: np.ndarray, count: int) -> list[np.ndarray]:
+    """Values that add up to `value`."""
+    first = [RNG.standard_normal(value.shape) for _ in range(count - 1)]
+    return [*first, value - sum(first)]
+
+
+def best(whole: np.ndarray, parts: list[np.ndarray], grid: Grid | None = None, tolerance: float = TIGHT) -> str:
+    """The nearest placement; "" where none fits."""
+    found = tried(whole, parts, grid or Grid.line(len(parts), "tp"), tolerance)
+    return str(found[0]) if found and found[0].distance <= tolerance else ""
+
+
+@pytest.mark.parametrize(
+    ("parts", "placement"),
+    [
+        ([WHOLE, WHOLE], "R over tp"),
+        (np.split(WHOLE, 2, 0), "S(0) over tp"),
+        (np.split(WHOLE, 4, 1), "S(1) over tp"),
+        (np.split(WHOLE, [5, 9], 2), "S(2) over tp"),
+        (terms(WHOLE, 2), "P(sum) over tp"),
+        (
+            [np.concatenate([WHOLE[..., i : i + 3], WHOLE[..., 6 + i : 9 + i]], 2) for i in (0, 3)],
+            "S(2) in 2 chunks over tp",
+        ),
+        ([WHOLE[:, [0, 1, 6, 7]], WHOLE[:, [2, 3, 4, 5]]], "S(1) in zigzag over tp"),
+        ([*np.split(WHOLE[::-1], 2, 0)], f"S(0) {ANY_ORDER} over tp"),
+        ([WHOLE * 2, WHOLE * 2], ""),
+        ([WHOLE, WHOLE + 1], ""),
+    ],
+)
+def test_values_over_one_group(parts: list[np.ndarray], placement: str) -> None:
+    assert best(WHOLE, parts) == placement
+
+
+@pytest.mark.parametrize(
+    ("parts", "placement"),
+    [
+        ([WHOLE[:3, :4], WHOLE[:3, 4:], WHOLE[3:, :4], WHOLE[3:, 4:]], "S(0) over dp, S(1) over tp"),
+        ([WHOLE[:3], WHOLE[:3], WHOLE[3:], WHOLE[3:]], "S(0) over dp, R over tp"),
+        ([*terms(WHOLE[:3], 2), *terms(WHOLE[3:], 2)], "S(0) over dp, P(sum) over tp"),
+        ([*np.split(WHOLE, 4, 1)], "S(1) over dp, S(1) over tp"),
+        ([*np.split(WHOLE, 4, 1)[::2], *np.split(WHOLE, 4, 1)[1::2]], "S(1) over dp, S(1) over tp"),
+        ([WHOLE] * 4, "R over dp, R over tp"),
+    ],
+)
+def test_values_over_two_groups(parts: list[np.ndarray], placement: str) -> None:
+    assert best(WHOLE, parts, FOUR) == placement
+
+
+def test_microbatches_are_joined_along_the_batch() -> None:
+    grid = Grid.line(2, "tp").with_calls(2)
+    parts = [part for half in np.split(WHOLE, 2, 2) for part in np.split(half, 2, 0)]
+    assert best(WHOLE, parts, grid) == "S(2) over tp, S(0) over 2 microbatches"
+
+
+def test_flat_shards_are_padded_or_empty() -> None:
+    flat = np.concatenate([WHOLE.ravel(), np.zeros(4)])
+    assert best(WHOLE, [flat[:400], flat[400:], flat[:0]]) == "S(flat) over tp"
+    flat[-1] = 1
+    assert best(WHOLE, [flat[:400], flat[400:], flat[:0]]) == ""
+
+
+def test_zigzag_and_another_dimension_at_once() -> None:
+    rows = [WHOLE[:, [0, 1, 6, 7]], WHOLE[:, [2, 3, 4, 5]]]
+    parts = [half for part in rows for half in np.split(part, 2, 2)]
+    assert best(WHOLE, parts, FOUR) == "S(1) in zigzag over dp, S(2) over tp"
+
+
+def test_replicas_that_differ_do_not_fit() -> None:
+    assert best(WHOLE, [WHOLE, WHOLE * 1.01], tolerance=1e-4) == ""
+
+
+def test_factor_of_what_does_not_fit() -> None:
+    (found,) = (one for one in tried(WHOLE, [WHOLE * 3, WHOLE * 3], Grid.line(2), TIGHT) if str(one).startswith("R"))
+    assert (found.distance, found.factor) == (pytest.approx(2), pytest.approx(3))
+
+
+def test_a_value_of_zeros_fits_everything_and_nothing_else_does() -> None:
+    zeros = np.zeros((2, 2))
+    assert {one.distance for one in tried(zeros, [zeros, zeros], Grid.line(2), 0.0)} == {0.0}
+    assert {one.distance for one in tried(zeros, [zeros, zeros + 1], Grid.line(2), 0.0)} <= {math.inf}
+
+
+def test_what_cancels_is_measured_by_its_terms() -> None:
+    noise = [np.full(3, 1e-9), np.full(3, -2e-9)]
+    assert tried(np.full(3, 3e-9), noise, Grid.line(2), 1e-6)[0].distance > 1
+    assert tried(np.full(3, 3e-9), noise, Grid.line(2), 1e-6, floor=1.0)[0].distance < 1e-6
+
+
+def test_numbers_without_dimensions_and_infinities() -> None:
+    assert best(np.array(3.0), [np.array(3.0)] * 2) == "R over tp"
+    assert best(np.array(3.0), [np.array(1.0), np.array(2.0)]) == "P(sum) over tp"
+    mask = np.array([[0.0, -np.inf], [0.0, 0.0]])
+    assert best(mask, [mask, mask]) == "R over tp"
+    assert best(mask, [mask[:, :1], mask[:, 1:]]) == "S(1) over tp"
+    assert best(mask, [mask, np.ones((2, 2))]) == ""
+
+
+def test_equal_indices_are_each_taken_once() -> None:
+    whole = np.array([[1.0], [1.0], [2.0]])
+    assert matching_indices(whole[[2, 0, 1]], whole, 0, 1e-9) == [2, 0, 1]
+    assert matching_indices(whole[[2, 2, 1]], whole, 0, 1e-9) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_unknown_groups_are_guessed_as_rows_and_columns(count: int) -> None:
+    for grid in Grid.guesses(count):
+        assert len(grid.coordinates) == len(set(grid.coordinates)) == math.prod(grid.sizes) == count
+
+
+def test_one_rank_is_the_whole() -> None:
+    assert str(tried(WHOLE, [WHOLE], Grid((), (), ((),)), TIGHT)[0]) == "R"
