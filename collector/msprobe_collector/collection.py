@@ -95,7 +95,7 @@ class Collection:
         Raises:
             ComputationFailed: the script's graphs raised; everything is done all the same.
         """
-        actions = (self._calls.settle, self._learn_rank, self._see_no_more, self._recorder.flush)
+        actions = (self._calls.settle, self._learn_rank, self._learn_ranks, self._see_no_more, self._recorder.flush)
         self._in_turn("stopping", *actions)
 
     def _see_no_more(self) -> None:
@@ -180,7 +180,7 @@ class Collection:
             owner = own_folder() if self._is_shared else ONLY_PROCESS
         folder = self._configuration.dump_path / f"step{step}" / owner
         try:
-            self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS)
+            self._recorder.open_step(folder, is_shared=owner == ONLY_PROCESS, ranks=self._ranks())
         except FolderInUseError:
             return self._open_beside(step, folder)
         except OSError as error:
@@ -221,6 +221,14 @@ class Collection:
             except OSError as error:
                 logger.warning("%s cannot be renamed to %s: %s; it stays", folder, target.name, error.strerror)
         self._nameless.clear()
+
+    def _learn_ranks(self) -> None:
+        """Groups of processes may be made while a step runs."""
+        self._recorder.learn_ranks(self._ranks())
+
+    def _ranks(self) -> dict[str, object] | None:
+        ranks: dict[str, object] | None = self._faults.guarded("the groups of processes", self._framework.ranks)
+        return ranks
 
     def _ends_before(self, step: int) -> bool:
         last = self._configuration.steps.last

@@ -182,6 +182,14 @@ class Framework(Protocol):
     def rank(self) -> int | None:
         """This process's rank in the framework's communication; None before that is initialised."""
 
+    def ranks(self) -> dict[str, object] | None:
+        """Who this process is among the others, as JSON values; None before communication is initialised.
+
+        `{"world_size": 4, "rank": 1, "groups": {"tp": {"ranks": [0, 1], "index": 1}, ...}}`: of each process group of
+        this process its global ranks in the order of the group, and the place of this process among them. The group
+        of all is `world`; others have the name of their dimension of a mesh, else `group_0_1`.
+        """
+
     def is_helper(self) -> bool:
         """Whether this process runs the script but trains nothing (msrun's scheduler)."""
 

@@ -166,6 +166,8 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.checkpoints",
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.optimizers",
+                "msprobe_collector.pytorch.process_groups",
                 "msprobe_collector.pytorch.provenance",
                 "msprobe_collector.pytorch.script_state",
                 "msprobe_collector.pytorch.threads_and_graphs",

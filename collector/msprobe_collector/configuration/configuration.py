@@ -277,6 +277,7 @@ class Configuration:
         ranks, steps: which are collected.
         extra_info: whether stack.json and construct.json are written.
         async_dump: whether training may run on while values are written.
+        optimizer: whether what optimizers get and leave becomes records (tasks statistics and tensor).
         precision: `low` allows 16-bit floats to be reduced in their own type; nothing has to make use of it.
         dump_enable: state of the switch in config.json that is watched while training runs; None when it has none.
         selection: which records.
@@ -296,6 +297,7 @@ class Configuration:
     steps: NumberRanges
     extra_info: bool
     async_dump: bool
+    optimizer: bool
     precision: Literal["low", "high"]
     dump_enable: bool | None
     selection: RecordSelection
@@ -311,6 +313,11 @@ class Configuration:
     def collects_apis(self) -> bool:
         """Whether API calls become records."""
         return self.level in ("L1", "mix")
+
+    @property
+    def collects_optimizers(self) -> bool:
+        """Whether updates of parameters become records."""
+        return self.optimizer and self.task in ("statistics", "tensor") and self.level in ("L0", "L1", "mix")
 
     @property
     def collects_cells(self) -> bool:

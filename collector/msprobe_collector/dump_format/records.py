@@ -73,6 +73,7 @@ API_TYPES = {
     "Aten": "torch.ops.aten",
     "VF": "torch._VF",
     "NPU": "torch_npu functions",
+    "Optimizer": "updates of parameters by optimizers, and the clipping of gradients",
 }
 _CELL_TYPES = frozenset({"Cell", "Module"})
 _COMMUNICATION_TYPES = frozenset({"MintDistributed", "Distributed"})
@@ -125,6 +126,11 @@ def api_of(record: str) -> str:
 def is_cell_record(text: str) -> bool:
     """Whether `text` names a Cell (or Module) record, which other suites read: a call, backward or its gradients."""
     return text.partition(".")[0] in _CELL_TYPES
+
+
+def is_optimizer_record(text: str) -> bool:
+    """Whether `text` names what an optimizer gets and leaves, or a clipping of gradients: no engine computes it."""
+    return text.startswith("Optimizer.")
 
 
 def is_communication(text: str) -> bool:
@@ -199,6 +205,11 @@ class Operation:
     def is_cell(self) -> bool:
         """Whether a Cell or Module ran, not an API."""
         return is_cell_record(self.record)
+
+    @property
+    def holds_calls(self) -> bool:
+        """Whether a layer or an optimizer ran, which is made of other calls."""
+        return self.is_cell or is_optimizer_record(self.record)
 
     @property
     def call(self) -> str:

@@ -21,7 +21,7 @@ from msprobe_collector import gradient_monitor
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.debugger import Debugger, check_seed_arguments
 from msprobe_collector.framework import Framework, NoOptimizer
-from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
+from msprobe_collector.mindspore.mindspore_internals import communication_rank, communication_ranks, is_graph_mode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +52,10 @@ class MindSpore:
     def rank(self) -> int | None:
         """See `communication_rank`."""
         return communication_rank()
+
+    def ranks(self) -> dict[str, object] | None:
+        """See `communication_ranks`."""
+        return communication_ranks()
 
     def is_helper(self) -> bool:
         """Whether this is msrun's scheduler."""

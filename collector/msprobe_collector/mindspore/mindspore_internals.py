@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msprobe_collector.recording.process_groups import ranks_of
+
 
 def graph_executors() -> Any:
     """The module of `jit`, of the executors of graphs and of that of PyNative mode; it moved in MindSpore 2.9."""
@@ -30,6 +32,16 @@ def communication_rank() -> int | None:
     from mindspore.communication._comm_helper import GlobalComm
 
     return int(get_rank()) if GlobalComm.INITED else None
+
+
+def communication_ranks() -> dict[str, object] | None:
+    """What `Framework.ranks` says; MindSpore's groups have names that mean nothing to others."""
+    from mindspore.communication import _comm_helper, get_group_size
+
+    if (rank := communication_rank()) is None:
+        return None
+    groups = (("", members) for members in dict(_comm_helper._ExistingGroup.ITEMS).values())
+    return ranks_of(rank, int(get_group_size()), groups)
 
 
 def is_graph_mode() -> bool:

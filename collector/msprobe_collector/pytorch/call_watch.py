@@ -11,6 +11,7 @@ from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
+from msprobe_collector.pytorch.optimizers import OptimizerSteps
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
@@ -48,6 +49,7 @@ class TorchCallWatch:
             number=recomputation.number,
         )
         self._parameters = ParameterGradients(session.recorder, guard)
+        self._optimizers = OptimizerSteps(session)
         self._compiled = CompiledRegions(guard, self._suspend)
         self._sharded: list[Any] = []
 
@@ -59,6 +61,7 @@ class TorchCallWatch:
         collects = self._session.configuration.collects_cells
         if models:
             self._modules.watch(models, records=collects)
+            self._guard.enter("names of parameters", self._optimizers.names.watch, named_modules(models))
             if self._session.recorder.provenances is not None:
                 self._guard.enter("names of parameters", self._provenances.watch, named_modules(models))
         if collects and self._session.recorder.wants("backward"):
@@ -83,6 +86,7 @@ class TorchCallWatch:
             self._waits.install()
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
             self._modules.install()
+        self._optimizers.install()
         self._threads.install()
         self._compiled.install()
 
@@ -93,6 +97,7 @@ class TorchCallWatch:
         self._apis.uninstall()
         self._waits.uninstall()
         self._modules.uninstall()
+        self._optimizers.uninstall()
         self._checkpoints.uninstall()
 
     def settle(self) -> None:
@@ -101,7 +106,7 @@ class TorchCallWatch:
 
     def end_step(self) -> None:
         """See `CallWatch`."""
-        for end in (self._waits.give_up, self._parameters.flush):
+        for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step):
             self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
 
@@ -128,12 +133,16 @@ class TorchCallWatch:
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""
         had_mode, had_modules = self._apis.suspend(), self._modules.is_installed
+        had_optimizers = self._optimizers.is_installed
         self._modules.uninstall()
+        self._optimizers.uninstall()
 
         def resume() -> None:
             if had_mode:
                 self._apis.resume()
             if had_modules:
                 self._modules.install()
+            if had_optimizers:
+                self._optimizers.install()
 
         return resume

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import sys
@@ -56,6 +55,16 @@ class PyTorch:
         from torch import distributed
 
         return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else None
+
+    def ranks(self) -> dict[str, object] | None:
+        """See `Framework`."""
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        from msprobe_collector.pytorch.process_groups import ranks_of_this_process
+
+        return ranks_of_this_process()
 
     def is_helper(self) -> bool:
         """Every process that runs the script trains."""
@@ -162,8 +171,10 @@ class TorchOptimizers:
 
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise NoOptimizer(f"monitor: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        from msprobe_collector.pytorch.parameter_names import names_in_models
+
         groups = optimizer.param_groups
-        known = _names_in_models({id(parameter) for group in groups for parameter in group["params"]})
+        known = names_in_models({id(parameter) for group in groups for parameter in group["params"]})
         taken = Counter(known.values())
         names: list[str] = []
         for number, group in enumerate(groups):
@@ -203,29 +214,6 @@ class TorchOptimizers:
         is_native = dense.dtype in (torch.float16, torch.float32, torch.float64)
         values: npt.NDArray[np.floating[Any]] = (dense if is_native else dense.float()).cpu().numpy()
         return values
-
-
-#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel, torch.compile).
-_WRAPPERS = ("module.", "_orig_mod.")
-
-
-def _names_in_models(wanted: set[int]) -> dict[int, str]:
-    """Name by id of each of the `wanted` parameters in the model that has most of them."""
-    from torch import nn
-
-    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
-    inner = {id(module) for outer in modules for module in outer._modules.values()}
-    found = []
-    for model in modules:
-        if id(model) in inner:
-            continue
-        names = {id(parameter): name for name, parameter in model.named_parameters() if id(parameter) in wanted}
-        while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
-            names = {key: name.partition(".")[2] for key, name in names.items()}
-        found.append(names)
-    # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
-    found.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
-    return {key: name for names in found for key, name in names.items()}
 
 
 #: What stood in each name of torch.nn.functional before. Filled while dropout is removed.

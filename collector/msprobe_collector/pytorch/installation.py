@@ -66,7 +66,7 @@ class ApiInstallation:
         self._guard = calls.guard
         self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
-        self._swapped = Installation(calls.wrapped, is_searched=_is_searched)
+        self._swapped = Installation(calls.wrapped, is_searched=is_searched)
         self._listed = listed
         self._are_found = False
 
@@ -150,5 +150,6 @@ def _resolved(places: Iterable[ApiPlace]) -> Iterator[tuple[ApiPlace, Any, str]]
             logger.warning("api_list: %s has no callable %s; it is passed over", place.module, place.name)
 
 
-def _is_searched(module: str) -> bool:
+def is_searched(module: str) -> bool:
+    """Whether names in `module` are replaced that hold a function to record."""
     return module.split(".")[0] not in ("torch", "torchgen", "functorch", "msprobe_collector")

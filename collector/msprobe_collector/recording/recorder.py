@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from msprobe_collector.configuration import Configuration, RecordSelection
+from msprobe_collector.configuration.configuration import Part
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
 from msprobe_collector.dump_format.values import DIFFERS, RECOMPUTED
@@ -45,13 +46,27 @@ class OpenRecord:
         self.direction = direction
         self.is_kept = is_kept
         self.text = RecordText(name, saves=saves)
-        self.parts: list[tuple[str, str, Any]] = []
+        #: Key, path, value and, of one of several values under the key, its name there.
+        self.parts: list[tuple[str, str, Any, str | None]] = []
         self.stack = ""
         #: What went wrong while it was taken; its reader learns that parts may be missing.
         self.fault = ""
         self.is_ended = False
         #: Each part is written as a list that holds it.
         self.lists_of_one = False
+
+
+def _fields_of(record: OpenRecord) -> Iterator[str]:
+    """The fields of a record as JSON text."""
+    entries: dict[str, list[str]] = {}
+    for key, _, text, name in record.parts:
+        if name is None:
+            yield f"{quoted(key)}: [{text}]" if record.lists_of_one else f"{quoted(key)}: {text}"
+        else:
+            entries.setdefault(key, []).append(f"{quoted(name)}: {text}")
+    for key, texts in entries.items():
+        form = "{}: [{{{}}}]" if key == "output" else "{}: {{{}}}"
+        yield form.format(quoted(key), ", ".join(texts))
 
 
 def held_bytes(value: Any) -> int:
@@ -194,8 +209,8 @@ class Recorder:
         """Folder of the step that is open, or None."""
         return None if self._files is None else self._files.folder
 
-    def open_step(self, folder: Path, *, is_shared: bool = False) -> None:
-        """Begin the files of a step, if they are not open already.
+    def open_step(self, folder: Path, *, is_shared: bool = False, ranks: Mapping[str, object] | None = None) -> None:
+        """Begin the files of a step, if they are not open already; `ranks` is `Framework.ranks`.
 
         Raises:
             FolderInUseError: another process writes there; of a folder that `is_shared`, that several processes would
@@ -206,7 +221,7 @@ class Recorder:
             self.close_step()
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._locks.take(folder, is_shared=is_shared)
-            self._files = StepFiles(folder, self._configuration, self._framework)
+            self._files = StepFiles(folder, self._configuration, self._framework, ranks)
             self._faults.write_to(folder)
             if self._files.has_replaced:
                 self.replaced.append(folder)
@@ -225,6 +240,14 @@ class Recorder:
                 self._faults.write_to(target)
             else:
                 folder.rename(target)
+
+    def learn_ranks(self, ranks: Mapping[str, object] | None) -> None:
+        """Write into the open step which ranks there are by now. Raises OSError."""
+        if self._queue is not None:
+            self._queue.drain()
+        with self._lock:
+            if self._files is not None:
+                self._files.learn_ranks(ranks)
 
     def flush(self) -> None:
         """Bring everything that waits onto the disk; the files are whole then, whatever the disk refused."""
@@ -260,8 +283,11 @@ class Recorder:
         """The number of the next call of `call` (`Mint.add`) in this step, from 0."""
         return next(self._counters[call])
 
-    def begin(self, name: str, direction: Direction, parent: str | None) -> OpenRecord:
-        """Begin the record `name`, which runs inside the Cell record `parent`."""
+    def begin(self, name: str, direction: Direction, parent: str | None, *, follows_tensors: bool = True) -> OpenRecord:
+        """Begin the record `name`, which runs inside the Cell record `parent`.
+
+        `follows_tensors`: whether it says where its tensors come from.
+        """
         is_kept = self._files is not None and self.filter.begin(name, direction)
         saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
         record = OpenRecord(name, direction, is_kept=is_kept and not self.is_exhausted, saves=saves)
@@ -270,7 +296,8 @@ class Recorder:
                 self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
         if record.is_kept and direction == "forward" and self._files is not None and self._files.stacks is not None:
             record.stack = self._stacks.capture()
-        if record.is_kept and direction == "forward" and self._follows and self.provenances is not None:
+        follows = self._follows and follows_tensors
+        if record.is_kept and direction == "forward" and follows and self.provenances is not None:
             record.text.origins = self.provenances.record(name)
         return record
 
@@ -294,6 +321,17 @@ class Recorder:
         """Take another part: `value` under `key`, its files named by `prefix`."""
         if record.is_kept and self._has_records:
             self._take(record, key, prefix, value)
+
+    def entry(self, record: OpenRecord, part: Part, name: str, value: Any) -> None:
+        """Take one of many values that stand by `name` in the keywords of a record, or in its only output.
+
+        Values of a whole model are taken one by one, so that no more than one of them is in memory.
+        """
+        if record.is_kept and self._has_records:
+            if part == "input" and self._keeps_inputs:
+                self._take(record, "input_kwargs", f"kwargs.{name}", value, name)
+            elif part == "output" and self._keeps_outputs:
+                self._take(record, "output", f"output.0.{name}", value, name)
 
     def parameter_gradient(self, record: OpenRecord, name: str, gradient: Any) -> None:
         """Take the gradient of the parameter `name`: a list of one in the record, no number in its file's name."""
@@ -391,11 +429,11 @@ class Recorder:
         else:
             self._queue.put(lambda: self._write(record, files), held_bytes=held_bytes(record.parts))
 
-    def _take(self, record: OpenRecord, key: str, prefix: str, value: Any) -> None:
+    def _take(self, record: OpenRecord, key: str, prefix: str, value: Any, name: str | None = None) -> None:
         if self._queue is not None:
-            record.parts.append((key, prefix, self._encoder.freeze(value, record.text, prefix)))
+            record.parts.append((key, prefix, self._encoder.freeze(value, record.text, prefix), name))
             return
-        record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix)))
+        record.parts.append((key, prefix, self._encoder.encode(value, record.text, prefix), name))
         if self._only_overflows:
             # The call that follows may change its arguments in place, and who knows now whether they are wanted?
             record.text.arrays = [(name, array.copy()) for name, array in record.text.arrays]
@@ -406,14 +444,14 @@ class Recorder:
         if self._queue is not None:
             parts = record.parts
             record.parts = [
-                (key, prefix, self._encoder.encode(value, record.text, prefix)) for key, prefix, value in parts
+                (key, prefix, self._encoder.encode(value, record.text, prefix), name)
+                for key, prefix, value, name in parts
             ]
         if self._only_overflows and not self._counts_as_overflow(record, files):
             return
         with self._lock:
             self._save_tensors(record, files)
-        form = "{}: [{}]" if record.lists_of_one else "{}: {}"
-        fields = ", ".join(form.format(quoted(key), text) for key, _, text in record.parts)
+        fields = ", ".join(_fields_of(record))
         if record.fault:
             fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
         with self._lock:
@@ -424,7 +462,9 @@ class Recorder:
         refused = files.save(record.text.arrays)
         record.text.arrays = []
         if refused:
-            record.parts = [(key, prefix, without_files(text, refused)) for key, prefix, text in record.parts]
+            record.parts = [
+                (key, prefix, without_files(text, refused), name) for key, prefix, text, name in record.parts
+            ]
             error = next(iter(refused.values()))
             record.fault = f"{len(refused)} tensor files could not be written: {error.strerror}"
             self._faults.note(record.name, error)

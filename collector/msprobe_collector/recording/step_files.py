@@ -10,7 +10,7 @@ import json
 import linecache
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
@@ -36,13 +36,19 @@ class StepFiles:
         stacks, construct: None where the configuration has no extra_info.
     """
 
-    def __init__(self, folder: Path, configuration: Configuration, framework: str) -> None:
-        """Create the files, empty, in place of those of an earlier dump. The folder exists. Raises OSError."""
+    def __init__(
+        self, folder: Path, configuration: Configuration, framework: str, ranks: Mapping[str, object] | None
+    ) -> None:
+        """Create the files, empty, in place of those of an earlier dump. The folder exists. Raises OSError.
+
+        `ranks` is `Framework.ranks` at this moment.
+        """
         self.has_replaced = remove_earlier_dump(folder)
         self.folder = folder
         is_debug = configuration.level == "debug"
         self._configuration = configuration
         self._framework = framework
+        self._ranks = ranks
         name = "debug.json" if is_debug else "dump.json"
         self.dump = GrowingFile(folder / name, head=self._head(), entries_key="data")
         self._tensors = TensorFiles(folder / TENSOR_FOLDER)
@@ -75,6 +81,12 @@ class StepFiles:
         self._tensors.folder = folder / TENSOR_FOLDER
         self.dump.change(folder / self.dump.path.name, self._head())
 
+    def learn_ranks(self, ranks: Mapping[str, object] | None) -> None:
+        """Write which ranks there are now, where that has changed. Raises OSError."""
+        if ranks is not None and ranks != self._ranks:
+            self._ranks = ranks
+            self.dump.change(self.dump.path, self._head())
+
     def flush(self) -> None:
         """Write what waits. Raises OSError."""
         for file in self._files():
@@ -98,12 +110,13 @@ class StepFiles:
     def _head(self) -> dict[str, object]:
         configuration = self._configuration
         saves = configuration.task in ("tensor", "overflow_check") or bool(configuration.selection.tensor_names)
-        return {
+        head: dict[str, object] = {
             "task": configuration.task,
             "level": configuration.level,
             "framework": self._framework,
             "dump_data_dir": str(self.folder / TENSOR_FOLDER) if saves else None,
         }
+        return head if self._ranks is None else {**head, "ranks": self._ranks}
 
     def _files(self) -> list[GrowingFile]:
         return [file for file in (self.dump, self.stacks, self.construct) if file is not None]

@@ -244,7 +244,7 @@ class DumpComparison:
         `for_account` the tensors of an API call stay loaded until `release`.
         """
         partner = self.matching.partners.get(operation.record)
-        self.target.tensors.keeps = self.golden.tensors.keeps = for_account and not operation.is_cell
+        self.target.tensors.keeps = self.golden.tensors.keeps = for_account and not operation.holds_calls
         try:
             target = self.target.leaves(operation.record)
             golden = self.golden.leaves(partner.record) if partner is not None else []

@@ -93,7 +93,7 @@ class ComparedDump(Dump):
     @cached_property
     def has_calls(self) -> bool:
         """Whether there are records of API calls, not of layers alone."""
-        return any(not operation.is_cell for operation in self.operations)
+        return any(not operation.holds_calls for operation in self.operations)
 
     @cached_property
     def layers_of_calls(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ from msprobe_collector.dump_format import (
     DumpError,
     Frame,
     is_cell_record,
+    is_optimizer_record,
     name_fault,
     parse_api_name,
     split_record_name,
@@ -79,7 +80,7 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
     """A line each on dumps, device, benchmark and chosen standards. Reads the names of the records, runs nothing."""
     calls: dict[tuple[Path, str], str] = {}
     half: set[tuple[Path, str]] = set()
-    cells = 0
+    cells = updates = 0
     devices: Counter[DeviceSpecification] = Counter()
     untested = drawn = 0
     for dump in suite.dumps():
@@ -90,11 +91,14 @@ def header_lines(suite: PrecheckSuite, root: Path) -> list[str]:
             found = split_record_name(record)
             if is_cell_record(record):
                 cells += 1
+            elif is_optimizer_record(record):
+                updates += 1
             elif found is not None:
                 calls[dump.path, found[0]] = dump.framework
                 if dump.holds_half(record):
                     half.add((dump.path, found[0]))
-    left = f"; {cells} Cell records are left to the other suites" if cells else ""
+    others = [f"{count} {kind} records" for count, kind in ((cells, "Cell"), (updates, "optimizer")) if count]
+    left = f"; {' and '.join(others)} are left to the other suites" if others else ""
     files = suite.files
     shown = file_id(files[0], root) if len(files) == 1 else f"{len(files)} dumps"
     lines = [f"msprobe: {shown}: {len(calls)} API calls{left}"]

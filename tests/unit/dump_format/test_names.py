@@ -34,6 +34,7 @@ API_RECORDS = [
     ("Aten.mm.default.0.forward", "Aten", "mm.default", 0, "forward", "default"),
     ("VF.lstm.0.forward", "VF", "lstm", 0, "forward", "lstm"),
     ("NPU.npu_swiglu.0.backward", "NPU", "npu_swiglu", 0, "backward", "npu_swiglu"),
+    ("Optimizer.AdamW.1.forward", "Optimizer", "AdamW", 1, "forward", "AdamW"),
     ("my_lib.ops.custom_add.0.forward", "my_lib", "ops.custom_add", 0, "forward", "custom_add"),
     ("Mint.forward.0.forward", "Mint", "forward", 0, "forward", "forward"),
     ("Mint.add.999999999999999999.forward", "Mint", "add", 999999999999999999, "forward", "add"),

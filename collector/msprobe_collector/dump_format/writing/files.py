@@ -68,8 +68,8 @@ class GrowingFile:
         self._entries_per_write = entries_per_write
         self._waiting: list[str] = []
 
-    def create(self) -> None:
-        """Write the file without entries, in place of one that stood there. Raises OSError; no file is left then.
+    def create(self, entries: bytes = b"") -> None:
+        """Write the file with `entries`, in place of one that stood there. Raises OSError; no new file is left then.
 
         It gets its name when it is whole: neither a full disk nor a kill leaves an empty one.
         """
@@ -77,9 +77,9 @@ class GrowingFile:
             return
         partial = self.path.with_name(f"{self.path.name}.partial")
         self._descriptor = _opened(partial, os.O_TRUNC)
-        self._end = len(self._head)
+        self._end = len(self._head) + len(entries)
         try:
-            self._write(self._head + self._tail, at=0)
+            self._write(self._head + entries + self._tail, at=0)
             os.replace(partial, self.path)
         except OSError:
             self._shut()
@@ -110,15 +110,28 @@ class GrowingFile:
         return frozenset(_DECODER.raw_decode(line)[0] for line in lines if line)
 
     def change(self, path: Path, head: Mapping[str, object]) -> None:
-        """The file has been moved to `path`: write another `head` where it stands. Raises OSError.
+        """The file stands at `path`, where it may have been moved to: write another `head`. Raises OSError.
 
-        A head longer than the one before has no room and is given up: the old one stays.
+        Where the new head is longer than the old one, the whole file is written anew.
         """
         self.path = path
         missing = len(self._head) - len(self._head_of(head))
-        if self._descriptor >= 0 and missing >= 0:
+        if self._descriptor < 0:
+            return
+        if missing >= 0:
             self._head = self._head_of(head, padding=" " * missing)
             self._write(self._head, at=0)
+            return
+        self.flush()
+        entries = os.pread(self._descriptor, self._end - len(self._head), len(self._head))
+        self._shut()
+        old, self._head = self._head, self._head_of(head)
+        try:
+            self.create(entries)
+        except OSError:
+            self._head = old
+            self.reopen()
+            raise
 
     def add(self, entry: str) -> None:
         """Append `entry`, the text of a key and its value. Raises OSError."""

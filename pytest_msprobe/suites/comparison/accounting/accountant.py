@@ -259,7 +259,7 @@ class Accountant:
         keys = [self._key(value) for value in found.values if value.is_tensor]
         if found.partner is None:
             return account_of(found, "unmatched", keys)
-        if found.operation.is_cell and self._is_contained(found.operation, keys):
+        if found.operation.holds_calls and self._is_contained(found.operation, keys):
             return account_of(found, "contained", keys)
         meaningless = {value.path for value in found.values if value.status == "skip" and value.tolerance is None}
         is_given = self._is_given(found, [key for key in keys if key.path not in meaningless])
@@ -346,8 +346,8 @@ class Accountant:
         return float(np.linalg.norm(mine - theirs) / max(np.linalg.norm(theirs), np.finfo(np.float64).tiny))
 
     def _is_contained(self, operation: Operation, keys: Sequence[ValueKey]) -> bool:
-        """Whether a layer needs no account: its calls are in the dump, or it returns its inputs."""
-        if operation.phase == GRADIENTS:
+        """Whether a layer or optimizer needs no account: its calls are in the dump, or it returns its inputs."""
+        if operation.phase == GRADIENTS or not operation.is_cell:
             return self._target.has_calls
         given = {(key.target, key.golden) for key in keys if not key.is_output}
         is_identity = all((key.target, key.golden) in given for key in keys if key.is_output)

@@ -166,7 +166,7 @@ class RunDiagnosis:
         found = None
         for step in self.steps:
             place = step.account.place
-            if step.operation.phase != "forward" or step.operation.is_cell or not (0 <= place < end):
+            if step.operation.phase != "forward" or step.operation.holds_calls or not (0 <= place < end):
                 continue
             for key in step.outputs:
                 is_loss = place < start or (math.prod(key.shape) == 1 and not key.is_integer)
@@ -207,7 +207,7 @@ def _search(steps: Sequence[Step], side: ComparedDump, *, is_golden: bool) -> El
     outputs = [
         Candidate(flow.record(step), (is_golden and key.golden_path) or key.path, flow.place(step))
         for step in steps
-        if not step.operation.is_cell and flow.place(step) >= 0
+        if not step.operation.holds_calls and flow.place(step) >= 0
         for key in step.outputs
         if flow.content(key)
     ]

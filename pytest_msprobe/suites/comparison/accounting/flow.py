@@ -98,6 +98,7 @@ class SideFlow:
                 continue
             if step.operation.is_cell:
                 self._add_names(step)
+            if step.operation.holds_calls:
                 continue
             self._steps[self.record(step)] = step
             self.says_makers |= any(key.origins[self.is_golden].made_by for key in step.account.keys)
@@ -197,7 +198,7 @@ class DataFlow:
         self, steps: Sequence[Step], searches: tuple[ElementSearch | None, ElementSearch | None] = (None, None)
     ) -> None:
         """The flow through `steps`, which are in the order of verdicts."""
-        calls = sorted((step for step in steps if not step.operation.is_cell), key=lambda step: step.account.place)
+        calls = sorted((step for step in steps if not step.operation.holds_calls), key=lambda step: step.account.place)
         self._calls = calls
         self.steps = {step.record: step for step in calls if step.account.place >= 0}
         self.golden_only = {step.record: step for step in calls if step.account.place < 0}

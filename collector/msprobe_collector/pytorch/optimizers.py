@@ -1,0 +1,176 @@
+"""What optimizers of PyTorch get and leave: seen by the hooks that `torch.optim` calls around every `step`.
+
+Every optimizer that derives from `torch.optim.Optimizer` calls them, fused and foreach ones too, and those inside
+wrappers and loss scalers. Norms are taken where `torch.nn.utils` clips gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import optimizer as hooks
+
+from msprobe_collector.framework import Session
+from msprobe_collector.pytorch.installation import is_searched
+from msprobe_collector.pytorch.parameter_names import ParameterNames
+from msprobe_collector.recording.swaps import ApiTarget, Installation
+from msprobe_collector.recording.updates import Named, UpdateRecords
+
+_CLIPPING = ("clip_grad_norm_", "clip_grads_with_norm_")
+
+
+class OptimizerSteps:
+    """Records `step` of every optimizer, and the clipping of gradients by their norm."""
+
+    def __init__(self, session: Session) -> None:
+        """See nothing yet."""
+        self._guard = session.guard
+        self._records = UpdateRecords(session.recorder, session.guard)
+        self._is_wanted = session.configuration.collects_optimizers
+        self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
+        self._handles: list[Any] = []
+        self._is_found = False
+        self.names = ParameterNames()
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether steps are seen."""
+        return bool(self._handles)
+
+    def install(self) -> None:
+        """See steps from now on."""
+        if not self._is_wanted or self._handles:
+            return
+        if not self._is_found:
+            self._is_found = True
+            owners = (nn.utils, nn.utils.clip_grad)
+            places = [(owner, name) for owner in owners for name in _CLIPPING if hasattr(owner, name)]
+            self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
+        self._clipping.install()
+        self._handles = [
+            hooks.register_optimizer_step_pre_hook(self._begins),
+            hooks.register_optimizer_step_post_hook(self._ended),
+        ]
+
+    def uninstall(self) -> None:
+        """See no more steps."""
+        self._clipping.uninstall()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def end_step(self) -> None:
+        """End what has begun, and forget the names."""
+        self._records.give_up()
+        self.names.clear()
+
+    def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._records.is_wanted:
+            return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs)
+        return None
+
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
+        kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        self._records.begin(kind, optimizer, _parameters_in(parameters))
+        if not callable(closure):
+            self._records.gets(optimizer, _gradients_of(optimizer, parameters))
+        self._records.gets(optimizer, _state_in(optimizer, parameters))
+        if not callable(closure):
+            return None
+        seen = self._seen_closure(closure, optimizer, parameters)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": seen}
+        return (args[0], seen, *args[2:]), kwargs
+
+    def _seen_closure(
+        self, closure: Callable[[], Any], optimizer: Any, parameters: Mapping[str, Any]
+    ) -> Callable[[], Any]:
+        """`closure`, after whose first call the gradients are taken: the step uses those."""
+        calls = iter((True,))
+
+        @functools.wraps(closure)
+        def computed() -> Any:
+            result = closure()
+            if next(calls, False):
+                gradients = _gradients_of(optimizer, parameters)
+                self._guard.enter("an optimizer's closure", self._records.gets, optimizer, gradients)
+            return result
+
+        return computed
+
+    def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._guard.enter("an optimizer's step", self._end, optimizer)
+
+    def _end(self, optimizer: Any) -> None:
+        parameters = self._parameters(optimizer)
+        self._records.leaves(optimizer, [*_parameters_in(parameters), *_state_in(optimizer, parameters)])
+
+    def _parameters(self, optimizer: Any) -> dict[str, Any]:
+        groups = [list(group["params"]) for group in optimizer.param_groups]
+        return dict(zip(self.names.of(groups, "param_groups"), (item for group in groups for item in group)))
+
+    def _seen_clipping(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def clip(*args: Any, **kwargs: Any) -> Any:
+            if not self._records.is_wanted:
+                return original(*args, **kwargs)
+            given = args[0] if args else kwargs.get("parameters")
+            if isinstance(given, Iterator):  # it can be looked through once
+                given = list(given)
+                again = (parameter for parameter in given)
+                args, kwargs = ((again, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": again})
+            owner = object()
+            self._guard.enter(call, self._begin_clipping, owner, given, signature, args, kwargs)
+            result = original(*args, **kwargs)
+            self._guard.enter(call, self._end_clipping, owner, result, signature, args, kwargs)
+            return result
+
+        return clip
+
+    def _begin_clipping(
+        self, owner: Any, given: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        parameters = [given] if isinstance(given, torch.Tensor) else list(given)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        settings = [(name, bound.arguments[name]) for name in ("max_norm", "norm_type") if name in bound.arguments]
+        named = dict(zip(self.names.of([parameters], ""), parameters))
+        self._records.begin("clip_grad_norm", owner, settings)
+        self._records.gets(owner, _gradients_in(named))
+
+    def _end_clipping(
+        self, owner: Any, result: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """The norm is returned, or was given."""
+        given = signature.bind(*args, **kwargs).arguments.get("total_norm")
+        self._records.returns(owner, result if given is None else given)
+
+
+def _parameters_in(parameters: Mapping[str, Any]) -> Named:
+    return ((f"parameters.{name}", parameter) for name, parameter in parameters.items())
+
+
+def _gradients_in(parameters: Mapping[str, Any]) -> Named:
+    return ((f"gradients.{name}", item.grad) for name, item in parameters.items() if item.requires_grad)
+
+
+def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The gradients, and the scale that a fused optimizer is to take out of them itself."""
+    yield from _gradients_in(parameters)
+    for name in ("grad_scale", "found_inf"):
+        if isinstance(scale := getattr(optimizer, name, None), torch.Tensor):
+            yield name, scale
+
+
+def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:
+    for name, parameter in parameters.items():
+        for key, value in dict(optimizer.state.get(parameter, {})).items():
+            yield f"state.{name}.{key}", value

@@ -1,0 +1,64 @@
+"""Names of parameters: in the models that are watched, else in whatever model has them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class ParameterNames:
+    """Names of parameters: those in the watched models, as records of Modules have them, else those in any model."""
+
+    def __init__(self) -> None:
+        #: Name and parameter, by the parameter's id.
+        self._known: dict[int, tuple[str, Any]] = {}
+
+    def watch(self, layers: Iterable[tuple[str, Any]]) -> None:
+        """Learn the parameters of the `layers` of a model, given as (path, Module)."""
+        for path, module in layers:
+            for own, parameter in module.named_parameters(recurse=False):
+                name = f"{path}.{own}" if path else own
+                self._known.setdefault(id(parameter), (name, parameter))
+                # The copy in higher precision that wrappers of optimizers update.
+                if (copy := getattr(parameter, "main_param", None)) is not None:
+                    self._known.setdefault(id(copy), (name, copy))
+
+    def of(self, groups: Sequence[Sequence[Any]], prefix: str) -> list[str]:
+        """A name of each of the parameters; one that no model has is named by `prefix` and its place in `groups`."""
+        unknown = {id(parameter) for group in groups for parameter in group if id(parameter) not in self._known}
+        others = names_in_models(unknown) if unknown else {}
+        found: list[str] = []
+        for number, group in enumerate(groups):
+            for index, parameter in enumerate(group):
+                name = others.get(id(parameter)) if id(parameter) in unknown else self._known[id(parameter)][0]
+                place = f"{prefix}.{number}.params.{index}" if prefix else f"{index}"
+                found.append(name if name is not None and name not in found else place)
+        return found
+
+    def clear(self) -> None:
+        """The step is over."""
+        self._known.clear()
+
+
+#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel, torch.compile).
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+def names_in_models(wanted: set[int]) -> dict[int, str]:
+    """Name by id of each of the `wanted` parameters in the model that has most of them."""
+    from torch import nn
+
+    modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
+    inner = {id(module) for outer in modules for module in outer._modules.values()}
+    found = []
+    for model in modules:
+        if id(model) in inner:
+            continue
+        names = {id(parameter): name for name, parameter in model.named_parameters() if id(parameter) in wanted}
+        while any(all(name.startswith(front) for name in names.values()) for front in _WRAPPERS if names):
+            names = {key: name.partition(".")[2] for key, name in names.items()}
+        found.append(names)
+    # Of two that have equally many the shorter names win; dictionaries keep what is put in last.
+    found.sort(key=lambda names: (len(names), [(-len(name), name) for name in names.values()]))
+    return {key: name for names in found for key, name in names.items()}

@@ -1,0 +1,58 @@
+"""The process groups of torch.distributed that this process is in, and what they are called."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import distributed
+
+from msprobe_collector.recording.process_groups import ranks_of
+
+#: Getters of Megatron's `parallel_state`, by the names of its groups.
+_MEGATRON = {
+    "tp": "get_tensor_model_parallel_group",
+    "pp": "get_pipeline_model_parallel_group",
+    "dp": "get_data_parallel_group",
+    "cp": "get_context_parallel_group",
+    "ep": "get_expert_model_parallel_group",
+}
+_OF_MESH = "mesh_"
+
+
+def ranks_of_this_process() -> dict[str, object]:
+    """See `Framework.ranks`; communication is initialised."""
+    groups = ((name, distributed.get_process_group_ranks(group)) for name, group in _named_groups())
+    return ranks_of(distributed.get_rank(), distributed.get_world_size(), groups)
+
+
+def _named_groups() -> Iterator[tuple[str, Any]]:
+    """(name, group) of what `parallel_state` and meshes name, then of all that there are, with "" for no name."""
+    yield from _megatron_groups()
+    for mesh in _meshes():
+        for index, name in enumerate(mesh.mesh_dim_names or ()):
+            if mesh.get_coordinate() is not None:
+                yield name, mesh.get_group(index)
+    for group in list(distributed.distributed_c10d._world.pg_map):
+        description = getattr(group, "group_desc", "")
+        yield (description[len(_OF_MESH) :] if description.startswith(_OF_MESH) else ""), group
+
+
+def _megatron_groups() -> Iterator[tuple[str, Any]]:
+    state = sys.modules.get("megatron.core.parallel_state")
+    for name, getter in _MEGATRON.items():
+        try:
+            group = getattr(state, getter)()
+        except (AttributeError, AssertionError, TypeError):  # not imported, or not initialised
+            continue
+        if group is not None:
+            yield name, group
+
+
+def _meshes() -> list[Any]:
+    """The meshes of the script, the largest first: parts of one have the names that it has."""
+    kind = distributed.device_mesh.DeviceMesh
+    found = [value for value in gc.get_objects() if type(value) is kind]
+    return sorted(found, key=lambda mesh: -mesh.ndim)
