@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """A sharded run and the run on one rank that it ought to equal.
 
@@ -23,6 +23,7 @@ class Entry:
         source, link: where the bug was reported.
         wrong: what is wrong, in a sentence.
         direction: where it shows: "forward", "backward" or "optimizer".
+        is_held_out: whether the suite may not be mended on it.
         expected: records of the logical run, or of its optimizer, that may be named first (`tools.sharded.answers`).
     """
 
@@ -37,6 +38,7 @@ class Entry:
     wrong: str = ""
     direction: str = ""
     expected: tuple[str, ...] = ()
+    is_held_out: bool = False
 
     @property
     def world(self) -> int:

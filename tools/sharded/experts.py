@@ -119,7 +119,7 @@ class Spread:
     Attributes:
         experts: ranks that have other experts.
         features: ranks that have other features of each expert.
-        dim: along which dimension of (batch, sequence) ranks of `features` have other tokens; None where they have the same.
+        dim: along which dimension of (batch, sequence) ranks of `features` have other tokens; None: the same ones.
         is_summed: whether tensor parallel ranks each see other tokens of an expert.
     """
 
@@ -132,7 +132,7 @@ class Spread:
             self.dim = 0 if layout.tp.size == 1 else 1 if layout.sequence_parallel else None
 
     def sees_all_tokens(self, layout: Layout) -> bool:
-        """Whether tokens of all data parallel ranks come to the expert, so that no other rank has the same part of it."""
+        """Whether tokens of all data parallel ranks come to the expert: no other rank has the same part of it."""
         return layout.dp.size > 1 and layout.dp in (self.experts, self.features)
 
 
@@ -192,5 +192,3 @@ def copied_probabilities(probabilities: Tensor, group: Group) -> Tensor:
 def gathered_probabilities(probabilities: Tensor, group: Group, dim: int) -> Tensor:
     """The probabilities of all ranks' tokens, with gradients."""
     return whole(probabilities, group, dim)
-
-

@@ -163,9 +163,11 @@ def synchronised(model: nn.Module, number: int, count: int) -> AbstractContextMa
 def tensor_parallel(model: PlainGpt, mesh: Any, ways: list[str]) -> None:
     """DTensors over tensor parallel ranks; with `sp` activations between layers are shards of the sequence."""
     between = Shard(1) if "sp" in ways else Replicate()
-    losses = {"output_layouts": Shard(-1), "use_local_output": False} if "losses" in ways else {
-        "output_layouts": Replicate()
-    }
+    losses = (
+        {"output_layouts": Shard(-1), "use_local_output": False}
+        if "losses" in ways
+        else {"output_layouts": Replicate()}
+    )
     plan: dict[str, Any] = {
         "emb": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
         "head": ColwiseParallel(input_layouts=between, **losses),

@@ -1,4 +1,7 @@
-"""What one rank does: python -m tools.sharded.process RANK WORLD STORE FOLDER NAME... (tools.sharded.launching starts it)."""
+"""What one rank does; tools.sharded.launching starts it.
+
+python -m tools.sharded.process RANK WORLD STORE FOLDER NAME...
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def ran(entry: Entry, folder: Path, rank: int, *, is_single: bool) -> dict[str, 
 def _trained(entry: Entry, folder: Path | None, *, is_single: bool) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
     training = entry.made(is_single=is_single)
-    names = {name: one for name, one in training.model.named_parameters()}
+    names = dict(training.model.named_parameters())
     if folder is None:
         training.step()
     else:
