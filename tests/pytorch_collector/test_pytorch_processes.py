@@ -61,8 +61,12 @@ def test_fsdp_and_dtensors_are_the_part_of_this_rank(dump: Path) -> None:
     assert not [name for name in data if name.startswith(("Aten", "Torch.as_strided"))]
 
 
-def test_tensor_parallelism_calls_nothing_of_its_own(dump: Path) -> None:
-    calls = [name.rpartition(".")[0] for name in records(dump, 2) if name.endswith(".forward")]
+def test_tensor_parallelism_calls_nothing_of_its_own_but_communication(dump: Path) -> None:
+    data = records(dump, 2)
+    calls = [name.rpartition(".")[0] for name in data if name.endswith(".forward")]
+    reduced = data["Distributed.all_reduce.0.forward"]
+    assert reduced["input_kwargs"]["group"]["group_ranks"] == [0, 1]
+    calls = [call for call in calls if not call.startswith("Distributed.")]
     layers = ["Functional.linear.0", "Functional.relu.0", "Functional.linear.1"]
     assert calls == ["Torch.full.0", *layers, "Tensor.square.0", "Tensor.mean.0"]
 

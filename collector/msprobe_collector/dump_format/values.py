@@ -118,6 +118,8 @@ AUTOCAST = "autocast"
 
 #: Of a backward record, with this value: its forward, computed again in the backward, got or gave other values.
 RECOMPUTED, DIFFERS = "recomputed", "differs"
+#: Of a record in a pipeline: which part of the batch it belongs to, a whole number from 0.
+MICROBATCH = "microbatch"
 
 #: Fields that hold values of the run, in the order of tables.
 VALUE_FIELDS = (ARGUMENTS, KEYWORDS, INCOMING, PARAMETERS, OUTPUT, OTHER_GRADIENTS)

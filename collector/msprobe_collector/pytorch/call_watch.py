@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from msprobe_collector.framework import Session
-from msprobe_collector.pytorch.calls import ApiCalls, CommunicationWaits, named_modules, own_parameters
+from msprobe_collector.pytorch.calls import ApiCalls, named_modules, own_parameters
 from msprobe_collector.pytorch.checkpoints import CheckpointSwaps, Recomputation
+from msprobe_collector.pytorch.communication import CommunicationWaits, PeerOperations
 from msprobe_collector.pytorch.gradients import GradientTap
 from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
+from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
@@ -36,7 +38,16 @@ class TorchCallWatch:
         self._provenances = TensorProvenances(guard, lambda: self._checkpoints.backward_passes)
         if session.configuration.task != "overflow_check":  # which record is in the dump is not known while it runs
             session.recorder.provenances = self._provenances
-        calls = ApiCalls(session, tap, self._waits, number=recomputation.number, on_empty=self._provenances.allocated)
+        self._peers = PeerOperations()
+        self._stages = PipelineStages(guard, self._peers)
+        calls = ApiCalls(
+            session,
+            tap,
+            self._waits,
+            number=recomputation.number,
+            on_empty=self._provenances.allocated,
+            peers=self._peers,
+        )
         self._apis = ApiInstallation(calls, session.configuration.api_list)
         self._modules = LayerObserver(
             session,
@@ -87,6 +98,7 @@ class TorchCallWatch:
         if self._session.configuration.collects_cells or self._modules.on_root_forward is not None:
             self._modules.install()
         self._optimizers.install()
+        self._stages.install()
         self._threads.install()
         self._compiled.install()
 
@@ -98,6 +110,7 @@ class TorchCallWatch:
         self._waits.uninstall()
         self._modules.uninstall()
         self._optimizers.uninstall()
+        self._stages.uninstall()
         self._checkpoints.uninstall()
 
     def settle(self) -> None:
@@ -109,6 +122,7 @@ class TorchCallWatch:
         for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step):
             self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
+        self._peers.clear()
 
     def remove(self) -> None:
         """Nothing stays."""

@@ -1,7 +1,4 @@
-"""What PyTorch's calls look like: Modules and their parameters, API calls as a function mode sees them.
-
-Communication of torch.distributed: functions that modes do not see, that fill arguments or end later.
-"""
+"""What PyTorch's calls look like: Modules and their parameters, API calls as a function mode sees them."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.values import AUTOCAST
 from msprobe_collector.pytorch.api_names import (
     ApiNames,
@@ -22,10 +20,10 @@ from msprobe_collector.pytorch.api_names import (
     changes_first_argument,
     is_machinery,
 )
+from msprobe_collector.pytorch.communication import PeerOperations, described, is_functional
 from msprobe_collector.pytorch.gradients import autocast_of
 from msprobe_collector.pytorch.provenance import RecordOrigins
 from msprobe_collector.recording.observing import CallObserver, ObservedCall, Waits, named_layers
-from msprobe_collector.recording.swaps import MethodSwaps
 
 if TYPE_CHECKING:
     from msprobe_collector.framework import Session
@@ -41,43 +39,6 @@ def named_modules(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 def own_parameters(module: Any) -> dict[str, Any]:
     """The parameters that stand on `module` itself."""
     return dict(module.named_parameters(recurse=False))
-
-
-#: Functions of torch.distributed that move values.
-_FUNCTIONS = (
-    *("all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "batch_isend_irecv"),
-    *("broadcast", "gather", "irecv", "isend", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
-    *("send", "_all_gather_base", "_reduce_scatter_base"),
-)
-
-
-def communication_functions() -> Iterator[tuple[Any, str]]:
-    """(module, name) of each function to record; none where PyTorch was built without torch.distributed."""
-    from torch import distributed
-
-    if distributed.is_available():
-        for name in _FUNCTIONS:
-            if hasattr(distributed, name):
-                yield distributed, name
-
-
-class CommunicationWaits(Waits):
-    """Sees the training wait on the handles of asynchronous communication."""
-
-    def _is_handle(self, value: Any) -> bool:
-        from torch import distributed
-
-        work = getattr(distributed, "Work", None)
-        return work is not None and isinstance(value, work)
-
-    def _is_no_value(self, part: Any) -> bool:
-        return isinstance(part, int) or self._is_handle(part)
-
-    def _put(self, swaps: MethodSwaps) -> None:
-        from torch import distributed
-
-        if distributed.is_available():
-            swaps.put(distributed.Work, "wait", self.seen_wait)
 
 
 #: What starts backward passes.
@@ -169,9 +130,11 @@ class ApiCalls(CallObserver):
         *,
         number: Number,
         on_empty: Callable[[Any], None],
+        peers: PeerOperations,
     ) -> None:
         super().__init__(session, tap, waits, number=number)
         self.on_empty = on_empty
+        self._peers = peers
 
     def _begin(
         self,
@@ -180,13 +143,18 @@ class ApiCalls(CallObserver):
         kwargs: dict[str, Any],
         attributes: Mapping[str, Any] | None,
     ) -> None:
+        if is_communication(call.name):
+            if call.microbatch is None:
+                call.microbatch = self._peers.microbatch_of(args)
+            args, kwargs = described(call.function, args, kwargs)
+            args = self._peers.shown(args)
         super()._begin(call, args, kwargs, attributes)
         record = call.record
         if record is None:
             return
         if autocast := autocast_of(args, kwargs):
             self.recorder.part(record, AUTOCAST, AUTOCAST, autocast)
-        if isinstance(origins := record.text.origins, RecordOrigins):
+        if isinstance(origins := record.text.origins, RecordOrigins) and not is_functional(call.function):
             origins.expect(args, kwargs)
 
     def _take_outputs(self, record: OpenRecord, result: Any) -> None:
@@ -194,6 +162,9 @@ class ApiCalls(CallObserver):
         if result is None and isinstance(origins := record.text.origins, RecordOrigins):
             result = origins.changed() or None
         super()._take_outputs(record, result)
+
+    def _shown(self, outputs: Any) -> Any:
+        return self._peers.shown(outputs)
 
     def _sources(self, what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_in_place = changes_first_argument(what) or kwargs.get("inplace") is True

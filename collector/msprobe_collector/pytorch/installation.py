@@ -17,8 +17,9 @@ from torch import autograd, overrides
 
 from msprobe_collector.configuration import ApiList, ApiPlace
 from msprobe_collector.pytorch.api_names import ApiNames
-from msprobe_collector.pytorch.calls import ApiCalls, CallMode, communication_functions
+from msprobe_collector.pytorch.calls import ApiCalls, CallMode
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
+from msprobe_collector.pytorch.communication import PeerFunctions, communication_functions
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
 
 #: Its functions have no types.
@@ -66,6 +67,7 @@ class ApiInstallation:
         self._guard = calls.guard
         self._mode = CallMode(calls, ApiNames(left_out))
         self._functions = MethodSwaps()
+        self._peers = PeerFunctions(calls.wrapped)
         self._swapped = Installation(calls.wrapped, is_searched=is_searched)
         self._listed = listed
         self._are_found = False
@@ -79,6 +81,7 @@ class ApiInstallation:
                 functions.append((owner, name, f"{place.module.rpartition('.')[2]}.{name}"))
             self._swapped.add([ApiTarget(owner, name, getattr(owner, name), call) for owner, name, call in functions])
         self._swapped.install()
+        self._peers.install()
         if not self._functions.are_in:
             self._functions.put(overrides, "has_torch_function", self._without_mode)
             if hasattr(autograd, RUN_BACKWARD):
@@ -89,6 +92,7 @@ class ApiInstallation:
         """See no more calls."""
         remove(self._mode)
         self._functions.uninstall()
+        self._peers.uninstall()
         self._swapped.uninstall()
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -59,6 +59,10 @@ class TorchTensorValues(TensorValues):
             self._array = _outside_transforms(_array, self._tensor)
         return self._array
 
+    def keep(self) -> None:
+        """Take a copy: the training may change the tensor."""
+        self._tensor = self._tensor.clone()
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the dimensions."""
@@ -94,7 +98,11 @@ class TorchValues:
             with torch._C.DisableTorchFunctionSubclass():
                 local = getattr(tensor, "_local_tensor", None)
                 if local is not None and hasattr(tensor, "placements"):
-                    return _part_of(tensor, self._read(local))
+                    return _part_of(tensor, self._read(_arrived(local)))
+                if (arrived := _arrived(tensor)) is not tensor:
+                    values = self._read(arrived)
+                    values.fields = _requires_grad(tensor.requires_grad)
+                    return values
                 # A class that only adds to the tensor is left out; others alone can compute with theirs.
                 has_own_memory = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
                 return self._read(tensor.as_subclass(torch.Tensor) if has_own_memory else tensor)
@@ -102,16 +110,20 @@ class TorchValues:
 
     def _read(self, tensor: Any) -> TensorValues:
         requires_grad = tensor.requires_grad
-        fields = ', "requires_grad": true' if requires_grad else ', "requires_grad": false'
         dtype = torch.float32 if tensor.is_quantized else tensor.dtype
         if requires_grad or _functorch.is_functorch_wrapped_tensor(tensor):
             tensor = _outside_transforms(_detached, tensor)
-        return TorchTensorValues(tensor, _dtype_name(dtype), fields)
+        return TorchTensorValues(tensor, _dtype_name(dtype), _requires_grad(requires_grad))
 
     def frozen(self, tensor: Any) -> TensorValues:
         """See `FrameworkValues`."""
+        if type(tensor) not in _OWN_TYPES and (hasattr(tensor, "placements") or _arrived(tensor) is not tensor):
+            values = self.read(tensor)  # a copy of what is not there yet would wait for the training
+            held: Any = values
+            held.keep()
+            return values
         values = self.read(tensor.detach().clone())
-        values.fields = f', "requires_grad": {"true" if tensor.requires_grad else "false"}'
+        values.fields = _requires_grad(tensor.requires_grad)
         return values
 
     def dtype_text(self, dtype: Any) -> str:
@@ -124,6 +136,8 @@ class TorchValues:
             return f'{{"type": "torch.{type(value).__name__}", "value": {json.dumps(str(value))}}}'
         if type(value).__name__ == "ProcessGroup":
             return _group(value)
+        if isinstance(value, GroupRanks):
+            return value.text()
         if type(value).__name__ in ("RedOpType", "ReduceOp"):
             return f'{{"type": "torch.distributed.ReduceOp", "value": {json.dumps(str(value))}}}'
         return None
@@ -146,12 +160,36 @@ def _dtype_name(dtype: Any) -> str:
     return str(dtype)
 
 
+class GroupRanks:
+    """Stands for the process group of these global ranks in a record."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = list(ranks)
+
+    def text(self) -> str:
+        """The entry of a group in a dump."""
+        identity = f"{zlib.crc32(str(self.ranks).encode()):08x}"
+        return json.dumps({"type": "torch.ProcessGroup", "group_ranks": self.ranks, "group_id": identity})
+
+
 def _group(group: Any) -> str:
     from torch import distributed
 
-    ranks = distributed.get_process_group_ranks(group)
-    identity = f"{zlib.crc32(str(ranks).encode()):08x}"
-    return json.dumps({"type": "torch.ProcessGroup", "group_ranks": ranks, "group_id": identity})
+    return GroupRanks(distributed.get_process_group_ranks(group)).text()
+
+
+def _requires_grad(is_required: bool) -> str:
+    return f', "requires_grad": {"true" if is_required else "false"}'
+
+
+def _arrived(tensor: Any) -> Any:
+    """What a functional collective has given, when it is there; other tensors as they are.
+
+    The tensor itself does not learn that it was waited for: the training waits where it would.
+    """
+    if type(tensor).__name__ != "AsyncCollectiveTensor":
+        return tensor
+    return tensor.elem if tensor.completed else torch.ops._c10d_functional.wait_tensor(tensor.elem)
 
 
 _OWN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -182,8 +220,7 @@ def _part_of(whole: Any, part: TensorValues) -> TensorValues:
         "mesh_dim_names": None if mesh.mesh_dim_names is None else list(mesh.mesh_dim_names),
         "global_shape": list(whole.shape),
     }
-    requires_grad = "true" if whole.requires_grad else "false"
-    part.fields = f', "requires_grad": {requires_grad}, "dtensor": {json.dumps(spread)}'
+    part.fields = f'{_requires_grad(whole.requires_grad)}, "dtensor": {json.dumps(spread)}'
     return part
 
 

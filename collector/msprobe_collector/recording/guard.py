@@ -29,11 +29,15 @@ class Activity(threading.local):
 
     Attributes:
         is_inside: an API call that is being recorded runs, or the collector works; calls inside are not recorded.
+        is_closed: a communication runs, or the collector works; not even communication inside is recorded.
         cells: forward records of the Cells that run, outermost first.
+        microbatch: number of the part of the batch that a pipeline works on; None outside of pipelines.
     """
 
     def __init__(self) -> None:
         self.is_inside = False
+        self.is_closed = False
+        self.microbatch: int | None = None
         self.cells: list[str] = []
 
     @property
@@ -192,13 +196,13 @@ class Guard:
             Exception: the error of the script's own computation, where reading a value brought it up, or a `Refusal`.
         """
         activity = self.activity
-        was_inside, activity.is_inside = activity.is_inside, True
+        before, activity.is_inside, activity.is_closed = (activity.is_inside, activity.is_closed), True, True
         try:
             return self.faults.guarded(where, self._run_outside, action, args, call=call, otherwise=otherwise)
         except ComputationFailed as failure:
             raise failure.error from None
         finally:
-            activity.is_inside = was_inside
+            activity.is_inside, activity.is_closed = before
 
     def _run_outside(self, action: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         with self.outside():

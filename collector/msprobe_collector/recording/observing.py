@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.recording.guard import Guard
@@ -42,11 +43,15 @@ class ObservedCall:
         sources: what the `GradientTap` needs of it; None where no gradients are wanted or will come.
         is_awaited: its outputs are there after a `wait` only, which ends the record.
         repeatable: of one that may be computed again, or is, and whose gradients are wanted.
+        function: that is called, of an API.
+        microbatch: part of the batch that it belongs to, in a pipeline; its backward has the same.
     """
 
-    __slots__ = ("is_awaited", "name", "parent", "record", "repeatable", "sources")
+    __slots__ = ("function", "is_awaited", "microbatch", "name", "parent", "record", "repeatable", "sources")
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any = None, microbatch: int | None = None) -> None:
+        self.function = function
+        self.microbatch = microbatch
         self.name = ""
         self.parent: str | None = None
         self.record: OpenRecord | None = None
@@ -89,12 +94,14 @@ def inner_tensors(
             yield from parts.tensors(f"input.{at}", value)
 
 
-class _Awaited(NamedTuple):
-    """A call whose result is not there yet; it keeps its handle, so that the handle's id stays its own."""
+@dataclass(slots=True)
+class _Awaited:
+    """A call whose result is not there yet; it keeps its handles, so that their ids stay their own."""
 
-    handle: Any
+    handles: Sequence[Any]
     take_outputs: Callable[[], None]
     give_up: Callable[[], None]
+    missing: int
 
 
 class Waits:
@@ -117,14 +124,15 @@ class Waits:
         """Put the originals back."""
         self._swaps.uninstall()
 
-    def expect(self, handle: Any, *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
-        """Call `take_outputs` after the training's `handle.wait()`, or `give_up` when the step ends before."""
-        self._awaited[id(handle)] = _Awaited(handle, take_outputs, give_up)
+    def expect(self, handles: Sequence[Any], *, take_outputs: Callable[[], None], give_up: Callable[[], None]) -> None:
+        """Call `take_outputs` when the training has waited on all `handles`, or `give_up` when the step ends before."""
+        waiting = _Awaited(handles, take_outputs, give_up, len(handles))
+        self._awaited.update((id(handle), waiting) for handle in handles)
 
     def give_up(self) -> None:
         """End what nobody has waited for; its values may still be on their way."""
-        waiting, self._awaited = list(self._awaited.values()), {}
-        for call in waiting:
+        waiting, self._awaited = {id(call): call for call in self._awaited.values()}, {}
+        for call in waiting.values():
             call.give_up()
 
     def outputs_of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -161,7 +169,9 @@ class Waits:
             result = original(handle, *args, **kwargs)
             call = self._awaited.pop(id(handle), None)
             if call is not None:
-                self._guard.enter("taking what was waited for", call.take_outputs)
+                call.missing -= 1
+                if not call.missing:
+                    self._guard.enter("taking what was waited for", call.take_outputs)
             return result
 
         return wait
@@ -270,6 +280,7 @@ class Observer:
         attributes: Mapping[str, Any] | None,
     ) -> None:
         record = call.record = self.recorder.begin(call.name, "forward", call.parent)
+        record.microbatch = call.microbatch
         self.recorder.inputs(record, args, kwargs)
         if attributes is not None:
             self.recorder.part(record, "attributes", "attributes", attributes)
@@ -308,10 +319,11 @@ class CallObserver(Observer):
     ) -> Callable[..., Any]:
         """`original`, recorded as calls of `call` (`Mint.add`), with a Primitive's constructor `attributes`."""
         activity, recorder, observe = self.activity, self.recorder, self.observe
+        communicates = is_communication(call)
 
         @functools.wraps(original, updated=())
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            if activity.is_inside or not recorder.is_collecting:
+            if not recorder.is_collecting or (activity.is_closed if communicates else activity.is_inside):
                 return original(*args, **kwargs)
             return observe(original, call, args, kwargs, attributes)
 
@@ -327,11 +339,15 @@ class CallObserver(Observer):
     ) -> Any:
         """Call `original`, and record it as a call of `what`.
 
+        Of what a recorded call does inside, communication alone is recorded.
+
         Raises:
             Exception: what the call raises, or the error of an earlier one that reading a value brought up.
         """
-        activity, enter, call = self.activity, self.guard.enter, ObservedCall()
-        activity.is_inside = True
+        activity, enter = self.activity, self.guard.enter
+        call = ObservedCall(original, activity.microbatch)
+        before, activity.is_inside = (activity.is_inside, activity.is_closed), True
+        activity.is_closed |= is_communication(what)
         try:
             enter(what, self._before, call, what, args, kwargs, attributes, call=call)
             result = original(*args, **kwargs)
@@ -339,7 +355,7 @@ class CallObserver(Observer):
                 enter(call.name, self._after, call, what, result, args, kwargs, call=call)
             return result
         finally:
-            activity.is_inside = False
+            activity.is_inside, activity.is_closed = before
             # Also of a call that raised: its arguments are what is wanted then.
             if call.record is not None and not (call.record.is_ended or call.is_awaited):
                 enter(call.name, self.recorder.end, call.record)
@@ -371,7 +387,7 @@ class CallObserver(Observer):
         waits = self._waits
 
         def take_outputs() -> None:
-            self.recorder.outputs(record, waits.outputs_of(result, args, kwargs))
+            self.recorder.outputs(record, self._shown(waits.outputs_of(result, args, kwargs)))
 
         def take_awaited() -> None:
             try:
@@ -384,19 +400,31 @@ class CallObserver(Observer):
             self.recorder.end_quietly(record)
 
         if handles := waits.handles_of(result):
-            waits.expect(handles[-1], take_outputs=take_awaited, give_up=give_up)
+            waits.expect(handles, take_outputs=take_awaited, give_up=give_up)
             call.is_awaited = True
         else:
             take_outputs()
 
+    def _shown(self, outputs: Any) -> Any:
+        """What a record holds for what a communication put out."""
+        return outputs
+
     def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name, parent = f"{call.name.removesuffix('.forward')}.backward", call.parent and backward_of_layer(call.parent)
         recorder, step, repeatable, faults = self.recorder, self.recorder.step_mark, call.repeatable, self.faults
+        microbatch = call.microbatch
 
         def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
             is_other = repeatable is not None and faults.guarded(name, repeatable.differs, otherwise=False)
             recorder.backward(
-                name, parent, incoming, outgoing, others=others, is_recomputed_otherwise=is_other, step_mark=step
+                name,
+                parent,
+                incoming,
+                outgoing,
+                others=others,
+                is_recomputed_otherwise=is_other,
+                microbatch=microbatch,
+                step_mark=step,
             )
 
         self._watch_gradients(call, args, kwargs, result, on_complete=completed)
@@ -490,7 +518,7 @@ class LayerObserver(Observer):
     def _observe(
         self, original: Callable[..., Any], label: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        layers, enter, call = self.activity.cells, self.guard.enter, ObservedCall()
+        layers, enter, call = self.activity.cells, self.guard.enter, ObservedCall(None, self.activity.microbatch)
         try:
             enter(label, self._before, call, label, args, kwargs, call=call)
             layers.append(call.name or label)
@@ -525,12 +553,13 @@ class LayerObserver(Observer):
 
     def _attach(self, call: ObservedCall, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name, parent = backward_of_layer(call.name), call.parent and backward_of_layer(call.parent)
-        recorder, step = self.recorder, self.recorder.step_mark
+        recorder, step, microbatch = self.recorder, self.recorder.step_mark, call.microbatch
         begun: list[OpenRecord] = []
 
         def begin() -> None:
             if step == recorder.step_mark:
                 begun.append(recorder.begin(name, "backward", parent))
+                begun[0].microbatch = microbatch
 
         def completed(incoming: list[Any], outgoing: list[Any], others: Mapping[str, Any]) -> None:
             if begun and step == recorder.step_mark:

@@ -21,7 +21,7 @@ from msprobe_collector.configuration import Configuration, RecordSelection
 from msprobe_collector.configuration.configuration import Part
 from msprobe_collector.dump_format import Direction, is_cell_record
 from msprobe_collector.dump_format.records import api_of
-from msprobe_collector.dump_format.values import DIFFERS, RECOMPUTED
+from msprobe_collector.dump_format.values import DIFFERS, MICROBATCH, RECOMPUTED
 from msprobe_collector.dump_format.writing.encoding import (
     FrameworkValues,
     Origins,
@@ -39,7 +39,18 @@ from msprobe_collector.recording.step_files import StackRecorder, StepFiles, Wri
 class OpenRecord:
     """A record that has begun: its parts as text (or, when another thread writes it, as copied values)."""
 
-    __slots__ = ("direction", "fault", "is_ended", "is_kept", "lists_of_one", "name", "parts", "stack", "text")
+    __slots__ = (
+        "direction",
+        "fault",
+        "is_ended",
+        "is_kept",
+        "lists_of_one",
+        "microbatch",
+        "name",
+        "parts",
+        "stack",
+        "text",
+    )
 
     def __init__(self, name: str, direction: Direction, *, is_kept: bool, saves: bool) -> None:
         self.name = name
@@ -52,6 +63,8 @@ class OpenRecord:
         #: What went wrong while it was taken; its reader learns that parts may be missing.
         self.fault = ""
         self.is_ended = False
+        #: Part of the batch in a pipeline.
+        self.microbatch: int | None = None
         #: Each part is written as a list that holds it.
         self.lists_of_one = False
 
@@ -364,6 +377,7 @@ class Recorder:
         *,
         others: Mapping[str, Any] | None = None,
         is_recomputed_otherwise: bool = False,
+        microbatch: int | None = None,
         step_mark: int,
     ) -> None:
         """Write the backward record `name` whole, unless the step of its forward is over.
@@ -373,6 +387,7 @@ class Recorder:
         if step_mark != self.step_mark:
             return
         record = self.begin(name, "backward", parent)
+        record.microbatch = microbatch
         self.gradients(record, incoming, outgoing, others)
         if is_recomputed_otherwise:
             self.part(record, RECOMPUTED, RECOMPUTED, DIFFERS)
@@ -452,6 +467,8 @@ class Recorder:
         with self._lock:
             self._save_tensors(record, files)
         fields = ", ".join(_fields_of(record))
+        if record.microbatch is not None:
+            fields += f'{", " if fields else ""}"{MICROBATCH}": {record.microbatch}'
         if record.fault:
             fields += f'{", " if fields else ""}"fault": {json.dumps(record.fault)}'
         with self._lock:

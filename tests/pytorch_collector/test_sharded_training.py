@@ -1,0 +1,141 @@
+"""Trainings of several gloo ranks: the collector changes no bit of them, and records what moves between the ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TWO_RANKS = (*("tensor_parallel", "fully_sharded", "data_parallel", "pipeline", "expert_parallel", "context_parallel"),)
+#: Seconds after which torchrun is stopped; a rank that dies ends it at once.
+PATIENCE = 300
+
+Read = Callable[..., dict[str, Any]]
+
+
+def launched(dump: Path, ranks: int, kinds: tuple[str, ...]) -> Path:
+    """The folder of what `ranks` have dumped of `kinds`: two steps of each, in order."""
+    script = Path(__file__).with_name("sharded_training.py")
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script), str(dump)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command, *kinds], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert not list(dump.glob("*/*/dump_error_info.log"))
+    return dump
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launched(tmp_path_factory.mktemp("sharded") / "dump", 2, TWO_RANKS)
+
+
+@pytest.fixture
+def read(dump: Path) -> Read:
+    """The records of the second step of a kind, by name."""
+
+    def records(kind: str, rank: int = 0) -> dict[str, Any]:
+        path = dump / f"step{2 * TWO_RANKS.index(kind) + 1}" / f"rank{rank}" / "dump.json"
+        data: dict[str, Any] = json.loads(path.read_text())["data"]
+        return data
+
+    return records
+
+
+def tensors(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and value.get("type") == "torch.Tensor":
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors(item)
+
+
+def calls(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [record for key, record in data.items() if key.startswith(f"{name}.") and key.endswith(".forward")]
+
+
+def test_two_dimensions_of_ranks_train_as_without_the_collector(tmp_path: Path) -> None:
+    dump = launched(tmp_path / "dump", 4, ("fully_sharded_tensor_parallel",))
+    content = json.loads((dump / "step1" / "rank2" / "dump.json").read_text())
+    assert content["ranks"]["groups"] == {
+        "world": {"ranks": [0, 1, 2, 3], "index": 2},
+        "dp": {"ranks": [0, 2], "index": 1},
+        "tp": {"ranks": [2, 3], "index": 0},
+    }
+    update = content["data"]["Optimizer.AdamW.0.forward"]["input_kwargs"]
+    assert update["gradients.inner.0.up.weight"]["dtensor"]["mesh_dim_names"] == ["dp", "tp"]
+    assert all(tensor["Norm"] is not None for tensor in tensors(content["data"]))
+
+
+def test_every_tensor_of_a_dtensor_has_statistics_and_a_file(read: Read) -> None:
+    found = list(tensors(read("tensor_parallel")))
+    assert all(tensor["Norm"] is not None and "data_name" in tensor for tensor in found)
+    (output,) = read("tensor_parallel")["Module.inner.0.down.Linear.forward.0"]["output"]
+    assert (output["dtensor"]["placements"], output["shape"]) == (["S(1)"], [4, 3, 8])
+
+
+def test_functional_collectives_are_records_with_their_groups(read: Read) -> None:
+    data = read("tensor_parallel")
+    for name in ("all_reduce", "all_gather_single", "reduce_scatter_single"):
+        for record in calls(data, f"Distributed.{name}"):
+            given = [*record["input_args"], *record["input_kwargs"].values()]
+            groups = [value for value in given if isinstance(value, dict) and value["type"] == "torch.ProcessGroup"]
+            assert [group["group_ranks"] for group in groups] == [[0, 1]]
+            assert record["output"][0]["Norm"] is not None
+    sent = calls(read("expert_parallel"), "Distributed.all_to_all_single_autograd")
+    assert len(sent) == 2
+    assert "Distributed.all_to_all_single_autograd.1.backward" in read("expert_parallel")
+
+
+def test_fully_sharded_parameters_are_gathered_and_reduced_in_records(read: Read) -> None:
+    data = read("fully_sharded")
+    assert calls(data, "Distributed.all_gather_single")
+    assert calls(data, "Distributed.reduce_scatter_single")
+    (norm,) = data["Optimizer.clip_grad_norm.0.forward"]["output"]
+    assert norm["Norm"] > 0
+
+
+def test_operations_of_a_batch_have_their_peers(read: Read) -> None:
+    for rank in range(2):
+        first = calls(read("context_parallel", rank), "Distributed.batch_isend_irecv")[0]
+        (operations,) = first["input_args"]
+        assert [(item["op"]["value"], item["peer"]["value"]) for item in operations] == [
+            ("isend", 1 - rank),
+            ("irecv", 1 - rank),
+        ]
+        ((_, received),) = first["output"]
+        other = calls(read("context_parallel", 1 - rank), "Distributed.batch_isend_irecv")[0]["input_args"][0][0]
+        assert received["tensor"]["Norm"] == other["tensor"]["Norm"]
+
+
+def test_records_of_a_pipeline_know_their_microbatch(read: Read) -> None:
+    for rank in range(2):
+        data = read("pipeline", rank)
+        for direction in ("forward", "backward"):
+            found = [data[f"Functional.linear.{number}.{direction}"]["microbatch"] for number in range(8)]
+            assert found == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [data[f"Module.norm.LayerNorm.forward.{number}"]["microbatch"] for number in range(4)] == [0, 1, 2, 3]
+        moved = [*calls(data, "Distributed.isend"), *calls(data, "Distributed.irecv")]
+        assert {record["microbatch"] for record in moved} == {0, 3}
+        for record in calls(data, "Distributed.batch_isend_irecv"):
+            assert all("microbatch" in operation for operation in record["input_args"][0])
+
+
+def test_an_optimizer_gets_reduced_gradients(read: Read) -> None:
+    """DDP reduces when the second microbatch runs: the gradients of both ranks are equal, those of backward are not."""
+    both = [read("data_parallel", rank)["Optimizer.SGD.0.forward"] for rank in range(2)]
+    names = [name for name in both[0]["input_kwargs"] if name.startswith("gradients.")]
+    assert len(names) == 12
+    assert names[0] == "gradients.module.0.norm.weight"
+    for name in names:
+        assert both[0]["input_kwargs"][name]["Norm"] == both[1]["input_kwargs"][name]["Norm"]
+    state = "state.module.0.up.weight.momentum_buffer"
+    assert state in both[0]["input_kwargs"]
+    assert both[0]["output"][0][state]["Norm"] != both[0]["input_kwargs"][state]["Norm"]
