@@ -75,8 +75,9 @@ class Settings(Options):
     values: Mapping[str, Any]
     suite: str = option(
         "NAME",
-        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients "
-        "or comparison where --msprobe-gradients or --msprobe-golden is given, else precheck",
+        f"what is asked: {', '.join(f'{name} ({question}?)' for name, question in QUESTIONS.items())}; auto: gradients"
+        ", comparison or sharded where --msprobe-gradients, --msprobe-golden or --msprobe-logical is given, else "
+        "precheck",
         one_of("auto", *SUITES),
         "auto",
     )
@@ -191,7 +192,8 @@ def _suite(values: Mapping[str, Any]) -> str:
     chosen: str = values["suite"]
     if chosen != "auto":
         return chosen
-    return "gradients" if values["gradients"] else "comparison" if values["golden"] else "precheck"
+    named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
+    return next((suite for name, suite in named.items() if values[name]), "precheck")
 
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:
@@ -331,7 +333,7 @@ def _look(path: Path) -> DumpFolder:
     return found
 
 
-_NAMING = ("dump", "config", "golden", "suite", "gradients")
+_NAMING = ("dump", "config", "golden", "suite", "gradients", "logical")
 
 
 def names_a_dump(config: pytest.Config) -> bool:

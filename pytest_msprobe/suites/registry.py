@@ -12,6 +12,7 @@ from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
 from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
 from pytest_msprobe.suites.repeat.options import OPTIONS as REPEAT_OPTIONS
+from pytest_msprobe.suites.sharded.options import OPTIONS as SHARDED_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.contract import Context, Suite
@@ -23,6 +24,7 @@ SUITES: dict[str, tuple[Option, ...]] = {
     "overflow": OVERFLOW_OPTIONS,
     "gradients": GRADIENT_OPTIONS,
     "repeat": REPEAT_OPTIONS,
+    "sharded": SHARDED_OPTIONS,
 }
 #: What each suite asks of a dump, for help.
 QUESTIONS = {
@@ -31,6 +33,7 @@ QUESTIONS = {
     "overflow": "where do NaN and Inf begin",
     "gradients": "at which step do gradients go wrong",
     "repeat": "is each result the same every time",
+    "sharded": "do ranks compute what the whole model does",
 }
 
 

@@ -13,7 +13,7 @@ try:
 
     NAMES = list(SUITES)
 except ImportError:
-    NAMES = ["precheck", "comparison", "overflow", "gradients", "repeat"]
+    NAMES = ["precheck", "comparison", "overflow", "gradients", "repeat", "sharded"]
 
 #: Hooks that write down what they are asked, in the only process of a plain run.
 ASKED = """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,13 @@ def _overflow(folder: Path) -> None:
     _step(folder / "step0", overflow=True)
 
 
+def _sharded(folder: Path) -> None:
+    _step(folder / "target" / "step0", fault=1.0)
+    _rank(folder / "target" / "step0" / "rank1", calls=4).write()
+    _step(folder / "logical" / "step0", unmatched=True)
+    shutil.rmtree(folder / "logical" / "step0" / "rank1")
+
+
 def _gradients(folder: Path) -> None:
     rising = np.arange(1.0, 101.0)
     for side in ("a", "b"):
@@ -153,6 +161,10 @@ def _count_target_records(folder: Path) -> int:
     target, golden = _records(folder / "target"), _records(folder / "golden")
     assert not Counter(golden) - Counter(target)
     return len(target)
+
+
+def _count_logical_records(folder: Path) -> int:
+    return len(_records(folder / "logical"))
 
 
 def _count_gradients(folder: Path) -> int:
@@ -201,5 +213,12 @@ SAMPLES: dict[str, Sample] = {
         _count_api_records,
         ("repeat_result_*.csv",),
         conftest=DEVICE,
+    ),
+    "sharded": Sample(
+        _sharded,
+        ("--msprobe-dump=target", "--msprobe-logical=logical"),
+        _count_logical_records,
+        ("sharded_result_*.csv",),
+        types=("Mint", "Functional", "Tensor", "Cell"),
     ),
 }

@@ -16,7 +16,7 @@ from contract_runs import Run, Workspace
 from contract_samples import SAMPLES
 from gradient_runs import write_step
 
-DUMPED = ("precheck", "comparison", "overflow", "repeat")
+DUMPED = ("precheck", "comparison", "overflow", "repeat", "sharded")
 ALL = (*DUMPED, "gradients")
 #: What names the sample of each suite, without the dumps; all runs are of calls that pass.
 RUNS = {
@@ -25,9 +25,10 @@ RUNS = {
     "overflow": ("--msprobe-suite=overflow",),
     "repeat": ("--msprobe-suite=repeat",),
     "gradients": ("--msprobe-golden={golden}", "--msprobe-gradient-items=parameter"),
+    "sharded": ("--msprobe-logical={golden}",),
 }
 #: Items of a run over both ranks of the sample, calls named neg or gradients of v.
-COUNTS = {"precheck": 10, "comparison": 10, "overflow": 10, "repeat": 10, "gradients": 5}
+COUNTS = {"precheck": 10, "comparison": 10, "overflow": 10, "repeat": 10, "gradients": 5, "sharded": 8}
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,12 @@ def complaint(way: Way, suite: str, run: Run) -> str:
 def places(suite: str, tmp_path: Path) -> dict[str, Path]:
     """A folder for each way that concerns the suite: `dump` and `golden` are the step or run of either side."""
     SAMPLES[suite].build(tmp_path / "sample")
-    sources = {"comparison": ("target/step0", "golden/step0"), "gradients": ("a", "b")}.get(suite, ("step0", "step0"))
+    own = {
+        "comparison": ("target/step0", "golden/step0"),
+        "gradients": ("a", "b"),
+        "sharded": ("target/step0", "logical/step0"),
+    }
+    sources = own.get(suite, ("step0", "step0"))
     found = {}
     for number, (name, way) in enumerate(WAYS.items()):
         if suite in way.suites:

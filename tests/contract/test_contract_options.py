@@ -14,6 +14,7 @@ from msprobe_collector.dump_format import DIRECTIONS
 from pytest_msprobe.run.old_names import OLD_NAMES, flag_of
 
 PRECHECK, COMPARISON, OVERFLOW, GRADIENTS, REPEAT = "precheck", "comparison", "overflow", "gradients", "repeat"
+SHARDED = "sharded"
 
 #: Each option with a value that is right where the option has an effect, and the suites that it has one in.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -35,7 +36,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-fail-on=subnormals": (PRECHECK,),
     "--msprobe-draws=2": (PRECHECK,),
     "--msprobe-edge-cases": (PRECHECK,),
-    "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT),
+    "--msprobe-data-dir={folder}": (PRECHECK, COMPARISON, OVERFLOW, REPEAT, SHARDED),
     "--msprobe-golden={golden}": (COMPARISON, GRADIENTS),
     "--msprobe-noise={golden}": (COMPARISON,),
     "--msprobe-cell-mapping=builtin": (COMPARISON,),
@@ -63,6 +64,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "--msprobe-gradient-collapse=0.5": (GRADIENTS,),
     "--msprobe-gradient-warmup=2": (GRADIENTS,),
     "--msprobe-repeat-runs=3": (REPEAT,),
+    "--msprobe-logical={logical}": (SHARDED,),
+    "--msprobe-sharded-inherited=fail": (SHARDED,),
 }
 EVERYWHERE = (
     "--msprobe-out=elsewhere",
@@ -92,7 +95,7 @@ def test_help_says_of_every_option_what_it_does_which_suites_honour_it_and_its_d
     own = " ".join(text.partition("pytest-msprobe: ")[2].partition("\n\n")[0].split())
     listed = dict(re.findall(r"(--msprobe-[a-z0-9-]+)(?:=\S+)? (\w(?:(?!; default: ).)+; default: [^()]+\))", own))
     suites = {text.partition("=")[0]: ", ".join(suites) for text, suites in ELSEWHERE.items()}
-    inputs = {"--msprobe-gradients": GRADIENTS, "--msprobe-dump": "precheck, comparison, overflow, repeat"}
+    inputs = {"--msprobe-gradients": GRADIENTS, "--msprobe-dump": "precheck, comparison, overflow, repeat, sharded"}
     tested_elsewhere = ("--msprobe-config", "--msprobe-suite", "--msprobe-resume", "--msprobe-timeout")
     everywhere = [text.partition("=")[0] for text in EVERYWHERE]
     expected = {**suites, **dict.fromkeys((*everywhere, *tested_elsewhere), "every suite"), **inputs}
@@ -133,7 +136,7 @@ def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> No
     (workspace.folder / "layers.yaml").write_text("Dense:\n  weight: weight\n")
     (workspace.folder / "rules.yaml").write_text("- apis: [Custom.other]\n  outputs: [0]\n")
     golden = next((a.partition("=")[2] for a in workspace.sample.arguments if "golden" in a), "step0")
-    words = {"python": sys.executable, "golden": golden, "folder": str(workspace.folder)}
+    words = {"python": sys.executable, "golden": golden, "folder": str(workspace.folder), "logical": "logical"}
     options = asked(suite)
     # Named, since a golden dump would make any run a comparison.
     named = ("--collect-only", "-q", f"--msprobe-suite={suite}")

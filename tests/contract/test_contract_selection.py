@@ -35,7 +35,7 @@ def test_markers_keywords_and_deselect(workspace: Workspace, plain: Run, suite: 
     file = ids[-1].partition("::")[0]
     wanted["-k", f"{part} and rank0"] = [i for i in ids if part in i and "rank0" in i]
     wanted[f"--deselect={ids[0]}", f"--deselect={file}"] = [i for i in ids[1:] if not i.startswith(file)]
-    wanted[ids[0], f"{file}"] = [ids[0], *(i for i in ids if i.startswith(file))]
+    wanted[ids[0], f"{file}"] = list(dict.fromkeys([ids[0], *(i for i in ids if i.startswith(file))]))
     for (arguments, expected), run in zip(wanted.items(), workspace.run_all(wanted)):
         if not expected:
             assert run.exit_code == 5, (arguments, run.text)

@@ -296,6 +296,7 @@ class _File(msgspec.Struct):
     framework: str | None = None
     level: str | None = None
     dump_data_dir: str | None = None
+    ranks: Any = None
 
 
 class Dump:
@@ -310,6 +311,7 @@ class Dump:
         lost: one line where the file names tensor files and there is not one of them; "" otherwise. Such a dump is read
             as one of statistics.
         holds_real_data: whether it holds values of tensors, not their statistics alone.
+        ranks: what the header says of the rank and its process groups, as it stands there; None without.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
@@ -324,6 +326,7 @@ class Dump:
         self.task = _one_of(content.task, TASKS, "task", path)
         self.framework = _one_of(content.framework or "mindspore", FRAMEWORKS, "framework", path)
         self.level = content.level
+        self.ranks = content.ranks
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
         self._records = content.data

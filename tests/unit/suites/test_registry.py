@@ -20,6 +20,7 @@ from pytest_msprobe.suites.overflow.options import OverflowSettings
 from pytest_msprobe.suites.precheck.options import STANDARDS, PrecheckSettings
 from pytest_msprobe.suites.registry import QUESTIONS, SUITES, suite_class, suite_options, suites_with
 from pytest_msprobe.suites.repeat.options import RepeatSettings
+from pytest_msprobe.suites.sharded.options import ShardedSettings
 
 SETTINGS: list[type[Options]] = [
     GradientSettings,
@@ -27,6 +28,7 @@ SETTINGS: list[type[Options]] = [
     ComparisonSettings,
     PrecheckSettings,
     RepeatSettings,
+    ShardedSettings,
 ]
 
 

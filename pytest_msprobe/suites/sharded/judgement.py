@@ -1,0 +1,186 @@
+"""What is found of one logical record: for each of its values how the ranks hold it, and whether that may be.
+
+One logical value is in memory at a time, with the values of the ranks that make it up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from msprobe_collector.dump_format.values import array_dtype, find_dtype
+from pytest_msprobe.suites.sharded.ranks import RankDump
+from pytest_msprobe.verdicts import FigureWire
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+
+#: `placed`: a legal placement gives it. `illegal`: only one that may not be. `unexplained`: none does.
+#: `missing`: not every rank that must has it. `unreadable`: a file cannot be read. `unjudged`: no numbers to judge by.
+State = Literal["placed", "illegal", "unexplained", "missing", "unreadable", "unjudged"]
+Phase = Literal["forward", "backward", "optimizer"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
+WRONG: tuple[State, ...] = ("illegal", "unexplained")
+#: Parts of names of operations that are not linear: terms of a sum may not go into them.
+_NONLINEAR = "norm gelu silu relu swiglu softmax sigmoid tanh exp log sqrt square pow cross_entropy loss mul_".split()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFinding(FigureWire):
+    """How the ranks hold one value of a logical record.
+
+    Attributes:
+        path: of the value in the record.
+        state: see `State`.
+        dtype, shape: of the logical value.
+        placement: the nearest one, in words; "" for none.
+        distance: of that one, relative; None where nothing was measured.
+        tolerance: largest distance of one that fits.
+        message: one line on what is wrong or missing; "" for a value that is placed.
+        tried: placements with their distances, the nearest first.
+        is_output: whether the operation made it.
+        is_ambiguous: whether several placements fit, as of a value of zeros: none is reported.
+        is_partial: whether only terms of a sum fit.
+    """
+
+    path: str
+    state: State
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    placement: str = ""
+    distance: float | None = None
+    tolerance: float | None = None
+    message: str = ""
+    tried: tuple[str, ...] = ()
+    is_output: bool = False
+    is_ambiguous: bool = False
+    is_partial: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is not what the logical run has."""
+        return self.state in WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFinding(FigureWire):
+    """What is found of one logical record.
+
+    Attributes:
+        record: its name.
+        order: place in the execution of the logical run.
+        phase: forward, backward or optimizer.
+        values: in the order of the record; () where nothing was put together.
+        ranks: that hold it.
+        reason: why it was not put together; "" where it was.
+    """
+
+    record: str
+    order: int
+    phase: Phase
+    values: tuple[ValueFinding, ...] = ()
+    ranks: tuple[int, ...] = ()
+    reason: str = ""
+
+    @property
+    def wrong(self) -> tuple[ValueFinding, ...]:
+        """Its values that are not what the logical run has."""
+        return tuple(value for value in self.values if value.is_wrong)
+
+    @property
+    def has_good_inputs(self) -> bool:
+        """Whether inputs are known and none of them is wrong."""
+        inputs = [value for value in self.values if not value.is_output]
+        return any(value.state == "placed" for value in inputs) and not any(value.is_wrong for value in inputs)
+
+
+def phase_of(operation: Operation) -> Phase:
+    """Which of the three passes of a step a record belongs to."""
+    if operation.record.startswith("Optimizer."):
+        return "optimizer"
+    return "backward" if operation.phase in ("backward", GRADIENTS) else "forward"
+
+
+def may_be_partial(operation: Operation, leaf: Leaf) -> bool:
+    """Whether terms of a sum may stand at a place: not in parameters, in the optimizer, before nonlinear operations."""
+    if operation.record.startswith("Optimizer.") or leaf.path.startswith("parameters."):
+        return False
+    if operation.phase == "forward" and not leaf.is_output:
+        name = operation.bare.lower()
+        return not any(word in name for word in _NONLINEAR)
+    return True
+
+
+def loaded(leaf: Leaf, dump: RankDump) -> np.ndarray[Any, Any]:
+    """The values of a tensor in float64, or complex128. Raises DumpError."""
+    import numpy as np
+
+    assert leaf.tensor is not None
+    found = dump.tensors.load(leaf.tensor, leaf.place)
+    return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+
+
+def roundoff_of(dtype_text: str) -> float:
+    """Unit roundoff of a dtype as dumps write it; 0 for whole numbers, whose values must be equal."""
+    from pytest_msprobe.numerics.dtypes import unit_roundoff
+
+    dtype = find_dtype(dtype_text)
+    if dtype is None or dtype.kind not in ("float", "complex"):
+        return 0.0
+    array = array_dtype(dtype)
+    return unit_roundoff(array) if array is not None else 2.0**-4
+
+
+def factor_words(placement: Placement, grid: Grid, tolerance: float) -> str:
+    """How many times the logical value the ranks have, where that is all that is wrong; "" otherwise."""
+    factor, away = placement.factor, placement.distance
+    if not math.isfinite(away) or not math.isfinite(factor) or abs(factor - 1) < 1e-6 or factor == 0:
+        return ""
+    if math.sqrt(max(0.0, away**2 - (factor - 1) ** 2)) > max(tolerance, 1e-6) * abs(factor):
+        return ""
+    sizes = [f"{name} is {size}" for name, size in zip(grid.names, grid.sizes) if _is_near(factor, size)]
+    times = f"{factor:.6g} x what the logical run has"
+    return f"{times}: {sizes[0]}" if sizes else times
+
+
+def _is_near(factor: float, size: int) -> bool:
+    return any(
+        abs(factor - wanted) < 1e-3 * wanted for wanted in (size, 1 / size, math.sqrt(size), 1 / math.sqrt(size))
+    )
+
+
+def finding_of(
+    leaf: Leaf, operation: Operation, found: Sequence[Placement], grid: Grid, tolerance: float
+) -> ValueFinding:
+    """What the placements that were tried say of a value."""
+    fitting = [placement for placement in found if placement.distance <= tolerance]
+    legal = [one for one in fitting if may_be_partial(operation, leaf) or not one.is_partial]
+    best = next(iter(legal or fitting or found), None)
+    state: State = "placed" if legal else "illegal" if fitting else "unexplained"
+    message = ""
+    if state == "illegal":
+        message = f"the ranks hold terms of a sum that nothing has added: {best}; it must be equal or sharded"
+    elif state == "unexplained":
+        words = factor_words(best, grid, tolerance) if best is not None else ""
+        near = f"the nearest is {best}, {best.distance:.3g} away" if best is not None else "no shapes fit together"
+        message = f"nothing that the ranks hold gives it: {words or near}"
+    return ValueFinding(
+        leaf.path,
+        state,
+        dtype=leaf.dtype,
+        shape=leaf.shape,
+        placement=str(best) if best is not None else "",
+        distance=best.distance if best is not None else None,
+        tolerance=tolerance,
+        message=message,
+        tried=tuple(f"{one}: {one.distance:.3g}" for one in found[:4]),
+        is_output=leaf.is_output,
+        is_ambiguous=len(legal) > 1,
+        is_partial=bool(fitting) and all(one.is_partial for one in fitting),
+    )

@@ -1,0 +1,164 @@
+"""Which records of the ranks are parts of which record of the logical run.
+
+Modules are known by their paths, whatever their classes and wrappers are; API calls by the layer in which they ran and
+their place among the calls of that API there; microbatches are calls that a rank made more often.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from msprobe_collector.dump_format import is_communication
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.ranks import RankDump
+
+#: Layers that frameworks put around others; they have no counterpart in the logical run.
+_WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_OPTIMIZER = "Optimizer."
+
+#: What a record is, apart from which call of it: kind, layer or path, name, direction.
+Key = tuple[str, ...]
+
+
+def layer_path(cell: str) -> str:
+    """The path of a layer without wrappers: `blocks.0.attn` of `Module.module.blocks.0.attn.Attention`."""
+    words = cell.split(".")[1:-1]
+    return ".".join(word for word in words if word not in _WRAPPERS)
+
+
+def renamed(path: str, layers: Mapping[str, int]) -> str:
+    """A path of a pipeline stage as the logical run calls it; `layers` are offsets by what stands before a number."""
+    parts = re.split(r"(?:^|(?<=\.))(\d+)(?=\.|$)", path)
+    for place in range(1, len(parts), 2):
+        before = "".join(parts[:place])
+        if before in layers:
+            parts[place] = str(int(parts[place]) + layers[before])
+            break
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The records of one rank that are parts of one logical record.
+
+    Attributes:
+        dump: of the rank.
+        records: in the order of their calls: several of microbatches.
+    """
+
+    dump: RankDump
+    records: tuple[str, ...]
+
+
+class RecordIndex:
+    """The records of one dump by what they are.
+
+    Attributes:
+        dump: that holds them.
+        keys: what each record is.
+        calls: the records of a key, in the order of their calls.
+        sequences: names of the API calls of each layer, in the order of execution.
+    """
+
+    def __init__(self, dump: RankDump, layers: Mapping[str, int] | None = None) -> None:
+        """The records of `dump`; `layers` see `renamed`."""
+        self.dump = dump
+        self._layers = layers or {}
+        self.keys: dict[str, Key] = {}
+        self.calls: dict[Key, list[str]] = {}
+        self.sequences: dict[str, list[str]] = {}
+        for operation in dump.operations:
+            if is_communication(operation.record):
+                continue
+            key = self._key(operation)
+            self.keys[operation.record] = key
+            self.calls.setdefault(key, []).append(operation.record)
+            if key[0] == "call" and operation.phase == "forward":
+                self.sequences.setdefault(key[1], []).append(operation.name)
+        for key, records in self.calls.items():
+            if key[0] == "layer":
+                records.sort(key=_number)
+
+    def _key(self, operation: Operation) -> Key:
+        if operation.is_cell:
+            return "layer", renamed(layer_path(operation.name), self._layers), operation.phase
+        if operation.record.startswith(_OPTIMIZER):
+            return "optimizer", "clip" if "clip" in operation.name else "step"
+        parent = self.dump.parents.get(operation.record)
+        if parent is None and operation.phase == "backward":
+            parent = self.dump.parents.get(f"{operation.call}.forward")
+        layer = ""
+        if parent is not None:
+            layer = renamed(layer_path(Operation.of(parent, 0).name), self._layers)
+        return "call", layer, operation.name, operation.phase
+
+
+def _number(record: str) -> int:
+    number = Operation.of(record, 0).number
+    return int(number) if number.isdecimal() else 0
+
+
+class RecordMatching:
+    """The parts of each logical record."""
+
+    def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Mapping[str, int]]) -> None:
+        """Parts among the records of `ranks`; `layers` are the offsets of pipeline stages by rank, see `renamed`."""
+        self._logical = RecordIndex(logical)
+        self._certain: dict[str, bool] = {}
+        self._ranks = [RecordIndex(rank, layers.get(rank.number)) for rank in ranks]
+
+    def parts(self, record: str) -> tuple[list[Calls], str]:
+        """The records of each rank that has some for the logical `record`; and why they cannot be told, else ""."""
+        key = self._logical.keys.get(record)
+        if key is None:
+            return [], "it is communication, which a run on one rank has for itself"
+        own = self._logical.calls[key]
+        held = {index.dump.number: records for index in self._ranks if (records := index.calls.get(key))}
+        if not held:
+            return [], "no rank has such a record"
+        # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
+        whole = {index.dump.number for index in self._ranks if not index.dump.problem}
+        counts = {number: len(records) for number, records in held.items() if number in whole or len(held) == 1}
+        most = max(counts.values(), default=len(own))
+        for number, count in counts.items():
+            if count % len(own):
+                return [], f"rank {number} made {count} such calls, the logical run {len(own)}"
+            if count != most:
+                return [], f"rank {number} made {count} such calls, other ranks {most}"
+        each = most // len(own)
+        place = own.index(record) * each
+        found = []
+        for index in self._ranks:
+            records = held.get(index.dump.number, [])[place : place + each]
+            if len(records) == each:
+                found.append(Calls(index.dump, tuple(records)))
+            elif index.dump.problem:
+                return [], f"the dump of rank {index.dump.number} was cut before this record"
+        return found, "" if found else "no rank has such a record"
+
+    def is_certain(self, record: str) -> bool:
+        """Whether it is certain that the parts are the same calls: a layer is, a call where the layer makes no others.
+
+        Code that is written for several ranks may call other APIs, or the same ones for something else.
+        """
+        key = self._logical.keys.get(record)
+        if key is None or key[0] != "call":
+            return key is not None
+        if key[1] not in self._certain:
+            own = self._logical.sequences.get(key[1], [])
+            others = [index.sequences[key[1]] for index in self._ranks if key[1] in index.sequences]
+            self._certain[key[1]] = bool(own) and all(
+                len(other) % len(own) == 0 and other == own * (len(other) // len(own)) for other in others
+            )
+        return self._certain[key[1]]
+
+    def only_on_ranks(self) -> int:
+        """How many records of ranks, communication aside, belong to no record of the logical run."""
+        return sum(
+            len(records)
+            for index in self._ranks
+            for key, records in index.calls.items()
+            if key not in self._logical.calls
+        )

@@ -1,0 +1,29 @@
+"""What the suite of sharded runs can be asked to do, and its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_msprobe.suites.options import DATA_DIR, Options, choice, option, parse_optional_path
+
+
+@dataclass(frozen=True)
+class ShardedSettings(Options):
+    """The run of the whole model, and how strict the verdicts are."""
+
+    logical: Path | None = option(
+        "PATH",
+        "judge the ranks of a sharded run by this dump.json or folder: the same step of the whole model on one rank",
+        parse_optional_path,
+        is_path=True,
+    )
+    data_dir: tuple[Path, ...] = DATA_DIR
+    inherited: str = choice(
+        ("pass", "fail"),
+        "whether records pass (as xfailed) or fail whose values are wrong behind the first wrong place",
+        name="sharded_inherited",
+    )
+
+
+OPTIONS = ShardedSettings.declared()

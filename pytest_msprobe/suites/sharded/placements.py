@@ -1,0 +1,323 @@
+"""How the values of ranks make up one value of the logical run: found by trying, since the values tell it.
+
+A value is replicated (R), sharded along a dimension (S), or the ranks hold terms of a sum (P), over each process group.
+Distances are Euclidean, relative to the logical value, in float64.
+
+Pure NumPy: nothing here knows dumps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations, product
+from typing import Any, Literal
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["R", "S", "P"]
+#: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
+_MOST_INDICES = 4096
+#: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
+_CHUNKS = (2, 3, 4)
+#: Numbers by which indices of a dimension are told apart.
+_PROJECTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What a value is over one process group.
+
+    Attributes:
+        group: name of the group.
+        size: how many ranks it has.
+        kind: replicated, sharded, or terms of a sum.
+        dimension: along which it is sharded; -1 for the flattened value.
+        order: "" for shards in the order of the ranks; else in which other order, in words.
+    """
+
+    group: str
+    size: int
+    kind: Kind
+    dimension: int = 0
+    order: str = ""
+
+    def __str__(self) -> str:
+        how = {"R": "R", "P": "P(sum)"}.get(self.kind) or ("S(flat)" if self.dimension < 0 else f"S({self.dimension})")
+        return f"{how}{f' {self.order}' if self.order else ''} over {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One way to read the values of the ranks, and how far what it gives is from the logical value.
+
+    Attributes:
+        axes: over each process group; () for a value of one rank.
+        distance: relative; infinite where NaN or infinities differ.
+        factor: what the logical value must be multiplied with to give the ranks' value, by least squares.
+    """
+
+    axes: tuple[Axis, ...]
+    distance: float
+    factor: float = 1.0
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.axes)) or "R"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether ranks hold terms of a sum."""
+        return any(axis.kind == "P" for axis in self.axes)
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the parts follow in an order that is not one of blocks."""
+        return any(axis.order == ANY_ORDER for axis in self.axes)
+
+
+ANY_ORDER = "in another order of its indices"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The ranks that hold a value, by their coordinates in process groups.
+
+    Attributes:
+        names, sizes: of the groups.
+        coordinates: of each rank, in the order of the values.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    coordinates: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def line(cls, count: int, name: str = "") -> Grid:
+        """All ranks in one group."""
+        return cls((name or f"{count} ranks",), (count,), tuple((index,) for index in range(count)))
+
+    @classmethod
+    def guesses(cls, count: int) -> Iterator[Grid]:
+        """What `count` ranks of unknown groups may be: one group, or rows and columns."""
+        yield cls.line(count)
+        for inner in range(2, count // 2 + 1):
+            if count % inner == 0:
+                outer = count // inner
+                places = tuple(divmod(index, inner) for index in range(count))
+                yield cls((f"{outer} groups of {inner}", f"{inner} neighbours"), (outer, inner), places)
+
+    def with_calls(self, calls: int) -> Grid:
+        """The grid of ranks that each hold the values of several calls, one after the other."""
+        if calls == 1:
+            return self
+        places = tuple((*place, call) for place in self.coordinates for call in range(calls))
+        return Grid((*self.names, f"{calls} microbatches"), (*self.sizes, calls), places)
+
+
+_Values = Mapping[tuple[int, ...], Array]
+
+
+def distance(found: Array, whole: Array, scale: float) -> float:
+    """How far `found` is from `whole`, of one shape; `scale` is what a distance of 1 means.
+
+    NaN and equal infinities are equal; where one side alone has them, the distance is infinite.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = found - whole
+        if not np.isfinite(difference).all():
+            is_same = (found == whole) | (np.isnan(found) & np.isnan(whole))
+            difference = np.where(is_same, 0, difference)
+        size = float(np.linalg.norm(difference.ravel()))
+    if not math.isfinite(size):
+        return math.inf
+    return size / scale if scale else (math.inf if size else 0.0)
+
+
+def norm_of(value: Array) -> float:
+    """Euclidean norm of the finite elements."""
+    return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).ravel()))
+
+
+def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, floor: float = 0.0) -> list[Placement]:
+    """The placements that the shapes allow, the nearest first; those in another order only where no other fits.
+
+    Args:
+        whole: the logical value, float64 or complex128.
+        parts: the values of the ranks in the order of `grid`.
+        grid: the process groups of the ranks.
+        tolerance: largest relative distance of one that fits.
+        floor: what distances are relative to where the logical value is smaller: the norm of what cancels in it.
+    """
+    values = dict(zip(grid.coordinates, parts))
+    scale = max(norm_of(whole), floor)
+    found: list[Placement] = []
+    merged: list[tuple[tuple[Axis, ...], Array, float]] = []
+    for axes, order in _assignments(grid, whole, parts):
+        result = _merged(values, axes, order, tolerance)
+        if result is None or result[0].shape != whole.shape:
+            continue
+        merged.append((axes, *result))
+        found.append(_measured(axes, *result, whole, scale))
+    found += _flat(whole, values, grid, scale)
+    if not any(placement.distance <= tolerance for placement in found):
+        found += _reordered(merged, whole, scale, tolerance)
+    return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
+
+
+def _measured(axes: tuple[Axis, ...], value: Array, spread: float, whole: Array, scale: float) -> Placement:
+    away = max(distance(value, whole, scale), spread)
+    factor = 1.0
+    if scale and math.isfinite(away):
+        flat = np.where(np.isfinite(value), value, 0).ravel(), np.where(np.isfinite(whole), whole, 0).ravel()
+        factor = float(np.real(np.vdot(flat[1], flat[0]))) / scale**2
+    return Placement(axes, away, factor)
+
+
+def _assignments(
+    grid: Grid, whole: Array, parts: Sequence[Array]
+) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
+    """What each group may be, and in which order groups are put together, as far as shapes allow it."""
+    if any(part.ndim != whole.ndim for part in parts):
+        return
+    split = [d for d in range(whole.ndim) if any(part.shape[d] != whole.shape[d] for part in parts)]
+    kinds: list[tuple[Kind, int]] = [("R", 0), ("P", 0), *(("S", d) for d in split)]
+    for chosen in product(kinds, repeat=len(grid.names)):
+        if {d for kind, d in chosen if kind == "S"} != set(split):
+            continue
+        axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
+        together = [place for place, axis in enumerate(axes) if axis.kind == "S"]
+        is_ordered = len({axes[place].dimension for place in together}) < len(together)
+        places = tuple(range(len(axes)))
+        # Two groups along one dimension: either may hold the larger blocks.
+        yield from ((axes, order) for order in (permutations(places) if is_ordered else (places[::-1],)))
+
+
+def _merged(
+    values: _Values, axes: tuple[Axis, ...], order: Sequence[int], tolerance: float
+) -> tuple[Array, float] | None:
+    """The values put together, and how far replicas differ; None where shapes or replicas do not allow it."""
+    left, spread = list(range(len(axes))), 0.0
+    for place in order:
+        at = left.index(place)
+        rows: dict[tuple[int, ...], list[tuple[int, Array]]] = {}
+        for coordinates, value in values.items():
+            rows.setdefault((*coordinates[:at], *coordinates[at + 1 :]), []).append((coordinates[at], value))
+        joined = {}
+        for key, members in rows.items():
+            one = _joined([value for _, value in sorted(members, key=lambda member: member[0])], axes[place])
+            if one is None:
+                return None
+            joined[key], apart = one
+            spread = max(spread, apart)
+        if spread > max(tolerance, 1e-3):
+            return None
+        values = joined
+        left.remove(place)
+    return values[()], spread
+
+
+def _joined(members: list[Array], axis: Axis) -> tuple[Array, float] | None:
+    if len(members) != axis.size:
+        return None
+    first, shapes = members[0], {member.shape for member in members}
+    if axis.kind == "S":
+        d = axis.dimension
+        rest = {(*shape[:d], *shape[d + 1 :]) for shape in shapes}
+        return (np.concatenate(members, d), 0.0) if len(rest) == 1 else None
+    if len(shapes) > 1:
+        return None
+    if axis.kind == "P":
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.sum(members, axis=0), 0.0
+    scale = max(map(norm_of, members))
+    return first, max((distance(member, first, scale) for member in members[1:]), default=0.0)
+
+
+def _flat(whole: Array, values: _Values, grid: Grid, scale: float) -> Iterator[Placement]:
+    """Shards of the flattened value, the last ones padded or empty."""
+    parts = list(values.values())
+    if whole.ndim < 2 or any(part.ndim != 1 for part in parts) or len(grid.sizes) != 1:
+        return
+    joined = np.concatenate(parts)
+    if joined.size >= whole.size and not joined[whole.size :].any():
+        axes = (Axis(grid.names[0], grid.sizes[0], "S", -1),)
+        yield _measured(axes, joined[: whole.size].reshape(whole.shape), 0.0, whole, scale)
+
+
+def _reordered(
+    merged: Sequence[tuple[tuple[Axis, ...], Array, float]], whole: Array, scale: float, tolerance: float
+) -> Iterator[Placement]:
+    """Placements of which the indices of the sharded dimension follow in another order."""
+    for axes, value, spread in merged:
+        sharded = [place for place, axis in enumerate(axes) if axis.kind == "S"]
+        d = axes[sharded[0]].dimension if sharded else 0
+        if not whole.ndim or len({axes[place].dimension for place in sharded}) > 1 or spread > tolerance:
+            continue
+        shards = math.prod(axes[place].size for place in sharded)
+        for places, words in _orders(value, whole, d, shards, tolerance * scale):
+            away = max(distance(value, np.take(whole, places, d), scale), spread)
+            if away <= tolerance:
+                at = sharded[0] if sharded else 0
+                changed = Axis(axes[at].group, axes[at].size, axes[at].kind, d, words)
+                yield Placement((*axes[:at], changed, *axes[at + 1 :]), away)
+                break
+
+
+def _orders(value: Array, whole: Array, d: int, shards: int, allowed: float) -> Iterator[tuple[Sequence[int], str]]:
+    """Orders in which the indices of `value` may stand in `whole`: fused layers, zigzag, then as the contents say."""
+    count = whole.shape[d]
+    if shards > 1 and count % shards == 0:
+        for chunks in _CHUNKS:
+            if count % (shards * chunks) == 0:
+                blocks = np.arange(count).reshape(chunks, shards, -1)
+                yield blocks.swapaxes(0, 1).ravel().tolist(), f"in {chunks} chunks"
+        if count % (2 * shards) == 0:
+            blocks = np.arange(count).reshape(2 * shards, -1)
+            pairs = [place for shard in range(shards) for place in (shard, 2 * shards - 1 - shard)]
+            yield blocks[pairs].ravel().tolist(), "in zigzag"
+    places = matching_indices(value, whole, d, allowed / math.sqrt(max(1, count)))
+    if places is not None:
+        yield places, _order_words(places, shards=shards)
+
+
+def _order_words(places: Sequence[int], *, shards: int) -> str:
+    """In which order indices follow: `in 3 chunks` for blocks, a few on each shard."""
+    blocks = 1 + sum(after != before + 1 for before, after in pairwise(places))
+    if shards > 1 and blocks <= 8 * shards and 2 * blocks <= len(places):
+        return f"in {blocks} blocks"
+    return ANY_ORDER
+
+
+def matching_indices(value: Array, whole: Array, dimension: int, allowed: float) -> list[int] | None:
+    """For each index of `value` along `dimension` the index of `whole` that holds the same, each once; None for none.
+
+    Indices are told apart by random projections of what they hold, whose distance is near that of the contents;
+    `allowed` is how far those of one index may be apart.
+    """
+    count = whole.shape[dimension]
+    if not 1 < count <= _MOST_INDICES or not np.isfinite(value).all() or not np.isfinite(whole).all():
+        return None
+    rest = whole.size // count
+    signs = np.random.default_rng(0).standard_normal((rest, _PROJECTIONS)) / math.sqrt(_PROJECTIONS)
+    left, right = (np.moveaxis(one, dimension, 0).reshape(count, rest) @ signs for one in (value, whole))
+    limit = 4 * allowed + np.finfo(np.float64).tiny
+    is_free = np.ones(count, np.bool_)
+    found: list[int] = []
+    for row in left:
+        following = found[-1] + 1 if found else 0
+        free = np.flatnonzero(is_free)
+        away = np.linalg.norm(right[free] - row, axis=1)
+        nearest = float(away.min())
+        if nearest > limit:
+            return None
+        if not (following < count and is_free[following] and _norm(row - right[following]) <= 2 * nearest):
+            following = int(free[np.argmin(away)])
+        is_free[following] = False
+        found.append(following)
+    return found
+
+
+def _norm(row: Array) -> float:
+    return float(np.linalg.norm(row))

@@ -1,0 +1,209 @@
+"""The ranks of a training step and the logical run that they are judged by, read once; which steps belong together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from math import prod
+from pathlib import Path
+
+from msprobe_collector.dump_format import Dump, DumpError
+from msprobe_collector.dump_format.dump import RANK, Slot
+from msprobe_collector.dump_format.leaves import Leaf, flatten
+from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
+
+#: The group of all ranks, which tells nothing that the others do not.
+WORLD = "world"
+_MOST_GROUPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group that a rank is in: all its ranks, and which of them it is."""
+
+    ranks: tuple[int, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What the header of a dump says of its rank.
+
+    Attributes:
+        world_size: number of ranks; 0 where it does not say.
+        rank: its number; -1 where it does not say.
+        groups: the process groups that it is in by their names, without those of one rank.
+        problem: why the header cannot be used; "" when it can, or there is none.
+    """
+
+    world_size: int = 0
+    rank: int = -1
+    groups: Mapping[str, ProcessGroup] = field(default_factory=dict)
+    problem: str = ""
+
+    @classmethod
+    def of(cls, encoded: object) -> Membership:
+        """The form of `ranks` in a header, which is data of strangers."""
+        if encoded is None:
+            return cls()
+        if not isinstance(encoded, dict):
+            return cls(problem="its header `ranks` is not an object")
+        size, rank, groups = encoded.get("world_size"), encoded.get("rank"), encoded.get("groups", {})
+        if size is None or rank is None or not _is_number(size) or not _is_number(rank) or not isinstance(groups, dict):
+            return cls(problem="its header `ranks` has not the numbers world_size and rank, and an object of groups")
+        found = {name: _group(group) for name, group in groups.items() if name != WORLD}
+        wrong = [name for name, group in found.items() if group is None]
+        problem = f"its header `ranks` has no ranks and index for the group {wrong[0]!r}" if wrong else ""
+        named = {name: group for name, group in found.items() if group is not None and len(group.ranks) > 1}
+        return cls(size, rank, named, problem)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 24
+
+
+def _group(encoded: object) -> ProcessGroup | None:
+    if not isinstance(encoded, dict):
+        return None
+    ranks, index = encoded.get("ranks"), encoded.get("index")
+    if not isinstance(ranks, list) or not all(map(_is_number, ranks)) or not isinstance(index, int):
+        return None
+    return ProcessGroup(tuple(ranks), index) if 0 <= index < len(ranks) else None
+
+
+class RankDump(Dump):
+    """The dump of one rank, or of the logical run.
+
+    Attributes:
+        number: of the rank.
+        membership: what its header says of it.
+    """
+
+    def __init__(self, path: Path, data_dirs: Sequence[Path] = (), *, number: int = 0) -> None:
+        """Read the file at `path`; see `Dump`.
+
+        Raises:
+            DumpError: it cannot be read, or is not a dump of values.
+        """
+        super().__init__(path, data_dirs)
+        if self.task not in ("tensor", "statistics"):
+            raise DumpError(
+                f"a dump of task {self.task!r} holds no values; dump with tensor or statistics", file=str(path)
+            )
+        self.membership = Membership.of(self.ranks)
+        self.number = number
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        """Its records in the order of the file, which is that of execution."""
+        return [Operation.of(name, index) for index, name in enumerate(self.record_names)]
+
+    def leaves(self, record: str) -> list[Leaf]:
+        """The values of `record`. Raises DumpError when it cannot be decoded."""
+        return flatten(self.record(record))
+
+
+def dumps_below(root: Path) -> list[Path]:
+    """The dump.json files in a folder and those below, in the order of their names."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name != TENSOR_FOLDER]  # it can hold 100,000 files, and no dump
+        found += [Path(folder) / name for name in names if name == "dump.json"]
+    return sorted(found)
+
+
+def step_folders(paths: Sequence[Path]) -> dict[Path, list[Path]]:
+    """The dumps of each training step, by the folder that holds their ranks' folders."""
+    found: dict[Path, list[Path]] = {}
+    for path in paths:
+        is_of_rank = RANK.fullmatch(path.parent.name) or path.parent.name.startswith("proc")
+        found.setdefault(path.parent.parent if is_of_rank else path.parent, []).append(path)
+    return found
+
+
+@dataclass
+class ShardedStep:
+    """A training step of the sharded run.
+
+    Attributes:
+        folder: of the step.
+        ranks: the dumps that can be read, by the number of the rank.
+        problems: what is missing or contradicts itself, one line each: a run with one is no success.
+        unreadable: why a dump cannot be read, by its path.
+        missing: ranks that the world has and the folder has not.
+    """
+
+    folder: Path
+    ranks: dict[int, RankDump] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    unreadable: dict[Path, DumpError] = field(default_factory=dict)
+    missing: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path, paths: Sequence[Path], data_dirs: Sequence[Path]) -> ShardedStep:
+        """The step whose dumps are at `paths`."""
+        step = cls(folder)
+        for place, path in enumerate(paths):
+            try:
+                dump = RankDump(path, data_dirs)
+            except DumpError as error:
+                step.unreadable[path] = error
+                continue
+            slot = Slot.of(path).rank
+            known = dump.membership.rank if dump.membership.rank >= 0 else slot
+            dump.number = place if known is None else known
+            step._add(dump, slot)
+        step._check()
+        return step
+
+    def _add(self, dump: RankDump, slot: int | None) -> None:
+        if dump.membership.problem:
+            self.problems.append(f"{dump.path}: {dump.membership.problem}; its process groups are not known")
+        if slot is not None and slot != dump.number:
+            self.problems.append(f"{dump.path}: its header says rank {dump.number}, its folder rank {slot}")
+        if dump.number in self.ranks:
+            first = self.ranks[dump.number].path
+            self.problems.append(f"{dump.path}: is rank {dump.number} as {first} is, which is judged; remove one")
+        else:
+            self.ranks[dump.number] = dump
+
+    def _check(self) -> None:
+        sizes = {dump.membership.world_size for dump in self.ranks.values()} - {0}
+        if len(sizes) > 1:
+            told = ", ".join(f"rank {n} {dump.membership.world_size}" for n, dump in sorted(self.ranks.items()))
+            self.problems.append(f"{self.folder}: the ranks do not agree on the world size: {told}")
+        size = max(sizes, default=max(self.ranks, default=-1) + 1)
+        self.missing = tuple(rank for rank in range(size) if rank not in self.ranks)
+        if self.missing:
+            named = ", ".join(map(str, self.missing[:8])) + (", ..." if len(self.missing) > 8 else "")
+            self.problems.append(
+                f"{self.folder}: {len(self.missing)} of {size} ranks are missing ({named}): "
+                "only what the others hold whole is judged"
+            )
+        self.ranks = dict(sorted(self.ranks.items()))
+
+    @property
+    def leader(self) -> RankDump | None:
+        """The dump of the first rank that can be read, whose file has the items of the step."""
+        return next(iter(self.ranks.values()), None)
+
+
+def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[str, ...], dict[int, tuple[int, ...]]]]:
+    """(names of groups, place of each rank in them) that tell the ranks apart; the fewest groups first."""
+    names = [
+        name
+        for name in dict.fromkeys(name for one in memberships.values() for name in one.groups)
+        if all(name in one.groups for one in memberships.values())
+    ]
+    places = {name: {rank: one.groups[name].index for rank, one in memberships.items()} for name in names}
+    varying = [name for name in names if len(set(places[name].values())) > 1][:_MOST_GROUPS]
+    for count in range(1, len(varying) + 1):
+        for chosen in combinations(varying, count):
+            found = {rank: tuple(places[name][rank] for name in chosen) for rank in memberships}
+            sizes = [len(set(places[name].values())) for name in chosen]
+            if len(set(found.values())) == len(memberships) == prod(sizes):
+                yield chosen, found

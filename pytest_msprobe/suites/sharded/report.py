@@ -1,0 +1,187 @@
+"""What the rows of a sharded run amount to: the first wrong place of each pass, and a CSV file with a row per value."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.reports.csv_pair import neutral, new_files
+from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding
+from pytest_msprobe.suites.sharded.session import ShardedSession
+from pytest_msprobe.verdicts import VerdictRow
+
+COLUMNS = tuple(
+    "step record phase role value dtype shape state placement distance tolerance tried ranks source message".split()
+)
+_SHOWN = 5
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known of one step.
+
+    Attributes:
+        states: values by state.
+        reasons: records that were not put together, by the reason.
+        faults: (place in the execution, lines, whether it is the first one) of records at fault, by pass.
+        inherited: records that follow from others, by pass.
+        ranks: most ranks that a record was put together from.
+    """
+
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, list[tuple[int, bool, list[str]]]] = field(default_factory=dict)
+    inherited: Counter[str] = field(default_factory=Counter)
+    ranks: int = 0
+    has_optimizer: bool = False
+
+
+class ShardedSummary(RowSummary):
+    """The steps of a run.
+
+    Attributes:
+        steps: what is known of each, by the path of the dump that has its items.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[str, _Step] = {}
+
+    def add(self, row: VerdictRow) -> None:
+        if row.attachment is None or "finding" not in row.attachment:
+            return
+        step = self.steps.setdefault(row.dump, _Step())
+        finding = RecordFinding.from_wire(row.attachment["finding"])
+        role = row.attachment["role"]
+        step.states.update(value.state for value in finding.values)
+        step.ranks = max(step.ranks, len(row.attachment["ranks"]))
+        step.has_optimizer |= finding.record.startswith("Optimizer.")
+        if finding.reason:
+            step.reasons[finding.reason] += 1
+        if role in ("first", "own"):
+            told = [str(line) for line in row.attachment.get("told", ())]
+            entry = finding.order, role == "first", [finding.record, *told]
+            step.faults.setdefault(finding.phase, []).append(entry)
+        elif role == "inherited":
+            step.inherited[finding.phase] += 1
+
+    @property
+    def is_bad(self) -> bool:
+        return any(step.faults or step.inherited for step in self.steps.values())
+
+    def lines(self) -> Iterator[str]:
+        for dump, step in self.steps.items():
+            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
+            yield from (printable(line) for line in _lines(step, prefix))
+
+
+def _lines(step: _Step, prefix: str) -> Iterator[str]:
+    judged = sum(step.states[state] for state in ("placed", "illegal", "unexplained"))
+    wrong = judged - step.states["placed"]
+    if not judged:
+        yield f"{prefix}no value was judged"
+    elif not wrong:
+        yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {judged} values are placed"
+    else:
+        yield f"{prefix}{wrong} of {judged} values are not what the logical run holds"
+    for phase in PHASES:
+        yield from _of_phase(step, phase)
+    for state, words in (
+        ("unjudged", "could not be judged"),
+        ("missing", "not every rank has"),
+        ("unreadable", "cannot be read"),
+    ):
+        if step.states[state]:
+            yield f"{step.states[state]} values {words}"
+    yield from (f"{count} records were not judged: {reason}" for reason, count in step.reasons.most_common(_SHOWN))
+    if judged and not step.has_optimizer:
+        yield "what the optimizer got and left is not in the dump of the logical run, so it was not judged"
+
+
+def _of_phase(step: _Step, phase: str) -> Iterator[str]:
+    faults = sorted(step.faults.get(phase, ()))
+    for _, is_first, (record, *told) in faults[:_SHOWN]:
+        yield f"At fault in the {phase}: {record}{'' if is_first else ', whose inputs are right'}"
+        yield from (f"  {line}" for line in told)
+    if len(faults) > _SHOWN:
+        yield f"and {len(faults) - _SHOWN} more in the {phase}"
+    if step.inherited[phase]:
+        yield f"{step.inherited[phase]} records of the {phase} follow from that"
+
+
+class ShardedReport(SuiteReport):
+    """`sharded_result_{time}.csv`, a row per value, and findings."""
+
+    def __init__(self, session: ShardedSession, out: Path) -> None:
+        """A report with a file in the folder `out`, made when the first row comes."""
+        self._session = session
+        self._summary = ShardedSummary()
+        self._out = out
+        self._file: TextIOWrapper | None = None
+
+    def receive(self, name: str, row: VerdictRow) -> None:
+        self._summary.add(row)
+        if row.attachment is None or "finding" not in row.attachment:
+            return
+        if self._file is None:
+            (self._file,) = new_files(self._out, "sharded_result")
+            csv.writer(self._file).writerow(COLUMNS)
+        for cells in _cells(row):
+            csv.writer(self._file).writerow([neutral(cell) for cell in cells])
+        self._file.flush()
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def findings(self) -> Iterator[str]:
+        return self._summary.lines()
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        if self._file is not None:
+            yield "results", Path(self._file.name)
+
+    def fault(self) -> str:
+        problems = self._session.problems()
+        if problems:
+            return f"the step is not whole, so this run is not a success: {problems[0]}"
+        if any(step.states["missing"] for step in self._summary.steps.values()):
+            return "values that not every rank has were not put together, so this run is not a success"
+        return ""
+
+    def untested(self) -> str:
+        steps = self._summary.steps.values()
+        is_judged = any(step.states["placed"] or step.faults or step.inherited for step in steps)
+        return "" if is_judged else "no value of the ranks was put together"
+
+
+def _cells(row: VerdictRow) -> Iterator[list[object]]:
+    assert row.attachment is not None
+    finding = RecordFinding.from_wire(row.attachment["finding"])
+    step, source = (row.place.step, row.place.source) if row.place is not None else (None, "")
+    start = ["" if step is None else step, finding.record, finding.phase, row.attachment["role"]]
+    ranks = " ".join(map(str, finding.ranks))
+    for value in finding.values:
+        figures = ["" if one is None else f"{one:.6g}" for one in (value.distance, value.tolerance)]
+        where = "any" if value.is_ambiguous else value.placement
+        shape, tried = str(list(value.shape)), "; ".join(value.tried)
+        yield [
+            *start,
+            value.path,
+            value.dtype,
+            shape,
+            value.state,
+            where,
+            *figures,
+            tried,
+            ranks,
+            source,
+            value.message,
+        ]
+    if not finding.values:
+        yield [*start, "", "", "", "unjudged", "", "", "", "", ranks, source, finding.reason or row.message]

@@ -1,0 +1,371 @@
+"""The steps of a run in one process: each logical record put together once, and the first wrong place of each pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, chain, combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import DumpError, Frame
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import GRADIENTS, Operation
+from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.suites.sharded.judgement import (
+    Phase,
+    RecordFinding,
+    ValueFinding,
+    finding_of,
+    loaded,
+    phase_of,
+    roundoff_of,
+)
+from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
+from pytest_msprobe.suites.sharded.options import ShardedSettings
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+
+    Array = np.ndarray[Any, Any]
+
+#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
+_ROUNDINGS = 8
+#: However long and coarse a run is: wrong placements are farther away than this.
+_LARGEST_TOLERANCE = 0.25
+_FEWEST_RECORDS = 4
+
+
+class StepJudge:
+    """One training step of a sharded run, and the logical run's.
+
+    Attributes:
+        step: the ranks.
+        logical: the run of the whole model.
+    """
+
+    def __init__(self, step: ShardedStep, logical: RankDump) -> None:
+        self.step = step
+        self.logical = logical
+        self._findings: dict[str, RecordFinding] = {}
+        self._first: dict[Phase, str | None] = {}
+        self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
+
+    @cached_property
+    def matching(self) -> RecordMatching:
+        """Which records of ranks are parts of which logical record."""
+        return RecordMatching(self.logical, self.step.ranks.values(), {})
+
+    @cached_property
+    def _last_backward(self) -> int:
+        """Place of the last record of a backward; -1 for none."""
+        return max((one.index for one in self.logical.operations if phase_of(one) == "backward"), default=-1)
+
+    def phase(self, operation: Operation) -> Phase:
+        """Which pass of the step a record belongs to: what is called behind the last backward updates parameters."""
+        found = phase_of(operation)
+        is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
+        return "optimizer" if is_update and self._around(operation) is None else found
+
+    @cached_property
+    def _roundoffs(self) -> list[float]:
+        """Unit roundoff of the coarsest dtype up to each record of the logical run."""
+        fine, half = 2.0**-24, 2.0**-9
+        each = (half if self.logical.holds_half(name) else fine for name in self.logical.record_names)
+        return list(accumulate(each, max))
+
+    def finding(self, operation: Operation) -> RecordFinding:
+        """What is found of a logical record; each is put together once."""
+        if operation.record not in self._findings:
+            found = self._put_together(operation)
+            self._findings[operation.record] = found
+            if found.wrong and operation.phase != GRADIENTS:
+                self._findings[operation.record] = self._without_local(found, operation)
+        return self._findings[operation.record]
+
+    def first(self, phase: Phase) -> str | None:
+        """The first record of a pass that has a wrong value; None for none."""
+        if phase not in self._first:
+            own = (one for one in self.logical.operations if self.phase(one) == phase)
+            self._first[phase] = next((one.record for one in own if self.finding(one).wrong), None)
+        return self._first[phase]
+
+    @property
+    def number(self) -> int | None:
+        """Of the step, as its folder says."""
+        leader = self.step.leader
+        return Slot.of(leader.path).step if leader is not None else None
+
+    def frames(self, operation: Operation) -> Sequence[Frame]:
+        """Call stack of the first rank that has a record, innermost first; of the logical run where no rank has it."""
+        for dump, record in self._stacked(operation):
+            if found := dump.stacks.frames(record):
+                return found
+        return ()
+
+    def source(self, operation: Operation) -> str:
+        """The line of the script that made the call, on the first rank that says it."""
+        for dump, record in self._stacked(operation):
+            if (frame := dump.stacks.user_frame(record)) is not None:
+                return str(frame)
+        return ""
+
+    def _stacked(self, operation: Operation) -> Iterator[tuple[RankDump, str]]:
+        """Records whose stacks tell where a record was called: those of its parts, then its own; of its forward too."""
+        owners = [(calls.dump, calls.records[0]) for calls in self.matching.parts(operation.record)[0][:1]]
+        for dump, record in [*owners, (self.logical, operation.record)]:
+            own = Operation.of(record, 0)
+            yield dump, record
+            yield dump, f"{own.name}.forward.{own.number}" if own.is_cell else f"{own.call}.forward"
+
+    def _without_local(self, found: RecordFinding, operation: Operation) -> RecordFinding:
+        """Values that ranks compute otherwise are not wrong where the layer around them gives what it should."""
+        around = self._around(operation)
+        if around is None:
+            return found
+        outer = self.finding(around)
+        if outer.wrong or not any(value.is_output and value.state == "placed" for value in outer.values):
+            return found
+        words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
+        values = (
+            replace(value, state="unjudged", message=words)
+            if value.is_wrong and not value.path.startswith("parameters.")
+            else value
+            for value in found.values
+        )
+        return replace(found, values=tuple(values))
+
+    def _around(self, operation: Operation) -> Operation | None:
+        """The record of the layer in which an operation ran, in its direction."""
+        parent = self.logical.parents.get(operation.record)
+        if parent is None and operation.phase == "backward":
+            parent = self.logical.parents.get(f"{operation.call}.forward")
+            parent = parent.replace(".forward.", ".backward.") if parent else None
+        if parent is None or parent not in self.logical.orders:
+            return None
+        return Operation.of(parent, self.logical.orders[parent])
+
+    def _put_together(self, operation: Operation) -> RecordFinding:
+        empty = RecordFinding(operation.record, operation.index, self.phase(operation))
+        parts, reason = self.matching.parts(operation.record)
+        if empty.phase == "optimizer" and phase_of(operation) == "forward":
+            reason = "it is arithmetic behind the last backward: the records of optimizer.step hold what it amounts to"
+        if reason:
+            return replace(empty, reason=reason)
+        try:
+            leaves = [leaf for leaf in self.logical.leaves(operation.record) if leaf.tensor is not None]
+            held = [(calls.dump, self._tensors(calls.dump, name)) for calls in parts for name in calls.records]
+        except DumpError as error:
+            return replace(empty, reason=str(error))
+        grids = self._grids_of(parts)
+        values = tuple(self._value(operation, leaf, held, grids) for leaf in leaves)
+        return replace(empty, values=values, ranks=tuple(calls.dump.number for calls in parts))
+
+    @staticmethod
+    def _tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
+        return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+
+    def _value(
+        self,
+        operation: Operation,
+        leaf: Leaf,
+        held: Sequence[tuple[RankDump, dict[str, Leaf]]],
+        grids: Sequence[Grid],
+    ) -> ValueFinding:
+        empty = ValueFinding(leaf.path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
+        lacking = [f"rank {dump.number}" for dump, found in held if leaf.path not in found]
+        if lacking:
+            words = ", ".join(dict.fromkeys(lacking[:4]))
+            return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
+        try:
+            whole = loaded(leaf, self.logical)
+            parts = [loaded(found[leaf.path], dump) for dump, found in held]
+        except DumpError as error:
+            return replace(empty, state="unreadable", message=str(error))
+        if not whole.size:
+            return replace(empty, message="it has no elements")
+        tolerance = self._tolerance(operation, leaf, [found[leaf.path] for _, found in held])
+        factor = self._gradient_factor if phase_of(operation) == "backward" else 1
+        parts = [part / factor for part in parts] if factor != 1 else parts
+        found, grid = self._tried(whole, parts, grids, tolerance, self._floor(operation, leaf))
+        finding = finding_of(leaf, operation, found, grid, tolerance)
+        if finding.state == "unexplained" and self.step.missing:
+            words = (
+                f"ranks {', '.join(map(str, self.step.missing[:8]))} are missing, and the others do not hold it whole"
+            )
+            return replace(finding, state="missing", message=words)
+        if finding.is_wrong and not self.matching.is_certain(operation.record):
+            words = "the ranks make other calls here, so that it is not certain which value this is"
+            return replace(finding, state="unjudged", message=words)
+        return finding
+
+    @staticmethod
+    def _tried(
+        whole: Array, parts: list[Array], grids: Sequence[Grid], tolerance: float, floor: float
+    ) -> tuple[list[Placement], Grid]:
+        from pytest_msprobe.suites.sharded.placements import tried
+
+        nearest: list[Placement] = []
+        for grid in grids:
+            found = tried(whole, parts, grid, tolerance, floor)
+            if found and found[0].distance <= tolerance:
+                return found, grid
+            nearest += found
+        return sorted(nearest, key=lambda one: one.distance), grids[0]
+
+    def _tolerance(self, operation: Operation, leaf: Leaf, parts: Sequence[Leaf]) -> float:
+        """The largest distance that rounding explains: parameters are as they were, the rest comes a long way."""
+        own = max(map(roundoff_of, [leaf.dtype, *(part.dtype for part in parts)]))
+        if not own:
+            return 0.0
+        if operation.phase == "forward" and leaf.path.startswith("parameters."):
+            return 4 * own
+        coarsest = max(own, self._roundoffs[operation.index])
+        return min(_LARGEST_TOLERANCE, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
+
+    def _floor(self, operation: Operation, leaf: Leaf) -> float:
+        """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
+        if operation.phase != GRADIENTS or len(leaf.shape) > 1:
+            return 0.0
+        backward = f"{operation.name}.backward.{operation.number}"
+        with suppress(DumpError, StopIteration):
+            if backward in self.logical:
+                incoming = next(one for one in self.logical.leaves(backward) if one.path == "input.0")
+                norm = incoming.statistics[3]
+                return float(norm) if isinstance(norm, (int, float)) and math.isfinite(norm) else 0.0
+        return 0.0
+
+    def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
+        """What the ranks that hold a record may be to each other: as their headers say, else as their number allows."""
+        from pytest_msprobe.suites.sharded.placements import Grid
+
+        ranks, calls = tuple(one.dump.number for one in parts), len(parts[0].records)
+        if (ranks, calls) not in self._grids:
+            memberships = {one.dump.number: one.dump.membership for one in parts}
+            found = [
+                Grid(
+                    names,
+                    tuple(len({place[at] for place in places.values()}) for at in range(len(names))),
+                    (*places.values(),),
+                )
+                for names, places in coordinates(memberships)
+            ]
+            found = found or (list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))])
+            self._grids[ranks, calls] = [grid.with_calls(calls) for grid in found]
+        return self._grids[ranks, calls]
+
+    @cached_property
+    def _gradient_factor(self) -> int:
+        """How many times the gradients of the logical run those of the ranks are, before they are averaged.
+
+        Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
+        many times larger as there are parts. The first gradient that is sharded tells.
+        """
+        for operation in self.logical.operations:
+            if operation.phase != "backward":
+                continue
+            for factor in self._factors(operation):
+                return factor
+        return 1
+
+    def _factors(self, operation: Operation) -> Iterator[int]:
+        parts, reason = self.matching.parts(operation.record)
+        if reason:
+            return
+        with suppress(DumpError):
+            leaf = next(
+                (one for one in self.logical.leaves(operation.record) if one.tensor and not one.is_output), None
+            )
+            held = [(calls.dump, self._tensors(calls.dump, name)) for calls in parts for name in calls.records]
+            if leaf is None or any(leaf.path not in found for _, found in held):
+                return
+            whole = loaded(leaf, self.logical)
+            values = [loaded(found[leaf.path], dump) for dump, found in held]
+            tolerance = self._tolerance(operation, leaf, [])
+            for grid in self._grids_of(parts):
+                for factor in _products(grid.sizes):
+                    found = self._tried(whole, [value / factor for value in values], [grid], tolerance, 0.0)[0]
+                    if any(_is_by_parts(one, factor) for one in found if one.distance <= tolerance):
+                        yield factor
+
+
+def _products(sizes: Sequence[int]) -> list[int]:
+    subsets = chain.from_iterable(combinations(sizes, count) for count in range(len(sizes) + 1))
+    return sorted({math.prod(chosen) for chosen in subsets})
+
+
+def _is_by_parts(placement: Placement, factor: int) -> bool:
+    """Whether a value is sharded over groups that make up the `factor`."""
+    return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
+
+
+class ShardedSession:
+    """The steps of a run, each read when it is asked for.
+
+    Attributes:
+        settings: what the run was asked to do.
+    """
+
+    def __init__(self, settings: ShardedSettings, dumps: Sequence[Path], logical: Sequence[Path]) -> None:
+        """A run over `dumps`, judged by the dumps `logical`."""
+        self.settings = settings
+        self.steps = step_folders(dumps)
+        self._folders = {path: folder for folder, paths in self.steps.items() for path in paths}
+        self._logical = logical
+        self._judges: dict[Path, StepJudge] = {}
+        self._read: dict[Path, ShardedStep] = {}
+
+    def step(self, path: Path) -> ShardedStep:
+        """The step that the dump at `path` is of."""
+        folder = self._folders[path]
+        if folder not in self._read:
+            self._read[folder] = ShardedStep.read(folder, self.steps[folder], self.settings.data_dir)
+        return self._read[folder]
+
+    def judge(self, path: Path) -> StepJudge:
+        """What judges the step that the dump at `path` is of.
+
+        Raises:
+            SuiteError: there is no logical run of this step.
+            DumpError: it cannot be read.
+        """
+        folder = self._folders[path]
+        if folder not in self._judges:
+            self._judges[folder] = StepJudge(self.step(path), RankDump(self.logical_of(path), self.settings.data_dir))
+        return self._judges[folder]
+
+    def logical_of(self, path: Path) -> Path:
+        """The dump of the logical run for the step of the dump at `path`; of one step each, that one.
+
+        Raises:
+            SuiteError: there is none, or there are several.
+        """
+        steps = step_folders(self._logical)
+        if len(self.steps) > 1 or len(steps) > 1:
+            number = Slot.of(path).step
+            steps = {folder: paths for folder, paths in steps.items() if Slot.of(paths[0]).step == number}
+        if len(steps) != 1:
+            what = "no dump" if not steps else f"{len(steps)} dumps"
+            raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
+        (paths,) = steps.values()
+        if len(paths) > 1:
+            raise SuiteError(
+                f"{paths[0].parent.parent}: the logical run has {len(paths)} ranks; give one of the whole model"
+            )
+        return paths[0]
+
+    def problems(self) -> list[str]:
+        """What is missing of the steps, or contradicts itself, one line each."""
+        return [line for paths in self.steps.values() for line in self.step(paths[0]).problems]
+
+    def is_leader(self, path: Path) -> bool:
+        """Whether the dump at `path` is the first of its step that can be read, which represents all of them."""
+        leader = self.step(path).leader
+        return leader is not None and leader.path == path

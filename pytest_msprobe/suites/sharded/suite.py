@@ -1,0 +1,225 @@
+"""The suite of sharded runs: one item per record of the logical run, judged by what all ranks of the step hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format.records import Operation
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
+from pytest_msprobe.suites.sharded.blame import Role, last_sum, role_of
+from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
+from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
+from pytest_msprobe.suites.sharded.ranks import dumps_below
+from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
+from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
+from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
+
+_STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained": "error", "unreadable": "error"}
+
+
+class ShardedSuite(Suite):
+    """Puts the values of ranks together and judges them by the logical run."""
+
+    name = "sharded"
+    title = "Sharded runs"
+    item_noun = "records of the logical run"
+    group_noun = "operations"
+    options = OPTIONS
+    figures = (
+        Figure("distance", "Distance", ".3g"),
+        Figure("tolerance", "Tolerance", ".3g"),
+        Figure("ratio", "Distance/tolerance", ".3g"),
+    )
+
+    @classmethod
+    def summary(cls) -> ShardedSummary:
+        return ShardedSummary()
+
+    def __init__(self, context: Context, session: ShardedSession) -> None:
+        self._context = context
+        self._session = session
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._context.dumps
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """The calls of the logical run, in the file of the first rank; the others are parts of them.
+
+        Raises:
+            DumpError: the dump of this rank cannot be read, or that of the logical run.
+            SuiteError: there is no logical run of this step, or it holds no record.
+        """
+        step = self._session.step(file)
+        if file in step.unreadable:
+            raise step.unreadable[file]
+        if not self._session.is_leader(file):
+            return
+        judge = self._session.judge(file)
+        if not judge.logical.operations:
+            raise SuiteError(f"{judge.logical.path}: the logical run holds no record; dump a step that runs")
+        yield from group_operations(judge.logical.operations)
+
+    def judge(self, record: Record) -> Verdict:
+        judge, operation = self._session.judge(record.file), _operation(record)
+        finding = judge.finding(operation)
+        role = role_of(judge, operation, finding)
+        return verdict_of(finding, role, judge, operation, fails_inherited=self._session.settings.inherited == "fail")
+
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+        """A record that was not judged counts as such."""
+        operation = _operation(record)
+        finding = RecordFinding(operation.record, operation.index, "forward", reason=message)
+        return {"finding": finding.to_wire(), "role": "right", "ranks": []}
+
+    def headline(self, record: Record) -> str:
+        return f"{record.call}, {record.part}"
+
+    def api(self, record: Record) -> ApiName | None:
+        return api_of(_operation(record))
+
+    def place(self, record: Record) -> StepPosition:
+        """Place in the logical run; the line of the script is that of a rank."""
+        judge, operation = self._session.judge(record.file), _operation(record)
+        place = place_in(judge.logical, operation.record, f"{operation.call}.forward")
+        return replace(place, rank=None, step=judge.number, source=judge.source(operation))
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return self._session.judge(record.file).frames(_operation(record))
+
+    def header(self) -> list[str]:
+        root = self._context.config.rootpath
+        lines = []
+        for folder, paths in self._session.steps.items():
+            with suppress(DumpError, SuiteError):
+                logical = self._session.logical_of(paths[0])
+                ranks = len(self._session.step(paths[0]).ranks)
+                by = file_id(logical, root)
+                lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+        return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError, SuiteError):
+                if self._session.is_leader(path):
+                    yield from self._session.step(path).ranks.values()
+                    yield self._session.judge(path).logical
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        return ShardedReport(self._session, self._context.out)
+
+
+def verdict_of(
+    finding: RecordFinding, role: Role, judge: StepJudge, operation: Operation, *, fails_inherited: bool
+) -> Verdict:
+    """The verdict on a logical record."""
+    attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, "ranks": list(judge.step.ranks)}
+    unreadable = [value for value in finding.values if value.state == "unreadable"]
+    outputs = tuple(map(_output, finding.values))
+    bench = f"logical run, {len(finding.ranks)} ranks put together"
+    if unreadable:
+        text = "\n".join(value.message for value in unreadable)
+        return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
+    if not finding.wrong:
+        judged = any(value.state == "placed" for value in finding.values)
+        reason = "" if judged else _why_unjudged(finding)
+        return Verdict(
+            "pass" if judged else "skip", reason, outputs, bench=bench if judged else "", attachment=attachment
+        )
+    lines = explained(finding, role, judge, operation)
+    attachment["told"] = lines
+    first = finding.wrong[0]
+    message = f"{first.path}: {first.message}"
+    excuse = ""
+    if role == "inherited":
+        message = f"inherited: {message}"
+        excuse = "" if fails_inherited else message
+    return Verdict(
+        "error", message, outputs, "\n".join(map(printable, lines)), bench=bench, attachment=attachment, excuse=excuse
+    )
+
+
+def _why_unjudged(finding: RecordFinding) -> str:
+    messages = dict.fromkeys(f"{value.path}: {value.message}" for value in finding.values if value.message)
+    return finding.reason or next(iter(messages), "it holds no tensors")
+
+
+def explained(finding: RecordFinding, role: Role, judge: StepJudge, operation: Operation) -> list[str]:
+    """What is wrong with a record: each value with the placements that were tried, what came before, and where."""
+    lines = []
+    for value in finding.wrong:
+        lines.append(f"{value.path} {list(value.shape)}: {value.message}")
+        if value.tried and value.tolerance is not None:
+            lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
+    if role in ("first", "own"):
+        if finding.has_good_inputs:
+            lines.append("what goes into it is right: it goes wrong in here")
+        if (sums := last_sum(judge, operation)) and not any(value.is_partial for value in finding.wrong):
+            lines.append(f"before it, {sums}: terms of a sum that nothing has added until here")
+    lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
+    if source := judge.source(operation):
+        lines.append(f"called from {source}")
+    return lines
+
+
+def _output(value: ValueFinding) -> OutputRow:
+    ratio = None
+    if value.distance is not None and value.tolerance is not None and value.state in ("placed", "unexplained"):
+        ratio = value.distance / value.tolerance if value.tolerance else math.inf if value.distance else 0.0
+    return OutputRow(
+        label=value.path,
+        bench_dtype=value.dtype,
+        tested_dtype=value.dtype,
+        shape=value.shape,
+        status=_STATUS.get(value.state, "skip"),
+        message=value.message,
+        standard="" if value.is_ambiguous or value.state != "placed" else value.placement,
+        figures={"distance": value.distance, "tolerance": value.tolerance, "ratio": ratio},
+    )
+
+
+SUITE = ShardedSuite
+
+
+def make(context: Context) -> ShardedSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is no dump, or no logical run.
+    """
+    settings = ShardedSettings.of(context.values)
+    if settings.logical is None:
+        raise SuiteError("--msprobe-suite=sharded needs --msprobe-logical=PATH, the same step of the model on one rank")
+    if not context.dumps:
+        raise SuiteError("--msprobe-logical needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
+    if settings.logical.is_file():
+        found = [settings.logical]
+    elif settings.logical.is_dir():
+        found = dumps_below(settings.logical)
+    else:
+        raise SuiteError(f"--msprobe-logical={settings.logical}: there is no such file or folder")
+    if not found:
+        raise SuiteError(f"--msprobe-logical={settings.logical}: holds no dump.json; give a dump, step or rank folder")
+    return ShardedSuite(context, ShardedSession(settings, context.dumps, found))
+
+
+def _operation(record: Record) -> Operation:
+    payload: Operations = record.payload
+    return payload.by_part[record.part]
