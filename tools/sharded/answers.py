@@ -37,10 +37,12 @@ class Blamed:
     values: tuple[str, ...]
 
     def names(self) -> Iterator[str]:
-        """Under which an expectation may know it."""
-        yield self.record
+        """Under which an expectation may know it; a Module's without the number of its call."""
+        is_module = self.record.startswith("Module.")
+        record = self.record.rpartition(".")[0] if is_module else self.record
+        yield record
         if self.parent:
-            yield f"{self.parent} > {self.record}"
+            yield f"{self.parent} > {record}"
         if self.values:
             yield f"{self.record} {self.values[0]}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from tools.sharded.process import DONE
 
 #: Seconds that a rank may go on after another one ended with an error.
 _GRACE = 5
+#: Seconds that all entries of one launch may take together.
+_LIMIT = 600
 
 
 class Launch:
@@ -84,22 +88,29 @@ class Launch:
 
 def _run_ranks(entries: Sequence[Entry], place: Path, world: int) -> str:
     """The last words of the ranks, of which none is left when this returns."""
+    if world and entries[0].kind == "mindspore" and shutil.which("msrun", path=_environment()["PATH"]) is None:
+        return "msrun, which comes with MindSpore, is not on PATH"
     with tempfile.TemporaryDirectory() as temporary:
-        logs = [Path(temporary) / f"rank{rank}.log" for rank in range(max(world, 1))]
-        commands = _commands(entries, place, world, Path(temporary))
+        commands = list(_commands(entries, place, world, Path(temporary)))
+        logs = [Path(temporary) / f"rank{rank}.log" for rank in range(len(commands))]
         processes = []
         for command, log in zip(commands, logs):
             with log.open("wb") as file:
-                processes.append(subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=file, stderr=file))
+                streams = {"stdout": file, "stderr": file}
+                processes.append(
+                    subprocess.Popen(command, cwd=ROOT, env=_environment(), start_new_session=True, **streams)
+                )
         _wait(processes)
+        logs += sorted(Path(temporary).glob("msrun/worker_*.log"))
         texts = [log.read_text("utf-8", "replace") for log in logs]
     codes = [process.returncode for process in processes]
     return "\n".join(_said(texts, codes))
 
 
 def _said(texts: Sequence[str], codes: Sequence[int]) -> Iterator[str]:
-    for rank, (text, code) in enumerate(zip(texts, codes)):
-        yield f"rank {rank} ended with {code}: {text[-3000:]}"
+    for rank, text in enumerate(texts):
+        ended = f"rank {rank} ended with {codes[rank]}" if rank < len(codes) else "log of msrun"
+        yield f"{ended}: {text[-3000:]}"
 
 
 def _commands(entries: Sequence[Entry], place: Path, world: int, temporary: Path) -> Iterator[list[str]]:
@@ -126,13 +137,21 @@ def _free_port() -> int:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Until all ended; where one ends with an error, the others have some seconds more."""
+    """Until all ended; where one ends with an error, or all take too long, the others are ended too."""
+    started = time.monotonic()
     while any(process.poll() is None for process in processes):
-        if any(process.poll() not in (None, 0) for process in processes):
+        is_late = time.monotonic() - started > _LIMIT
+        if is_late or any(process.poll() not in (None, 0) for process in processes):
             time.sleep(_GRACE)
             for process in processes:
-                process.kill()
+                _end(process)
         time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """A process, and those that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:

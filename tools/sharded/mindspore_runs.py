@@ -16,6 +16,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn
+from mindspore.communication import init
 from mindspore.mint import distributed
 
 WIDTH, HIDDEN, BATCH = 8, 16, 4
@@ -101,7 +102,7 @@ def train(sizes: dict[str, int], debugger: Any) -> dict[str, np.ndarray]:
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
 
     def forward(rows: Tensor, wanted: Tensor) -> Tensor:
-        return mint.nn.functional.mse_loss(network(rows), wanted)
+        return mint.mean(mint.square(network(rows) - wanted))
 
     if debugger is not None:
         debugger.start(network)
@@ -134,10 +135,10 @@ def main(folder: Path, names: list[str]) -> None:
     """Run each entry of `names`."""
     from tools.sharded import catalogue
 
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    ms.set_device("CPU")
     is_spread = "RANK_ID" in os.environ
     if is_spread:
-        distributed.init_process_group()
+        init()
     rank = distributed.get_rank() if is_spread else 0
     for name in names:
         entry = catalogue.by_name(name)

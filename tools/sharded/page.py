@@ -13,9 +13,9 @@ PAGE = ROOT / "docs" / "sharded_quality.md"
 _HEAD = (
     "# How often the first wrong place of a sharded run is found",
     "",
-    "Written by `python -m tools.sharded --write-docs`; change the command, not this page. Small networks are",
-    "trained for one step on 2 and 4 ranks of the CPU (gloo; MindSpore by msrun), and on one rank from the same parameters with",
-    "the same batch. Right runs are tensor, sequence, expert, context, data and pipeline parallel, and mixtures,",
+    "Written by `python -m tools.sharded --write-docs`; change the command, not this page. Small networks are trained",
+    "for one step on 2 and 4 ranks of the CPU (gloo; MindSpore by msrun), and on one rank from the same parameters",
+    "with the same batch. Right runs are tensor, sequence, expert, context, data and pipeline parallel, and mixtures,",
     "hand-made (autograd functions around collectives) and by PyTorch's own means (DTensor, FSDP2, DDP, pipelining).",
     "In the others one line is wrong, as it was reported of another project. A bug counts as *right* when the record",
     "that is named first is one of a short list that was written with the bug; *held out* are bugs that the suite was",

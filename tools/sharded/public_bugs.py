@@ -390,7 +390,14 @@ BUGS: tuple[Entry, ...] = (
         put(layers.ColumnLinear, "entered", entered_without_reduction),
         source="Megatron-LM, copy_to_tensor_model_parallel_region left out",
         wrong="The gradient of a column-parallel layer's input is not summed over ranks.",
-        expected=("Module.head.*.backward", "head > *.backward", "Module.norm.*.backward", "norm > *.backward"),
+        expected=(
+            "Module.head.*.backward",
+            "head > *.backward",
+            "Module.norm.*.backward",
+            "norm > *.backward",
+            "Module.blocks.1.mlp.down.*.backward",
+            "blocks.1.mlp.down > *.backward",
+        ),
         **_BACKWARD,
     ),
     right("tp2").bug(
