@@ -32,6 +32,8 @@ RIGHT: tuple[Entry, ...] = (
     _hand_made("tp2 sp", _TP2, sp=True),
     _hand_made("tp2 sp bfloat16", _TP2, sp=True, **_BF16),
     _hand_made("tp4 sp", _TP4, sp=True),
+    _hand_made("tp2 not clipped", _TP2, max_norm=0.0),
+    _hand_made("tp2 sp not clipped", _TP2, sp=True, max_norm=0.0),
     _hand_made("tp2 tied", _TP2, tied=True),
     _hand_made("tp2 mse", _TP2, loss="mse"),
     _hand_made("tp2 policy", _TP2, loss="policy"),

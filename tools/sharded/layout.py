@@ -62,7 +62,7 @@ class Layout:
         return self.dp.size * self.cp.size
 
     def local_batch(self, batch: Tensor) -> Tensor:
-        """Rows of the batch, and positions of the sequence, that this rank reads."""
+        """Rows of a batch, and positions of the sequence, that this rank reads."""
         return self.own_positions(batch.chunk(self.dp.size)[self.dp.index])
 
     def own_positions(self, whole: Tensor) -> Tensor:

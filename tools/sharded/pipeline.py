@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -18,10 +20,9 @@ class Pipeline:
         losses: of the microbatches, on the last stage.
     """
 
-    def __init__(self, model: Gpt, tokens: Tensor, labels: Tensor) -> None:
+    def __init__(self, model: Gpt, microbatches: Sequence[tuple[Tensor, Tensor]]) -> None:
         self.model, self.group = model, model.layout.pp
-        self.count = model.settings.microbatches
-        self._tokens, self._labels = tokens.chunk(self.count), labels.chunk(self.count)
+        self.count, self._microbatches = len(microbatches), microbatches
         self._open: list[tuple[Tensor, Tensor]] = []
         self._forwards = 0
         self.losses: list[Tensor] = []
@@ -48,8 +49,9 @@ class Pipeline:
     def _forward(self, arrived: Tensor | None) -> Tensor:
         number = self._forwards
         self._forwards += 1
-        x = self._tokens[number] if arrived is None else arrived.requires_grad_()
-        out = self.model(x, self._labels[number])
+        tokens, labels = self._microbatches[number]
+        x = tokens if arrived is None else arrived.requires_grad_()
+        out = self.model(x, labels)
         if self.model.is_last:
             self.losses.append(out.detach())
             out = out / self.count
@@ -66,7 +68,7 @@ class Pipeline:
         return self.group.ranks[at] if 0 <= at < self.group.size else None
 
     def _empty(self) -> Tensor:
-        rows, length = self._tokens[0].shape
+        rows, length = self._microbatches[0][0].shape
         layout = self.model.layout
         length //= layout.tp.size if layout.sequence_parallel else 1
         return torch.empty(rows, length, WIDTH, dtype=self.model.settings.dtype)

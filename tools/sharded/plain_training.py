@@ -33,6 +33,7 @@ class PlainTraining:
     Attributes:
         model: what is trained; wrapped or made of DTensors.
         mesh: the DeviceMesh; None on one rank.
+        labels, microbatches: of this rank; what the optimizer, or a run of the pipeline's schedule, gets one by one.
         optimizers: one.
         loss, norm: after the step, as this rank would print them.
     """
@@ -51,19 +52,14 @@ class PlainTraining:
             self.model = nn.parallel.DistributedDataParallel(self.model)
         kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[settings.optimizer]
         self.optimizers = [kind(self.model.parameters(), lr=1e-2, weight_decay=0.1)]
+        count = accumulations(self) if self._stages() is not None else settings.microbatches
+        tokens, labels = (list(map(self._own_rows, each.chunk(count))) for each in batch_of(settings))
+        self.labels, self.microbatches = torch.cat(labels), list(zip(tokens, labels))
         self.loss = self.norm = torch.zeros(())
-
-    def collected_models(self) -> nn.Module:
-        """What the collector is given."""
-        return self.model
 
     def step(self) -> None:
         """One optimizer step on the batch."""
-        tokens, labels = (self._own_rows(each) for each in batch_of(self.settings))
-        if self._stages() is not None:
-            self._pipelined(tokens, labels)
-        else:
-            self._accumulated(tokens, labels)
+        (self._accumulated if self._stages() is None else self._pipelined)()
         if self.settings.max_norm:
             self.norm = clipped(self.model, self.settings.max_norm, self._stages())
         for optimizer in self.optimizers:
@@ -83,23 +79,25 @@ class PlainTraining:
             batch = batch.chunk(mesh.size())[mesh.get_local_rank()]
         return batch
 
-    def _accumulated(self, tokens: Tensor, labels: Tensor) -> None:
-        count = self.settings.microbatches
-        counted = tokens_per_rank(labels, self._data())
+    def _accumulated(self) -> None:
+        counted = tokens_per_rank(self.labels, self._data())
         losses = []
-        for number, (x, y) in enumerate(zip(tokens.chunk(count), labels.chunk(count))):
-            with synchronised(self.model, number, count), loss_parallel() if "losses" in self.ways else nullcontext():
+        for number, (x, y) in enumerate(self.microbatches):
+            with (
+                synchronised(self.model, number, len(self.microbatches)),
+                loss_parallel() if "losses" in self.ways else nullcontext(),
+            ):
                 loss = loss_of(self.model(x), y, self.settings.loss) / counted
                 loss.backward()
             losses.append(plain(loss.detach()))
         self.loss = sum(losses)
 
-    def _pipelined(self, tokens: Tensor, labels: Tensor) -> None:
+    def _pipelined(self) -> None:
         mesh, count = self.mesh["pp"], self.settings.microbatches
         stage = PipelineStage(
             self.model, mesh.get_local_rank(), mesh.size(), torch.device("cpu"), group=mesh.get_group()
         )
-        counted = tokens_per_rank(labels, self._data())
+        counted = tokens_per_rank(self.labels, self._data())
 
         def loss(logits: Tensor, y: Tensor) -> Tensor:
             factor = count if "scaled" in self.ways else 1
@@ -108,9 +106,8 @@ class PlainTraining:
         kind = ScheduleGPipe if "gpipe" in self.ways else Schedule1F1B
         scaled = "scaled" in self.ways
         schedule = kind(stage, count, loss_fn=loss, scale_grads=scaled)
-        passes = accumulations(self)
         losses: list[Tensor] = []
-        for x, y in zip(tokens.chunk(passes), labels.chunk(passes)):
+        for x, y in self.microbatches:
             own: list[Tensor] = []
             if stage.is_first:
                 schedule.step(x)

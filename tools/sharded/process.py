@@ -50,7 +50,7 @@ def _trained(entry: Entry, folder: Path | None, *, is_single: bool) -> dict[str,
         debugger: Any = importlib.import_module("msprobe_collector.pytorch").PrecisionDebugger
         debugger._the_one = None
         made = debugger(dump_path=str(folder), level="mix", task="tensor")
-        with made.collect(training.collected_models()):
+        with made.collect(training.model):
             training.step()
         made._at_exit()
     found = {"loss": training.loss, "norm": training.norm}

@@ -22,6 +22,7 @@ class Training:
 
     Attributes:
         model, layout, settings: what is trained, where.
+        microbatches: tokens and labels of this rank.
         optimizers: those of `split_parameters`.
         loss: after the step, the mean over the batch, as this rank would print it.
         norm: the norm that gradients were clipped by.
@@ -34,17 +35,15 @@ class Training:
         self.owners = Owners(self.model) if settings.zero2 and sizes else None
         owned = self.owners.optimizer() if self.owners is not None else None
         self.optimizers = [owned] if owned else [made(self.model) for made in OPTIMIZERS[settings.optimizer]]
+        count = settings.microbatches
+        tokens, labels = (map(self.layout.local_batch, each.chunk(count)) for each in batch_of(settings))
+        self.microbatches = list(zip(tokens, labels))
         self.loss = self.norm = torch.zeros(())
-
-    def collected_models(self) -> nn.Module:
-        """What the collector is given."""
-        return self.model
 
     def step(self) -> None:
         """One optimizer step on the batch."""
         restore_random_state(self.layout)
-        tokens, labels = (self.layout.local_batch(each) for each in batch_of(self.settings))
-        losses = self._accumulated(tokens, labels)
+        losses = self._accumulated()
         if self.owners is None:
             finalise_gradients(self.model)
         else:
@@ -57,16 +56,15 @@ class Training:
         if self.owners is not None:
             self.owners.broadcast()
 
-    def _accumulated(self, tokens: Tensor, labels: Tensor) -> list[Tensor]:
+    def _accumulated(self) -> list[Tensor]:
         if self.layout.pp.size > 1:
-            pipeline = Pipeline(self.model, tokens, labels)
+            pipeline = Pipeline(self.model, self.microbatches)
             pipeline.run()
             return pipeline.losses
         losses = []
-        count = self.settings.microbatches
-        for x, y in zip(tokens.chunk(count), labels.chunk(count)):
+        for x, y in self.microbatches:
             loss = self.model(x, y)
-            (loss / count).backward()
+            (loss / len(self.microbatches)).backward()
             losses.append(loss.detach())
             if self.owners is not None:
                 self.owners.take_gradients()
