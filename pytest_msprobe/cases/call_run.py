@@ -14,6 +14,7 @@ from pytest_msprobe.cases.case import Case, read_case, read_incoming
 from pytest_msprobe.cases.edge_cases import edge_case as constructed
 from pytest_msprobe.cases.edge_cases import refuse_lack_of_memory
 from pytest_msprobe.cases.inputs import InputSource
+from pytest_msprobe.cases.local_calls import is_of_parts
 from pytest_msprobe.engines.protocol import Array, Call, Engine, Execution, NotJudged, Output, Unsupported, leaves
 from pytest_msprobe.engines.recorded import RecordedEngine
 from pytest_msprobe.engines.reference import ReferenceEngine
@@ -183,6 +184,8 @@ class CallRun:
         if raised and case.constructed:
             refuse_lack_of_memory(case, raised[0])
             raise NotJudged("skip", f"only the device accepts the inputs, which were {case.notes[-1]}: {raised[0]}")
+        if raised and case.is_of_parts and is_of_parts(case.forward):
+            raise NotJudged("skip", f"its arguments are not those of an operation on parts of tensors: {raised[0]}")
         if raised:
             raise NotJudged("error", "; ".join(raised))
         if not is_installed("torch") and engines.choice.bench == "auto":

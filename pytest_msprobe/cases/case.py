@@ -38,6 +38,7 @@ from msprobe_collector.dump_format import (
 from pytest_msprobe.apis import facts
 from pytest_msprobe.apis.topics import RandomApi, random_api, random_inside, reason_uncomputable
 from pytest_msprobe.cases.inputs import InputSource, some_of
+from pytest_msprobe.cases.local_calls import reason_gradients_moved, reason_not_local, with_own_part
 from pytest_msprobe.engines.protocol import (
     Array,
     Call,
@@ -177,6 +178,7 @@ class Case:
         notes: what the dump left open about the inputs.
         random: the law that the outputs follow; None for those that a benchmark can foretell.
         constructed: name of the edge case whose inputs it has, "" for the recorded call.
+        is_of_parts: it may have DTensors: sizes and indices among its arguments count what all ranks hold.
     """
 
     api: ApiName
@@ -188,6 +190,7 @@ class Case:
     notes: tuple[str, ...]
     random: RandomApi | None = None
     constructed: str = ""
+    is_of_parts: bool = False
 
     def output_dtypes(self) -> list[Dtype | None]:
         """Recorded dtype of each output that is not null, in order; None for one that is not a tensor."""
@@ -238,6 +241,10 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
     if reason := random_inside(api, dump.framework, positional, keywords, attributes):
         raise NotJudged("skip", reason)
     call = Call(api, dump.framework, positional, keywords, attributes=attributes)
+    if dump.holds_parts:
+        if reason := reason_not_local(forward, call):
+            raise NotJudged("skip", reason)
+        call = with_own_part(call, forward)
     call, note = with_cast_operands(call, forward)
     if dump.holds_real_data and source.drawn:
         notes = [f"drawn at random: {some_of(source.drawn)}"]
@@ -251,7 +258,7 @@ def read_case(dump: Dump, name: str, source: InputSource, *, with_backward: bool
         wanted = tuple(pairing.entries) or tuple(
             path for path, value in arguments if hasattr(value, "__array_interface__") and is_differentiable(value)
         )
-    return Case(api, forward, backward, call, pairing, wanted, tuple(notes), random)
+    return Case(api, forward, backward, call, pairing, wanted, tuple(notes), random, is_of_parts=dump.holds_parts)
 
 
 def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
@@ -269,6 +276,8 @@ def read_incoming(case: Case, source: InputSource) -> tuple[Array | None, ...]:
         entry = case.pairing.unmatched[0]
         where = f"{case.api}.backward: {gradient_field(entry)}[{entry}]"
         raise NotJudged("error", f"{where}: this gradient fits no tensor argument")
+    if case.is_of_parts and (reason := reason_gradients_moved(case.backward.incoming, case.backward.outgoing)):
+        raise NotJudged("skip", reason)
     if not case.wanted:
         raise NotJudged("skip", "no argument of this call can be differentiated")
     try:

@@ -312,6 +312,7 @@ class Dump:
             as one of statistics.
         holds_real_data: whether it holds values of tensors, not their statistics alone.
         ranks: what the header says of the rank and its process groups, as it stands there; None without.
+        holds_parts: whether it holds parts of DTensors.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = ()) -> None:
@@ -330,6 +331,7 @@ class Dump:
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
         self._records = content.data
+        self.holds_parts = b'"dtensor"' in text
         names_files, self.lost = b'"data_name"' in text, ""
         if names_files and self.tensors.is_lost:
             folder = printable(str(self.tensors.folder))

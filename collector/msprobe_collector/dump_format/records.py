@@ -36,6 +36,7 @@ from msprobe_collector.dump_format.values import (
     OTHER_GRADIENTS,
     OUTPUT,
     RECOMPUTED,
+    SPREAD,
     STATISTICS,
     UNINITIALIZED,
     UNKNOWN,
@@ -50,6 +51,7 @@ from msprobe_collector.dump_format.values import (
     PlainValue,
     Provenance,
     SizeValue,
+    Spread,
     Statistic,
     TensorValue,
     Value,
@@ -361,7 +363,9 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
     return TensorValue(dtype, shape, maximum, minimum, mean, norm, data_name, is_numpy, *_secondary(encoded))
 
 
-def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | None, str, str, Provenance]:
+def _secondary(
+    encoded: dict[str, Any],
+) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
     requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
@@ -372,7 +376,29 @@ def _secondary(encoded: dict[str, Any]) -> tuple[str, str, int | None, int | Non
         fingerprint if isinstance(fingerprint, str) else "",
         str(encoded.get("dtype")),
         _provenance(encoded),
+        _spread(encoded[SPREAD]) if SPREAD in encoded else None,
     )
+
+
+def _spread(encoded: Any) -> Spread | None:
+    """How a DTensor is spread; None for other tensors, and where it is not said in the form of this collector."""
+    if not isinstance(encoded, dict):
+        return None
+    placements, mesh, shape = encoded.get("placements"), _lengths(encoded.get("mesh")), encoded.get("global_shape")
+    if not isinstance(placements, list) or not all(isinstance(text, str) for text in placements):
+        return None
+    if len(placements) != len(mesh) or not isinstance(shape, list) or not all(map(_is_int, shape)):
+        return None
+    return Spread(tuple(placements), mesh, tuple(shape))
+
+
+def _lengths(mesh: Any) -> tuple[int, ...]:
+    """Lengths of the dimensions of nested lists."""
+    lengths: list[int] = []
+    while isinstance(mesh, list) and mesh and len(lengths) < _MAX_DEPTH:
+        lengths.append(len(mesh))
+        mesh = mesh[0]
+    return tuple(lengths)
 
 
 #: Keys of which a tensor of known origin has at least one.

@@ -118,6 +118,8 @@ AUTOCAST = "autocast"
 
 #: Of a backward record, with this value: its forward, computed again in the backward, got or gave other values.
 RECOMPUTED, DIFFERS = "recomputed", "differs"
+#: Of a part of a DTensor: how the whole is spread.
+SPREAD = "dtensor"
 #: Of a record in a pipeline: which part of the batch it belongs to, a whole number from 0.
 MICROBATCH = "microbatch"
 
@@ -238,6 +240,7 @@ class TensorValue:
         nan_count, inf_count: elements that the collector counted; None where it wrote no such number.
         dtype_text: the dtype as the dump spells it: `Float32`, `torch.float32`.
         provenance: where it comes from, as far as the dump says.
+        spread: of a DTensor, whose part of one rank this is; None for other tensors.
     """
 
     dtype: Dtype | None
@@ -255,6 +258,7 @@ class TensorValue:
     fingerprint: str = ""
     dtype_text: str = field(default="", compare=False)
     provenance: Provenance = field(default=UNKNOWN, compare=False)
+    spread: Spread | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
@@ -263,6 +267,21 @@ class TensorValue:
         for dimension in self.shape:
             size *= dimension
         return size
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a DTensor is spread over a mesh of ranks, of which the dump holds the part of one.
+
+    Attributes:
+        placements: for each dimension of the mesh, as PyTorch writes it: `R`, `S(0)`, `P(sum)`.
+        mesh: lengths of the dimensions of the mesh.
+        shape: of the whole tensor.
+    """
+
+    placements: tuple[str, ...]
+    mesh: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

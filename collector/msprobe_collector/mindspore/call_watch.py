@@ -12,6 +12,7 @@ from msprobe_collector.mindspore.calls import CommunicationWaits, named_cells, o
 from msprobe_collector.mindspore.discovery import JitCalls, PrimitiveCalls, find_apis, is_searched, unreachable_names
 from msprobe_collector.mindspore.gradients import GradientTap
 from msprobe_collector.mindspore.mindspore_internals import is_graph_mode
+from msprobe_collector.mindspore.optimizers import OptimizerCalls
 from msprobe_collector.mindspore.provenance import TensorProvenances
 from msprobe_collector.mindspore.static_graph.taps import GraphTaps
 from msprobe_collector.recording.gradients import ParameterGradients
@@ -54,6 +55,7 @@ class MindSporeCallWatch:
             records=session.configuration.collects_apis,
         )
         self._graphs = GraphTaps(session.recorder, guard.faults, staging=session.staging)
+        self._optimizers = OptimizerCalls(session)
         self._are_apis_found = False
 
     def prepare(self, models: Sequence[Any]) -> None:
@@ -71,6 +73,7 @@ class MindSporeCallWatch:
             self._primitives.watch(models)
         if models:
             self._cells.watch(models, records=configuration.collects_cells)
+            self._guard.enter("names of parameters", self._optimizers.watch, named_cells(models))
         if configuration.collects_cells and self._session.recorder.wants("backward"):
             for label, cell in self._cells.layers:
                 self._parameters.watch(label, own_parameters(cell))
@@ -86,6 +89,7 @@ class MindSporeCallWatch:
             self._primitives.install()
         if self._session.configuration.collects_cells or self._cells.on_root_forward is not None:
             self._cells.install()
+        self._optimizers.install()
         self._jits.install()
         self._provenances.install()
 
@@ -94,6 +98,7 @@ class MindSporeCallWatch:
         self._apis.uninstall()
         self._waits.uninstall()
         self._primitives.uninstall()
+        self._optimizers.uninstall()
         self._cells.uninstall()
         self._jits.uninstall()
         self._provenances.uninstall()
@@ -104,7 +109,12 @@ class MindSporeCallWatch:
 
     def end_step(self) -> None:
         """See `CallWatch`."""
-        for end in (self._waits.give_up, self._parameters.flush, self._graphs.close_step):
+        for end in (
+            self._waits.give_up,
+            self._parameters.flush,
+            self._optimizers.end_step,
+            self._graphs.close_step,
+        ):
             self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
         self._tap.end_step()
@@ -151,5 +161,6 @@ class MindSporeCallWatch:
     def _look_away(self) -> None:
         self._apis.uninstall()
         self._primitives.uninstall()
+        self._optimizers.uninstall()
         self._cells.uninstall()
         self._graphs.run_inside(self._guard.activity.cell)
