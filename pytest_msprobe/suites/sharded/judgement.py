@@ -156,7 +156,7 @@ def _is_near(factor: float, size: int) -> bool:
 
 
 def finding_of(
-    leaf: Leaf, operation: Operation, found: Sequence[Placement], grid: Grid, tolerance: float
+    leaf: Leaf, path: str, operation: Operation, found: Sequence[Placement], grid: Grid, tolerance: float
 ) -> ValueFinding:
     """What the placements that were tried say of a value."""
     fitting = [placement for placement in found if placement.distance <= tolerance]
@@ -171,7 +171,7 @@ def finding_of(
         near = f"the nearest is {best}, {best.distance:.3g} away" if best is not None else "no shapes fit together"
         message = f"nothing that the ranks hold gives it: {words or near}"
     return ValueFinding(
-        leaf.path,
+        path,
         state,
         dtype=leaf.dtype,
         shape=leaf.shape,

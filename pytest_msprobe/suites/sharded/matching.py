@@ -11,32 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format import is_communication
+from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.layer_names import Offsets, layer_path, renamed, without_wrappers
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
-#: Layers that frameworks put around others; they have no counterpart in the logical run.
-_WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _OPTIMIZER = "Optimizer."
+#: The place of a value of a parameter in the record of an optimizer, and the name of the parameter.
+_OF_PARAMETER = re.compile(r"((?:input|output)\.(?:\d+\.)?(?:parameters|gradients|state)\.)(.*)", re.DOTALL)
 
 #: What a record is, apart from which call of it: kind, layer or path, name, direction.
 Key = tuple[str, ...]
-
-
-def layer_path(cell: str) -> str:
-    """The path of a layer without wrappers: `blocks.0.attn` of `Module.module.blocks.0.attn.Attention`."""
-    words = cell.split(".")[1:-1]
-    return ".".join(word for word in words if word not in _WRAPPERS)
-
-
-def renamed(path: str, layers: Mapping[str, int]) -> str:
-    """A path of a pipeline stage as the logical run calls it; `layers` are offsets by what stands before a number."""
-    parts = re.split(r"(?:^|(?<=\.))(\d+)(?=\.|$)", path)
-    for place in range(1, len(parts), 2):
-        before = "".join(parts[:place])
-        if before in layers:
-            parts[place] = str(int(parts[place]) + layers[before])
-            break
-    return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +47,7 @@ class RecordIndex:
         sequences: names of the API calls of each layer, in the order of execution.
     """
 
-    def __init__(self, dump: RankDump, layers: Mapping[str, int] | None = None) -> None:
+    def __init__(self, dump: RankDump, layers: Offsets | None = None) -> None:
         """The records of `dump`; `layers` see `renamed`."""
         self.dump = dump
         self._layers = layers or {}
@@ -103,10 +88,11 @@ def _number(record: str) -> int:
 class RecordMatching:
     """The parts of each logical record."""
 
-    def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Mapping[str, int]]) -> None:
+    def __init__(self, logical: RankDump, ranks: Iterable[RankDump], layers: Mapping[int, Offsets]) -> None:
         """Parts among the records of `ranks`; `layers` are the offsets of pipeline stages by rank, see `renamed`."""
         self._logical = RecordIndex(logical)
         self._certain: dict[str, bool] = {}
+        self._layers = layers
         self._ranks = [RecordIndex(rank, layers.get(rank.number)) for rank in ranks]
 
     def parts(self, record: str) -> tuple[list[Calls], str]:
@@ -137,6 +123,30 @@ class RecordMatching:
             elif index.dump.problem:
                 return [], f"the dump of rank {index.dump.number} was cut before this record"
         return found, "" if found else "no rank has such a record"
+
+    def tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
+        """The tensors of a record by their places; those of optimizers by the names that the logical run gives them.
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+        if not record.startswith(_OPTIMIZER):
+            return leaves
+        return {self._named(path, self._layers.get(dump.number, {})): leaf for path, leaf in leaves.items()}
+
+    @staticmethod
+    def _named(path: str, offsets: Offsets) -> str:
+        found = _OF_PARAMETER.fullmatch(path)
+        return path if found is None else found[1] + renamed(without_wrappers(found[2]), offsets)
+
+    def all_calls(self, record: str) -> tuple[list[str], list[Calls]]:
+        """All calls of the logical `record`, in their order, and all those of the ranks; none where numbers differ."""
+        key = self._logical.keys[record]
+        found = [Calls(index.dump, tuple(records)) for index in self._ranks if (records := index.calls.get(key))]
+        if len({len(calls.records) for calls in found}) != 1:
+            return [], []
+        return self._logical.calls[key], found
 
     def is_certain(self, record: str) -> bool:
         """Whether it is certain that the parts are the same calls: a layer is, a call where the layer makes no others.

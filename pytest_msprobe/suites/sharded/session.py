@@ -25,6 +25,7 @@ from pytest_msprobe.suites.sharded.judgement import (
     phase_of,
     roundoff_of,
 )
+from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.placements import Grid, Placement
 
     Array = np.ndarray[Any, Any]
+    #: The tensors of each record of a rank that is a part, by their places.
+    Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
 #: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
 _ROUNDINGS = 8
 #: However long and coarse a run is: wrong placements are farther away than this.
 _LARGEST_TOLERANCE = 0.25
 _FEWEST_RECORDS = 4
+#: Calls of a layer that are put together where no one of them can be.
+_MOST_CALLS = 64
 
 
 class StepJudge:
@@ -61,7 +66,8 @@ class StepJudge:
     @cached_property
     def matching(self) -> RecordMatching:
         """Which records of ranks are parts of which logical record."""
-        return RecordMatching(self.logical, self.step.ranks.values(), {})
+        ranks = list(self.step.ranks.values())
+        return RecordMatching(self.logical, ranks, offsets_of(self.logical, ranks))
 
     @cached_property
     def _last_backward(self) -> int:
@@ -86,8 +92,9 @@ class StepJudge:
         if operation.record not in self._findings:
             found = self._put_together(operation)
             self._findings[operation.record] = found
-            if found.wrong and operation.phase != GRADIENTS:
-                self._findings[operation.record] = self._without_local(found, operation)
+            if found.wrong:
+                narrow = self._without_updated if operation.phase == GRADIENTS else self._without_local
+                self._findings[operation.record] = narrow(found, operation)
         return self._findings[operation.record]
 
     def first(self, phase: Phase) -> str | None:
@@ -96,6 +103,10 @@ class StepJudge:
             own = (one for one in self.logical.operations if self.phase(one) == phase)
             self._first[phase] = next((one.record for one in own if self.finding(one).wrong), None)
         return self._first[phase]
+
+    @cached_property
+    def _has_layers(self) -> bool:
+        return any(operation.is_cell for operation in self.logical.operations)
 
     @property
     def number(self) -> int | None:
@@ -124,6 +135,19 @@ class StepJudge:
             own = Operation.of(record, 0)
             yield dump, record
             yield dump, f"{own.name}.forward.{own.number}" if own.is_cell else f"{own.call}.forward"
+
+    def _without_updated(self, found: RecordFinding, operation: Operation) -> RecordFinding:
+        """Gradients that a dump holds as they were later are not wrong where the optimizer gets the right ones."""
+        layer, right = layer_path(operation.name), set()
+        for one in self.logical.operations:
+            if one.record.startswith("Optimizer."):
+                right |= {value.path for value in self.finding(one).values if value.state == "placed"}
+        values = []
+        for value in found.values:
+            gets = f"input.gradients.{layer}.{value.path}" in right
+            words = "is not what the backward gave, and what the optimizer gets is right"
+            values.append(replace(value, state="unjudged", message=words) if value.is_wrong and gets else value)
+        return replace(found, values=tuple(values))
 
     def _without_local(self, found: RecordFinding, operation: Operation) -> RecordFinding:
         """Values that ranks compute otherwise are not wrong where the layer around them gives what it should."""
@@ -160,51 +184,108 @@ class StepJudge:
         if reason:
             return replace(empty, reason=reason)
         try:
-            leaves = [leaf for leaf in self.logical.leaves(operation.record) if leaf.tensor is not None]
-            held = [(calls.dump, self._tensors(calls.dump, name)) for calls in parts for name in calls.records]
+            leaves = self.matching.tensors(self.logical, operation.record)
+            held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
         except DumpError as error:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
-        values = tuple(self._value(operation, leaf, held, grids) for leaf in leaves)
+        values = tuple(self._value(operation, leaf, path, held, grids) for path, leaf in leaves.items())
         return replace(empty, values=values, ranks=tuple(calls.dump.number for calls in parts))
 
-    @staticmethod
-    def _tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
-        return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
-
-    def _value(
-        self,
-        operation: Operation,
-        leaf: Leaf,
-        held: Sequence[tuple[RankDump, dict[str, Leaf]]],
-        grids: Sequence[Grid],
-    ) -> ValueFinding:
-        empty = ValueFinding(leaf.path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
-        lacking = [f"rank {dump.number}" for dump, found in held if leaf.path not in found]
+    def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
+        """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
+        empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
+        if operation.record.startswith("Optimizer."):
+            held = [one for one in held if path in one[1]] or held
+            grids = self._grid_of([dump for dump, _ in held], 1)
+        lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
         try:
             whole = loaded(leaf, self.logical)
-            parts = [loaded(found[leaf.path], dump) for dump, found in held]
+            parts = [loaded(found[path], dump) for dump, found in held]
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
         if not whole.size:
             return replace(empty, message="it has no elements")
-        tolerance = self._tolerance(operation, leaf, [found[leaf.path] for _, found in held])
-        factor = self._gradient_factor if phase_of(operation) == "backward" else 1
-        parts = [part / factor for part in parts] if factor != 1 else parts
-        found, grid = self._tried(whole, parts, grids, tolerance, self._floor(operation, leaf))
-        finding = finding_of(leaf, operation, found, grid, tolerance)
+        factor = self._gradient_factor if phase_of(operation) == "backward" and whole.ndim else 1
+        return self._judged(operation, leaf, self._found(operation, leaf, path, (whole, parts, grids), factor)[0])
+
+    def _found(
+        self,
+        operation: Operation,
+        leaf: Leaf,
+        path: str,
+        values: tuple[Array, list[Array], Sequence[Grid]],
+        factor: int,
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
+        whole, parts, grids = values
+        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf)
+        scaled = [part / factor for part in parts] if factor != 1 else parts
+        found, grid = self._tried(whole, scaled, grids, tolerance, floor)
+        finding = finding_of(leaf, path, operation, found, grid, tolerance)
+        if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
+            # A loss may be the mean over the ranks' parts of the batch.
+            for share in _products(grids[0].sizes)[1:]:
+                means, grid = self._tried(whole, [part / share for part in parts], grids, tolerance, floor)
+                mean = finding_of(leaf, path, operation, means, grid, tolerance)
+                if mean.state == "placed":
+                    return replace(mean, placement=mean.placement.replace("P(sum)", "mean")), means
+        if finding.is_wrong:
+            together = self._joined(operation, leaf, path, factor)
+            return together if together is not None else (finding, found)
+        return finding, found
+
+    def _judged(self, operation: Operation, leaf: Leaf, finding: ValueFinding) -> ValueFinding:
+        """The finding, where it is certain which value of the ranks this is, and that all of them are there."""
         if finding.state == "unexplained" and self.step.missing:
             words = (
                 f"ranks {', '.join(map(str, self.step.missing[:8]))} are missing, and the others do not hold it whole"
             )
             return replace(finding, state="missing", message=words)
-        if finding.is_wrong and not self.matching.is_certain(operation.record):
+        if not finding.is_wrong or operation.is_cell or leaf.path.startswith("parameters."):
+            return finding
+        if self.phase(operation) == "optimizer":
+            return finding
+        if self._has_layers and self._around(operation) is None:
+            words = "it is outside of all layers, where a script for several ranks does other things"
+            return replace(finding, state="unjudged", message=words)
+        if not self.matching.is_certain(operation.record):
             words = "the ranks make other calls here, so that it is not certain which value this is"
             return replace(finding, state="unjudged", message=words)
         return finding
+
+    def _joined(
+        self, operation: Operation, leaf: Leaf, path: str, factor: int
+    ) -> tuple[ValueFinding, list[Placement]] | None:
+        """What is found of a value of all calls of a layer together, where the ranks cut the batch in another order.
+
+        Ranks that each take several microbatches of their own part of the batch have none of those of the logical run.
+        """
+        import numpy as np
+
+        records, parts = self.matching.all_calls(operation.record)
+        if not 1 < len(records) <= _MOST_CALLS or not parts:
+            return None
+        try:
+            wholes = [loaded(self.matching.tensors(self.logical, name)[path], self.logical) for name in records]
+            tensors = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
+            values = [loaded(found[path], dump) / factor for dump, found in tensors]
+        except (DumpError, KeyError):
+            return None
+        if len({whole.shape for whole in wholes}) > 1:
+            return None
+        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf) * len(records)
+        joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
+        for whole in (*joins[:1], np.sum(wholes, axis=0), *joins[1:]):
+            found, grid = self._tried(whole, values, self._grids_of(parts), tolerance, floor)
+            finding = finding_of(leaf, path, operation, found, grid, tolerance)
+            if finding.state == "placed":
+                words = f"{finding.placement}, all {len(records)} calls together"
+                return replace(finding, placement=words), found
+        return None
 
     @staticmethod
     def _tried(
@@ -220,12 +301,12 @@ class StepJudge:
             nearest += found
         return sorted(nearest, key=lambda one: one.distance), grids[0]
 
-    def _tolerance(self, operation: Operation, leaf: Leaf, parts: Sequence[Leaf]) -> float:
+    def _tolerance(self, operation: Operation, leaf: Leaf, path: str) -> float:
         """The largest distance that rounding explains: parameters are as they were, the rest comes a long way."""
-        own = max(map(roundoff_of, [leaf.dtype, *(part.dtype for part in parts)]))
+        own = roundoff_of(leaf.dtype)
         if not own:
             return 0.0
-        if operation.phase == "forward" and leaf.path.startswith("parameters."):
+        if path.startswith(("parameters.", "input.parameters.")) and self.phase(operation) != "backward":
             return 4 * own
         coarsest = max(own, self._roundoffs[operation.index])
         return min(_LARGEST_TOLERANCE, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
@@ -243,20 +324,18 @@ class StepJudge:
         return 0.0
 
     def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
+        return self._grid_of([one.dump for one in parts], len(parts[0].records))
+
+    def _grid_of(self, holders: Sequence[RankDump], calls: int) -> list[Grid]:
         """What the ranks that hold a record may be to each other: as their headers say, else as their number allows."""
         from pytest_msprobe.suites.sharded.placements import Grid
 
-        ranks, calls = tuple(one.dump.number for one in parts), len(parts[0].records)
+        ranks = tuple(dump.number for dump in holders)
         if (ranks, calls) not in self._grids:
-            memberships = {one.dump.number: one.dump.membership for one in parts}
-            found = [
-                Grid(
-                    names,
-                    tuple(len({place[at] for place in places.values()}) for at in range(len(names))),
-                    (*places.values(),),
-                )
-                for names, places in coordinates(memberships)
-            ]
+            found = []
+            for names, places in coordinates({dump.number: dump.membership for dump in holders}):
+                sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
+                found.append(Grid(names, tuple(sizes), tuple(places.values())))
             found = found or (list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))])
             self._grids[ranks, calls] = [grid.with_calls(calls) for grid in found]
         return self._grids[ranks, calls]
@@ -266,34 +345,33 @@ class StepJudge:
         """How many times the gradients of the logical run those of the ranks are, before they are averaged.
 
         Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
-        many times larger as there are parts. The first gradient that is sharded tells.
+        many times larger as there are parts. The first gradient that is sharded along the batch tells.
         """
-        for operation in self.logical.operations:
-            if operation.phase != "backward":
-                continue
-            for factor in self._factors(operation):
-                return factor
+        backwards = [one for one in self.logical.operations if one.phase == "backward"]
+        for operation in [one for one in backwards if one.is_cell] or backwards:
+            found = self._factor_of(operation)
+            if found:
+                return found
         return 1
 
-    def _factors(self, operation: Operation) -> Iterator[int]:
+    def _factor_of(self, operation: Operation) -> int:
+        """The factor that the first gradient of a record tells; 0 for none."""
         parts, reason = self.matching.parts(operation.record)
         if reason:
-            return
+            return 0
         with suppress(DumpError):
-            leaf = next(
-                (one for one in self.logical.leaves(operation.record) if one.tensor and not one.is_output), None
-            )
-            held = [(calls.dump, self._tensors(calls.dump, name)) for calls in parts for name in calls.records]
-            if leaf is None or any(leaf.path not in found for _, found in held):
-                return
-            whole = loaded(leaf, self.logical)
-            values = [loaded(found[leaf.path], dump) for dump, found in held]
-            tolerance = self._tolerance(operation, leaf, [])
-            for grid in self._grids_of(parts):
-                for factor in _products(grid.sizes):
-                    found = self._tried(whole, [value / factor for value in values], [grid], tolerance, 0.0)[0]
-                    if any(_is_by_parts(one, factor) for one in found if one.distance <= tolerance):
-                        yield factor
+            tensors = self.matching.tensors(self.logical, operation.record)
+            path, leaf = next(((path, leaf) for path, leaf in tensors.items() if leaf.shape), ("", None))
+            held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
+            if leaf is None or any(path not in found for _, found in held):
+                return 0
+            grids = self._grids_of(parts)
+            values = loaded(leaf, self.logical), [loaded(found[path], dump) for dump, found in held], grids
+            for factor in _products([size for grid in grids[:1] for size in grid.sizes]):
+                finding, found = self._found(operation, leaf, path, values, factor)
+                if finding.state == "placed" and (factor == 1 or any(_is_by_parts(one, factor) for one in found)):
+                    return factor
+        return 0
 
 
 def _products(sizes: Sequence[int]) -> list[int]:
@@ -302,7 +380,7 @@ def _products(sizes: Sequence[int]) -> list[int]:
 
 
 def _is_by_parts(placement: Placement, factor: int) -> bool:
-    """Whether a value is sharded over groups that make up the `factor`."""
+    """Whether a value is sharded over groups that make up the `factor`, other than along its last dimension."""
     return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
 
 

@@ -1,0 +1,110 @@
+"""Which layer of the logical run a numbered layer of a rank is: stages of a pipeline and ranks of experts count from 0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msprobe_collector.dump_format import DumpError
+from pytest_msprobe.suites.sharded.ranks import RankDump
+
+#: Layers that frameworks put around others; they have no counterpart in the logical run.
+WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_NUMBER = re.compile(r"(?:^|(?<=\.))(\d+)(?=\.|$)")
+#: By how much the numbers of a rank's layers are lower than those of the logical run, by what stands before them.
+Offsets = Mapping[str, int]
+
+
+def layer_path(cell: str) -> str:
+    """The path of a layer without wrappers: `blocks.0.attn` of `Module.module.blocks.0.attn.Attention`."""
+    return without_wrappers(".".join(cell.split(".")[1:-1]))
+
+
+def without_wrappers(path: str) -> str:
+    """A path without the names of wrappers."""
+    return ".".join(word for word in path.split(".") if word not in WRAPPERS)
+
+
+def renamed(path: str, offsets: Offsets) -> str:
+    """A path of a rank as the logical run calls it."""
+    if not offsets:
+        return path
+    parts = _NUMBER.split(path)
+    before = ""
+    for place in range(1, len(parts), 2):
+        before = "".join(parts[:place])
+        if before in offsets:
+            parts[place] = str(int(parts[place]) + offsets[before])
+    return "".join(parts)
+
+
+def offsets_of(logical: RankDump, ranks: Iterable[RankDump]) -> dict[int, Offsets]:
+    """The offsets of each rank whose numbered layers are fewer than those of the logical run, and begin at 0.
+
+    The parameters tell; where they are sharded as well, the place of the rank in the group that shares the layers does.
+    """
+    whole = _Layers(logical)
+    found: dict[int, Offsets] = {}
+    for rank in ranks:
+        own = _Layers(rank)
+        offsets: dict[str, int] = {}
+        for before in sorted(own.numbers, key=len):
+            count, total = len(own.numbers[before]), len(whole.numbers.get(renamed(before, offsets), ()))
+            if own.numbers[before] == set(range(count)) and count < total:
+                offset = _offset(before, offsets, own, whole, (count, total))
+                if offset:
+                    offsets[before] = offset
+        if offsets:
+            found[rank.number] = offsets
+    return found
+
+
+def _offset(before: str, offsets: Offsets, own: _Layers, whole: _Layers, counts: tuple[int, int]) -> int:
+    """How much lower the numbers behind `before` are: by parameters, else by the place in a group; 0 for none."""
+    count, total = counts
+    fitting: dict[int, int] = {}
+    for path, told in own.parameters.items():
+        if path.startswith(before):
+            for offset in range(total - count + 1):
+                if whole.parameters.get(renamed(path, {**offsets, before: offset})) == told:
+                    fitting[offset] = fitting.get(offset, 0) + 1
+    best = max(fitting.values(), default=0)
+    nearest = [offset for offset, number in fitting.items() if number == best]
+    if len(nearest) == 1:
+        return nearest[0]
+    groups = own.dump.membership.groups.values()
+    places = [group.index * count for group in groups if len(group.ranks) * count == total]
+    return places[0] if places else 0
+
+
+class _Layers:
+    """The layers of a dump.
+
+    Attributes:
+        dump: that has them.
+        numbers: of numbered layers, by what stands before the number.
+        parameters: statistics of the parameters of each layer, by its path.
+    """
+
+    def __init__(self, dump: RankDump) -> None:
+        self.dump = dump
+        self.numbers: dict[str, set[int]] = {}
+        self.parameters: dict[str, tuple[object, ...]] = {}
+        for operation in dump.operations:
+            if operation.is_cell and operation.phase == "forward":
+                path = layer_path(operation.name)
+                for match in _NUMBER.finditer(path):
+                    self.numbers.setdefault(path[: match.start()], set()).add(int(match[1]))
+                if told := tuple(_statistics(dump, operation.record)):
+                    self.parameters.setdefault(path, told)
+
+
+def _statistics(dump: RankDump, record: str) -> Iterator[Sequence[object]]:
+    try:
+        leaves = dump.leaves(record)
+    except DumpError:
+        return
+    for leaf in leaves:
+        # A scale of ones, or a bias of zeros, is the same in every layer.
+        if leaf.path.startswith("parameters.") and leaf.statistics[0] != leaf.statistics[1]:
+            yield (leaf.path, leaf.shape, *leaf.statistics)
