@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tools.sharded import catalogue, held_out, public_bugs
-from tools.sharded.__main__ import chosen, measured
+from tools.sharded.__main__ import chosen, measured, unequal
 from tools.sharded.answers import Answer, Blamed, summary
 from tools.sharded.entries import Entry
 from tools.sharded.launching import Launch
@@ -34,6 +35,9 @@ def test_a_half_is_chosen_by_its_name() -> None:
 def test_a_right_run_and_a_bug_are_scored(tmp_path: Path) -> None:
     launch, answers = measured(chosen(["tp2", "bias added before the reduction"], "seen"), tmp_path)
     assert (launch.failures, launch.changed) == ({}, [])
+    right, bug = (one.entry for one in answers)
+    assert list(unequal(launch, [right])) == []
+    assert list(unequal(launch, [replace(bug, change=None)]))  # the bug changes what the run ends with
     assert [(one.entry.name, one.verdict) for one in answers] == [
         ("tp2", "right"),
         ("bias added before the reduction", "right"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tools import ROOT
 from tools.sharded import catalogue
 from tools.sharded.answers import Answer, answered, summary
 from tools.sharded.entries import Entry
+from tools.sharded.equality import differences
 from tools.sharded.launching import Launch
 from tools.sharded.page import PAGE, page_of
 
@@ -44,6 +46,15 @@ def measured(entries: list[Entry], folder: Path, *, write_only: bool = False) ->
     return launch, answers
 
 
+def unequal(launch: Launch, entries: list[Entry]) -> Iterator[str]:
+    """Right runs that do not end where the run on one rank ends: faults of the catalogue."""
+    for entry in entries:
+        if entry.change is None and entry.name not in launch.failures:
+            apart = list(differences(entry, launch.dump(entry).parent, launch.logical(entry).parent))
+            if apart:
+                yield f"{entry.name}: no right run: {apart[0]}, and {len(apart) - 1} more"
+
+
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.sharded")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names of entries")
@@ -59,13 +70,15 @@ def main() -> int:
     options = _asked()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
-        launch, answers = measured(chosen(options.only, options.half), folder, write_only=options.write_only)
-    failed = [f"{name}: {reason}" for name, reason in launch.failures.items()]
-    changed = [f"{name}: the collector changed a bit" for name in launch.changed]
-    sys.stdout.write("\n".join([*summary(answers), *failed, *changed, ""]))
+        entries = chosen(options.only, options.half)
+        launch, answers = measured(entries, folder, write_only=options.write_only)
+        failed = list(unequal(launch, entries))
+    failed += [f"{name}: {reason}" for name, reason in launch.failures.items()]
+    failed += [f"{name}: the collector changed a bit" for name in launch.changed]
+    sys.stdout.write("\n".join([*summary(answers), *failed, ""]))
     if options.write_docs:
         PAGE.write_text(page_of(answers), encoding="utf-8")
-    return 1 if failed or changed else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
