@@ -32,6 +32,7 @@ NEEDS = {
     "collector": "mindspore",
     "plugin/test_engines.py": "torch",
     "pytorch_collector": "torch",
+    "sharded": "torch",
     "unit/cases/test_argument_roles.py": "torch",
     "unit/collector/gradient_monitor/test_gradient_monitor.py": "mindspore",
     "unit/collector/mindspore/test_callbacks.py": "mindspore",
