@@ -117,6 +117,24 @@ def fully_sharded() -> Training:
     return trained(fully_shard(net), dist.get_rank())
 
 
+def fully_sharded_accumulated() -> Training:
+    """Two microbatches, both of which are reduced; gradients stay, and are set to zero."""
+    net = blocks()
+    fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> torch.Tensor:
+        for part in batch(dist.get_rank()).chunk(2):
+            loss = net(part).square().mean() / 2
+            loss.backward()
+        norm = clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return torch.stack([loss.detach(), whole(norm)])
+
+    return Training(net, step, optimizer)
+
+
 def fully_sharded_tensor_parallel() -> Training:
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
     net = split(blocks(), mesh["tp"])

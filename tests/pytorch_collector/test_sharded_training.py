@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-TWO_RANKS = (*("tensor_parallel", "fully_sharded", "data_parallel", "pipeline", "expert_parallel", "context_parallel"),)
+TWO_RANKS = (
+    *("tensor_parallel", "fully_sharded", "fully_sharded_accumulated", "data_parallel"),
+    *("pipeline", "expert_parallel", "context_parallel"),
+)
 #: Seconds after which torchrun is stopped; a rank that dies ends it at once.
 PATIENCE = 300
 
@@ -139,3 +143,25 @@ def test_an_optimizer_gets_reduced_gradients(read: Read) -> None:
     state = "state.module.0.up.weight.momentum_buffer"
     assert state in both[0]["input_kwargs"]
     assert both[0]["output"][0][state]["Norm"] != both[0]["input_kwargs"][state]["Norm"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "backwards"), [("tensor_parallel", 1), ("fully_sharded", 1), ("fully_sharded_accumulated", 2)]
+)
+def test_gradients_of_parameters_are_what_each_backward_brings(
+    kind: str, backwards: int, read: Read, dump: Path
+) -> None:
+    """Whoever shards the parameters: not what clipping leaves, and not what an earlier backward brought."""
+    data, numbers = read(kind), range(backwards)
+    folder = dump / f"step{2 * TWO_RANKS.index(kind) + 1}" / "rank0" / "dump_tensor_data"
+    arrives = data["Optimizer.clip_grad_norm.0.forward"]["input_kwargs"]
+    records = [name for name in data if ".parameters_grad." in name]
+    assert len(records) == len(set(records)) == 6 * backwards
+    front = "inner." if kind == "tensor_parallel" else ""
+    for layer in ("norm", "up", "down"):
+        (label,) = {record.rpartition(".")[0] for record in records if f"{front}1.{layer}." in record}
+        for own in ("weight", "bias"):
+            parts = [torch.load(folder / data[f"{label}.{number}"][own][0]["data_name"]) for number in numbers]
+            whole = torch.load(folder / arrives[f"gradients.{front}1.{layer}.{own}"]["data_name"])
+            torch.testing.assert_close(sum(parts), whole)
+            assert all(part.abs().sum() > 0 for part in parts)

@@ -15,6 +15,7 @@ from msprobe_collector.pytorch.installation import ApiInstallation
 from msprobe_collector.pytorch.optimizers import OptimizerSteps
 from msprobe_collector.pytorch.pipelines import PipelineStages
 from msprobe_collector.pytorch.provenance import TensorProvenances
+from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import torch_values
 from msprobe_collector.pytorch.threads_and_graphs import CompiledRegions, ThreadSwaps
 from msprobe_collector.recording.gradients import ParameterGradients
@@ -33,7 +34,9 @@ class TorchCallWatch:
         self._threads = ThreadSwaps(guard, self._seen_in_thread)
         tap = GradientTap(guard, torch_values(), self._threads)
         self._recomputation = recomputation = Recomputation([])
-        self._checkpoints = CheckpointSwaps(recomputation, guard)
+        self._parameters = ParameterGradients(session.recorder, guard)
+        self._reduced = ReducedGradients(self._parameters, guard, torch_values())
+        self._checkpoints = CheckpointSwaps(recomputation, guard, self._reduced)
         self._waits = CommunicationWaits(guard)
         self._provenances = TensorProvenances(guard, lambda: self._checkpoints.backward_passes)
         if session.configuration.task != "overflow_check":  # which record is in the dump is not known while it runs
@@ -59,10 +62,8 @@ class TorchCallWatch:
             sees_inside_calls=False,
             number=recomputation.number,
         )
-        self._parameters = ParameterGradients(session.recorder, guard)
         self._optimizers = OptimizerSteps(session)
         self._compiled = CompiledRegions(guard, self._suspend)
-        self._sharded: list[Any] = []
 
     def prepare(self, models: Sequence[Any]) -> None:
         """Nothing needs to be done before a step that is collected."""
@@ -79,11 +80,7 @@ class TorchCallWatch:
             for label, module in self._modules.layers:
                 own = own_parameters(module)
                 self._parameters.watch(label, own)
-                self._sharded += [
-                    parameter
-                    for parameter in own.values()
-                    if parameter.requires_grad and hasattr(parameter, "placements")
-                ]
+                self._reduced.watch(own.values())
         if on_root_forward is not None:
             self._modules.on_root_forward = lambda: self._recomputation.is_running() or on_root_forward()
         else:
@@ -114,14 +111,14 @@ class TorchCallWatch:
         self._checkpoints.uninstall()
 
     def settle(self) -> None:
-        """Take the gradients of sharded parameters, which FSDP sets without a hook of autograd."""
-        self._guard.enter("taking gradients of sharded parameters", self._take_sharded)
+        """Nothing is recorded later than it runs."""
 
     def end_step(self) -> None:
         """See `CallWatch`."""
         for end in (self._waits.give_up, self._parameters.flush, self._optimizers.end_step):
             self._guard.faults.guarded("ending the step", end)
         self._parameters.remove()
+        self._reduced.remove()
         self._peers.clear()
 
     def remove(self) -> None:
@@ -137,12 +134,6 @@ class TorchCallWatch:
 
     def _seen_in_thread(self) -> AbstractContextManager[None]:
         return self._apis.in_this_thread() if self._session.configuration.collects_apis else nullcontext()
-
-    def _take_sharded(self) -> None:
-        sharded, self._sharded = self._sharded, []
-        for parameter in sharded:
-            if parameter.grad is not None:
-                self._guard.faults.guarded("a sharded parameter", self._parameters.take, parameter, parameter.grad)
 
     def _suspend(self) -> Callable[[], None]:
         """Take out what a compiler would trace; returns what puts it back."""

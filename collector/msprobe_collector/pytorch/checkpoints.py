@@ -15,6 +15,7 @@ from torch import autograd
 
 from msprobe_collector.pytorch.gradients import graph_task
 from msprobe_collector.pytorch.provenance import place_of, weak_storage
+from msprobe_collector.pytorch.reduced_gradients import ReducedGradients
 from msprobe_collector.pytorch.tensor_values import content_of, torch_values
 from msprobe_collector.recording.gradients import Outputs
 from msprobe_collector.recording.guard import Guard
@@ -219,9 +220,10 @@ class CheckpointSwaps:
         backward_passes: how many have ended so far.
     """
 
-    def __init__(self, state: Recomputation, guard: Guard) -> None:
+    def __init__(self, state: Recomputation, guard: Guard, reduced: ReducedGradients) -> None:
         self._state = state
         self._guard = guard
+        self._reduced = reduced
         self._swaps = MethodSwaps()
         self._passes = state._passes
         self.backward_passes = 0
@@ -273,11 +275,14 @@ class CheckpointSwaps:
         def run(*args: Any, **kwargs: Any) -> Any:
             # Positions: outputs, gradients, retain_graph, create_graph.
             passes.append(len(args) > 3 and args[3] is True)
+            self._guard.enter("the beginning of a backward pass", self._reduced.begin_pass)
             try:
                 return original(*args, **kwargs)
             finally:
                 passes.pop()
                 self.backward_passes += 1
+                if not passes:
+                    self._reduced.end_pass()
 
         return run
 

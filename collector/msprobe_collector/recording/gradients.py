@@ -193,7 +193,7 @@ class BackwardCall:
         if gradient is None:
             return known
         left = known if isinstance(known, TensorValues) else self._values.frozen(known)
-        return _combined(np.add, left, self._values.read(gradient).array)
+        return combined(np.add, left, self._values.read(gradient).array)
 
     def _from_outside(self, gradient: Any, inner: Any) -> Any:
         """The gradient of an output without its `inner` part; None where that is all of it."""
@@ -205,7 +205,7 @@ class BackwardCall:
         is_same = (whole == right) | ((whole != whole) & (right != right))
         if is_same.all():
             return None
-        rest = _combined(np.subtract, left, right)
+        rest = combined(np.subtract, left, right)
         rest.array[is_same] = 0
         return rest
 
@@ -230,7 +230,8 @@ class BackwardCall:
         return self._on_complete is None
 
 
-def _combined(combine: np.ufunc, left: TensorValues, right: np.ndarray[Any, Any]) -> TensorValues:
+def combined(combine: np.ufunc, left: TensorValues, right: np.ndarray[Any, Any]) -> TensorValues:
+    """`left` with the result of `combine` on its elements and those of `right`, in its dtype."""
     array = left.array
     with np.errstate(all="ignore"):  # a training may turn warnings into errors
         if array.dtype.isbuiltin == 1:
@@ -267,6 +268,8 @@ class ParameterGradients:
         self._handles: list[Any] = []
         #: Layer and name of each parameter, by its id, which must not become that of another one before the step ends.
         self._known: dict[int, tuple[_Arrivals, str, Any]] = {}
+        #: Parameters, by id, whose gradients hooks of autograd have shown.
+        self._shown: set[int] = set()
 
     def watch(self, label: str, own: Mapping[str, Any]) -> None:
         """Watch those of a layer's `own` parameters that take gradients; one of several layers counts for the first."""
@@ -281,7 +284,7 @@ class ParameterGradients:
         self._arrivals.append(arrivals)
         for name, parameter in parameters.items():
             self._known[id(parameter)] = arrivals, name, parameter
-            self._handles.append(parameter.register_hook(self._hook(arrivals, name)))
+            self._handles.append(parameter.register_hook(self._hook(arrivals, name, id(parameter))))
 
     def flush(self) -> None:
         """Write the records that lack gradients."""
@@ -294,18 +297,24 @@ class ParameterGradients:
             handle.remove()
         self._handles.clear()
         self._known.clear()
+        self._shown.clear()
         self._arrivals.clear()
 
-    def _hook(self, arrivals: _Arrivals, name: str) -> Callable[[Any], Any]:
+    def _hook(self, arrivals: _Arrivals, name: str, parameter: int) -> Callable[[Any], Any]:
         def arrived(gradient: Any) -> Any:
             """Take the gradient and pass it on as it is."""
+            self._shown.add(parameter)
             self._guard.enter(f"{arrivals.label}.parameters_grad", self._take, arrivals, name, gradient)
             return gradient
 
         return arrived
 
+    def shows(self, parameter: Any) -> bool:
+        """Whether hooks of autograd show the gradients of this parameter."""
+        return id(parameter) in self._shown
+
     def take(self, parameter: Any, gradient: Any) -> None:
-        """Take the gradient of a watched parameter that no hook shows."""
+        """Take the gradient of a watched parameter that no hook of autograd shows."""
         arrivals, name, _ = self._known[id(parameter)]
         self._take(arrivals, name, gradient)
 
