@@ -50,4 +50,7 @@ def test_the_forgotten_reduction_is_named(dumps: Path) -> None:
     assert code == 1, output
     at_fault = [line for line in output.splitlines() if line.startswith("At fault in the ")]
     assert at_fault[0] == "At fault in the backward: Module.1.Block.backward.0"
-    assert "terms of a sum that nothing has added" in output  # the gradient of the norm, as the optimizer gets it
+    assert "1 records of the optimizer follow from that" in output
+    (table,) = dumps.glob("sharded_result_*.csv")
+    (gradient,) = [line for line in table.read_text().splitlines() if ",input.gradients.1.norm.weight," in line]
+    assert ",illegal,P(sum) over 2 ranks," in gradient  # terms of a sum, as the optimizer gets them
