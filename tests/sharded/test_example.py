@@ -33,7 +33,7 @@ def train(folder: Path, dump: str, *launcher: str, last: tuple[str, ...] = ()) -
 
 def judged(folder: Path, dump: str) -> tuple[int, str]:
     """Exit code and output of the suite."""
-    options = [f"--msprobe-dump={dump}/step0", "--msprobe-logical=single/step0"]
+    options = [f"--msprobe-dump={dump}/step0", "--msprobe-logical=single/step0", f"--msprobe-out={dump}_answers"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir=.", *options]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
@@ -51,6 +51,6 @@ def test_the_forgotten_reduction_is_named(dumps: Path) -> None:
     at_fault = [line for line in output.splitlines() if line.startswith("At fault in the ")]
     assert at_fault[0] == "At fault in the backward: Module.1.Block.backward.0"
     assert "1 records of the optimizer follow from that" in output
-    (table,) = dumps.glob("sharded_result_*.csv")
+    (table,) = (dumps / "wrong_answers").glob("sharded_result_*.csv")
     (gradient,) = [line for line in table.read_text().splitlines() if ",input.gradients.1.norm.weight," in line]
     assert ",illegal,P(sum) over 2 ranks," in gradient  # terms of a sum, as the optimizer gets them
