@@ -142,11 +142,16 @@ def perturbed(debugger: Any) -> bytes:
     return bytes_of(net.block(x))
 
 
-def communicated(debugger: Any) -> bytes:
+def one_rank() -> Any:
     from torch import distributed
 
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    return distributed
+
+
+def communicated(debugger: Any) -> bytes:
+    distributed = one_rank()
     net, _, x = made()
     if debugger:
         debugger.set_init_step(3)
@@ -161,6 +166,59 @@ def communicated(debugger: Any) -> bytes:
         debugger.step()
     lost.wait()
     return bytes_of(x, y)
+
+
+def sharded(debugger: Any) -> bytes:
+    """FSDP2 of one rank, whose gradients are reduced twice and clipped in both ways."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    one_rank()
+    net, _, x = made()
+    net = fully_shard(net.block, mesh=init_device_mesh("cpu", (1,), mesh_dim_names=("shards",)))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    if debugger:
+        debugger.start(net)
+    for _ in range(2):
+        net(x).sum().backward()
+    norm = nn.utils.clip_grad_norm_((parameter for parameter in net.parameters()), 1.0)
+    total = nn.utils.get_total_norm([parameter.grad for parameter in net.parameters()])
+    nn.utils.clip_grads_with_norm_(net.parameters(), 0.5, total)
+    optimizer.step()
+    if debugger:
+        debugger.stop()
+        debugger.step()
+    return bytes_of(*(tensor.full_tensor() for tensor in (*net.parameters(), norm, total)))
+
+
+def staged(debugger: Any) -> bytes:
+    """A pipeline of one stage, and an optimizer with a closure that it calls twice."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    distributed = one_rank()
+    net, _, x = made()
+    net = net.block
+    schedule = ScheduleGPipe(PipelineStage(net, 0, 1, torch.device("cpu")), 3, loss_fn=lambda x, y: (x - y).sum())
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses: list[torch.Tensor] = []
+        schedule.step(x, target=x, losses=losses)
+        return torch.stack(losses).sum()
+
+    raised = ""
+    if debugger:
+        debugger.start(net)
+    optimizer.step(closure)
+    try:
+        distributed.batch_isend_irecv([distributed.P2POp(distributed.isend, x, 0)])
+    except (RuntimeError, ValueError) as error:
+        raised = type(error).__name__
+    if debugger:
+        debugger.stop()
+        debugger.step()
+    return bytes_of(*net.parameters()) + raised.encode()
 
 
 SMALL = nn.Linear(4, 4)
@@ -247,6 +305,8 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Any]] = {
     "save": (with_level("debug", "tensor"), saved),
     "monitor": ({"task": "grad_probe", "grad_probe": {"grad_level": "L2", "bounds": [-1, 0, 1]}}, monitored),
     "communication": (with_level("L1"), communicated),
+    "sharded": (with_level("mix"), sharded),
+    "staged": (with_level("mix"), staged),
     "compiled": (with_level("mix"), compiled),
     "perturb": (with_level("L0"), perturbed),
     "modes": (with_level("mix"), counted),

@@ -136,3 +136,19 @@ def test_the_comparison_of_the_existing_tool_reads_them(make_debugger: Any, step
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (table,) = out.glob("*.csv")
     assert "Optimizer.AdamW.0.forward" in table.read_text()
+
+
+@pytest.mark.skipif(not hasattr(nn.utils, "get_total_norm"), reason="this PyTorch clips in one function only")
+def test_a_norm_that_was_taken_apart_is_that_of_the_clipping(make_debugger: Any, records: Any) -> None:
+    net = network()
+    with make_debugger().collect(net):
+        net(torch.ones(3, 4)).square().mean().backward()
+        norm = nn.utils.get_total_norm([parameter.grad for parameter in net.parameters()])
+        nn.utils.clip_grads_with_norm_(net.parameters(), 0.1, norm)
+    record = records()["Optimizer.clip_grad_norm.0.forward"]
+    assert record["output"][0]["Norm"] == pytest.approx(norm.item(), rel=1e-6)
+    assert record["input_kwargs"]["max_norm"]["value"] == 0.1
+    before = [
+        record["input_kwargs"][f"gradients.{place}"]["Norm"] for place in ("0.weight", "0.bias", "2.weight", "2.bias")
+    ]
+    assert sum(part**2 for part in before) ** 0.5 == pytest.approx(norm.item(), rel=1e-6)

@@ -282,7 +282,7 @@ class CheckpointSwaps:
                 passes.pop()
                 self.backward_passes += 1
                 if not passes:
-                    self._reduced.end_pass()
+                    self._guard.enter("the end of a backward pass", self._reduced.end_pass)
 
         return run
 

@@ -73,7 +73,9 @@ class PeerFunctions:
             hidden = f"_msprobe_collector_{name}"
             function.__globals__[hidden] = self._wrap(original, f"Distributed.{name}")
             self._originals.append((function, function.__code__))
-            function.__code__ = _call_recorded.__code__.replace(co_names=(hidden,), co_name=name)
+            code = _call_recorded.__code__
+            names = tuple(hidden if used == _recorded.__name__ else used for used in code.co_names)
+            function.__code__ = code.replace(co_names=names, co_name=name)
 
     def uninstall(self) -> None:
         """Give them their own code back."""
