@@ -91,6 +91,10 @@ def write(folder: Path, values: Arrays, ranks: dict[str, Any] | None = None, *, 
     before = {f"parameters.{name}": v[key] for name, key in names.items()}
     gradients = {f"gradients.{name}": v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
     after = {f"parameters.{name}": v[key] - F32(0.1) * v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
+    if "copy" in v:  # of a parameter, which another rank has by the name that it has in the logical run
+        before |= {"parameters.tail.weight": v["copy"]}
+        gradients |= {"gradients.tail.weight": v["d_scale"]}
+        after |= {"parameters.tail.weight": v["copy"] - F32(0.1) * v.get("at_copy", v["d_scale"])}
     name = "Optimizer.SGD.0.forward"
     record(name, input_args=[], input_kwargs={**before, **gradients})
     builder.records[name]["output"] = [{key: builder.value(item, f"{name}.out.{key}") for key, item in after.items()}]
@@ -200,6 +204,48 @@ def test_the_first_wrong_place_is_at_fault(
     result.stdout.fnmatch_lines([f"At fault in the {record}", f"  {words}"])
     strict = pytester.runpytest(*ARGUMENTS, "--msprobe-sharded-inherited=fail", "--msprobe-out=strict").parseoutcomes()
     assert strict["failed"] == 1 + result.parseoutcomes().get("xfailed", 0)
+
+
+def _copy(ranks: list[Arrays]) -> None:
+    ranks[1]["copy"] = SCALE
+
+
+def _copy_updated_otherwise(ranks: list[Arrays]) -> None:
+    ranks[1] |= {"copy": SCALE, "at_copy": 2 * ranks[1]["d_scale"]}
+
+
+def _no_copy(ranks: list[Arrays]) -> None:
+    ranks[1]["copy"] = SCALE + F32(1)
+
+
+def test_a_parameter_that_only_ranks_have_is_judged_as_the_copy_that_it_is(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _copy)
+    pytester.runpytest(*ARGUMENTS).assert_outcomes(passed=ITEMS)
+    row = table(pytester.path)["Optimizer.SGD.0.forward", "output.0.parameters.tail.weight"]
+    assert (row["state"], row["placement"]) == ("placed", "R, a copy of norm.weight")
+
+
+def test_a_copy_that_was_updated_otherwise_is_at_fault(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _copy_updated_otherwise)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    result.stdout.fnmatch_lines(["*output.0.parameters.tail.weight *a copy of norm.weight: nothing that the ranks*"])
+
+
+def test_what_only_ranks_have_is_counted_as_not_judged(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _no_copy)
+    path = pytester.path / "tp2/step0/rank0/dump.json"
+    records = json.loads(path.read_text(encoding="utf-8"))["data"]
+    edited(path, data={**records, "Module.more.More.forward.0": records["Module.up.Up.forward.0"]})
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "*holds: 27 of 30 values are placed",
+            "3 values were not judged (3: only ranks hold it, and no parameter has the same values in the logical run)",
+            "1 records of ranks were not judged: the logical run has no such call or layer",
+        ]
+    )
 
 
 def test_workers_say_the_same(pytester: pytest.Pytester) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, chain, combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.judgement import (
     Phase,
     RecordFinding,
@@ -29,6 +31,7 @@ from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
+from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,11 +42,6 @@ if TYPE_CHECKING:
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
-#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
-_ROUNDINGS = 8
-#: However long and coarse a run is: wrong placements are farther away than this.
-_LARGEST_TOLERANCE = 0.25
-_FEWEST_RECORDS = 4
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -58,9 +56,11 @@ class StepJudge:
         logical: the run of the whole model.
     """
 
-    def __init__(self, step: ShardedStep, logical: RankDump) -> None:
+    def __init__(self, step: ShardedStep, logical: RankDump, noise: RankDump | None = None) -> None:
+        """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
         self.logical = logical
+        self._tolerances = Tolerances(logical, self.phase, noise)
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
         self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
@@ -81,13 +81,6 @@ class StepJudge:
         found = phase_of(operation)
         is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
         return "optimizer" if is_update and self._around(operation) is None else found
-
-    @cached_property
-    def _roundoffs(self) -> list[float]:
-        """Unit roundoff of the coarsest dtype up to each record of the logical run."""
-        fine, half = 2.0**-24, 2.0**-9
-        each = (half if self.logical.holds_half(name) else fine for name in self.logical.record_names)
-        return list(accumulate(each, max))
 
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
@@ -218,15 +211,65 @@ class StepJudge:
         except DumpError as error:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
-        values = tuple(self._value(operation, leaf, path, held, grids) for path, leaf in leaves.items())
-        return replace(empty, values=values, ranks=tuple(calls.dump.number for calls in parts))
+        values: list[ValueFinding] = []
+        for path, leaf in leaves.items():
+            values.append(self._value(operation, leaf, path, held, grids))
+            self._tolerances.arrived(operation, values[-1], leaf)
+        values += self._only_on_ranks(operation, leaves, held)
+        return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
+
+    def _only_on_ranks(self, operation: Operation, leaves: Mapping[str, Leaf], held: Held) -> Iterator[ValueFinding]:
+        """What is found of values that the logical record lacks: those of copies of its parameters can be judged."""
+        is_optimizer = operation.record.startswith("Optimizer.")
+        for path in dict.fromkeys(path for _, found in held for path in found if path not in leaves):
+            own = next(found[path] for _, found in held if path in found)
+            unjudged = ValueFinding(path, "unjudged", own.dtype, own.shape, is_output=own.is_output)
+            whole, reason = self._copies.original(path) if is_optimizer else ("", "only ranks hold it")
+            leaf = leaves.get(whole)
+            if leaf is None and self.matching.is_update(operation.record):
+                leaf = self._copies.leaf(whole)
+            if leaf is None:
+                yield replace(unjudged, message=reason or f"only ranks hold it, and the logical run has no {whole}")
+                continue
+            finding = self._value(operation, leaf, path, held, ())
+            self._tolerances.arrived(operation, finding, leaf)
+            words = f"a copy of {parameter_of(whole)}"
+            if finding.is_wrong:
+                yield replace(finding, message=f"{words}: {finding.message}")
+            else:
+                yield replace(finding, placement=f"{finding.placement}, {words}" if finding.placement else "")
+
+    @cached_property
+    def _copies(self) -> Copies:
+        """What the logical run has for parameters that only ranks have."""
+        own, of_ranks = ([(dump, self._tensors(dump, name)) for dump, name in side] for side in self.matching.updates())
+        counted = Counter(path for _, found in own for path in found)
+        known = {path: leaf for _, found in own for path, leaf in found.items() if counted[path] == 1}
+        first = next((one for one in self.logical.operations if self.matching.is_update(one.record)), None)
+
+        def fits(path: str, leaf: Leaf) -> bool:
+            held = [one for one in of_ranks if path in one[1]]
+            if first is None or not held:
+                return False
+            return self._value(first, leaf, path, held, ()).state == "placed"
+
+        return Copies(known, fits)
+
+    def _tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
+        """The tensors of a record; none where it cannot be decoded, which its own item says."""
+        with suppress(DumpError):
+            return self.matching.tensors(dump, record)
+        return {}
 
     def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
         """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
         empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
         if operation.record.startswith("Optimizer."):
             held = [one for one in held if path in one[1]] or held
-            grids = self._grid_of([dump for dump, _ in held], 1)
+            owners = [dump for dump, _ in held]
+            if len({dump.number for dump in owners}) < len(owners):
+                return replace(empty, message="several steps of a rank's optimizers have it")
+            grids = self._grid_of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
@@ -269,7 +312,7 @@ class StepJudge:
             words = "not every part has its tensor or finite statistics"
             return ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message=words, is_output=leaf.is_output), []
         known = [part.divided(factor) for part in known] if factor != 1 else known
-        tolerance = max(self._tolerance(operation, leaf, path), _STATISTICS_TOLERANCE)
+        tolerance = max(self._tolerances.of(operation, leaf, path), _STATISTICS_TOLERANCE)
         nearest: list[Placement] = []
         for grid in grids:
             found = tried_by_statistics(whole, known, grid, tolerance)
@@ -289,8 +332,15 @@ class StepJudge:
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf)
+        tolerance, floor = self._tolerances.of(operation, leaf, path), self._tolerances.floor(operation, leaf)
         scaled = [part / factor for part in parts] if factor != 1 else parts
+        close = self._tolerances.close(operation, leaf, path, len(parts))
+        if close < tolerance:
+            found, grid = self._tried(whole, scaled, grids, close, floor)
+            finding = finding_of(leaf, path, operation, found, grid, close)
+            if finding.state == "placed":
+                return finding, found
+            tolerance = close if self._tolerances.is_only_close(operation) else tolerance
         found, grid = self._tried(whole, scaled, grids, tolerance, floor)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
         if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
@@ -353,7 +403,10 @@ class StepJudge:
             return None
         if len({whole.shape for whole in wholes}) > 1:
             return None
-        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf) * len(records)
+        tolerance, floor = (
+            self._tolerances.of(operation, leaf, path),
+            self._tolerances.floor(operation, leaf) * len(records),
+        )
         joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
         # The mean of the loss over more parts than the logical run has calls.
         grids, share = self._grids_of(parts), 1 if wholes[0].ndim or factor != 1 else self._gradient_factor
@@ -379,28 +432,6 @@ class StepJudge:
                 return found, grid
             nearest += found
         return sorted(nearest, key=lambda one: one.distance), grids[0]
-
-    def _tolerance(self, operation: Operation, leaf: Leaf, path: str) -> float:
-        """The largest distance that rounding explains: parameters are as they were, the rest comes a long way."""
-        own = roundoff_of(leaf.dtype)
-        if not own:
-            return 0.0
-        if path.startswith(("parameters.", "input.parameters.")) and self.phase(operation) != "backward":
-            return 4 * own
-        coarsest = max(own, self._roundoffs[operation.index])
-        return min(_LARGEST_TOLERANCE, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
-
-    def _floor(self, operation: Operation, leaf: Leaf) -> float:
-        """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
-        if operation.phase != GRADIENTS or len(leaf.shape) > 1:
-            return 0.0
-        backward = f"{operation.name}.backward.{operation.number}"
-        with suppress(DumpError, StopIteration):
-            if backward in self.logical:
-                incoming = next(one for one in self.logical.leaves(backward) if one.path == "input.0")
-                norm = incoming.statistics[3]
-                return float(norm) if isinstance(norm, (int, float)) and math.isfinite(norm) else 0.0
-        return 0.0
 
     def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
         return self._grid_of([one.dump for one in parts], len(parts[0].records))

@@ -130,6 +130,7 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a logical record."""
     attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, "ranks": list(judge.step.ranks)}
+    attachment["beside"] = judge.matching.only_on_ranks
     unreadable = [value for value in finding.values if value.state == "unreadable"]
     outputs = tuple(map(_output, finding.values))
     bench = f"logical run, {len(finding.ranks)} ranks put together"
