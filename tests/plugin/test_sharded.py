@@ -346,6 +346,20 @@ def test_a_logical_run_of_several_ranks_is_refused(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["*the logical run has 2 ranks; give one of the whole model"])
 
 
+def test_a_second_logical_run_is_the_measure_of_rounding(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _wrong_update)
+    moved = {key: (value * 1.5).astype(F32) for key, value in whole().items()}
+    write(pytester.path / "moved/step0/rank0", moved)
+    DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=single")
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    result.stdout.fnmatch_lines(["msprobe: tolerances from the noise run *single"])
+    pytester.runpytest(*ARGUMENTS, "--msprobe-noise=moved").assert_outcomes(passed=ITEMS)
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=other")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*--msprobe-noise has no record of the logical run*"])
+
+
 def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:
     sharded(pytester.path)
     shutil.copytree(pytester.path / "tp2/step0", pytester.path / "tp2/step7")

@@ -30,7 +30,7 @@ from pytest_msprobe.suites.sharded.judgement import (
 from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, dumps_below, step_folders
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
@@ -525,7 +525,8 @@ class ShardedSession:
         """
         folder = self._folders[path]
         if folder not in self._judges:
-            self._judges[folder] = StepJudge(self.step(path), RankDump(self.logical_of(path), self.settings.data_dir))
+            logical = RankDump(self.logical_of(path), self.settings.data_dir)
+            self._judges[folder] = StepJudge(self.step(path), logical, self._noise_of(path, logical))
         return self._judges[folder]
 
     def logical_of(self, path: Path) -> Path:
@@ -534,17 +535,41 @@ class ShardedSession:
         Raises:
             SuiteError: there is none, or there are several.
         """
-        steps = step_folders(self._logical)
+        return self._of_step(path, self._logical, "logical")
+
+    def _noise_of(self, path: Path, logical: RankDump) -> RankDump | None:
+        """The second logical run of the step of the dump at `path`; None where none was given.
+
+        Raises:
+            SuiteError: there is none of this step, or it has no record of the first one.
+            DumpError: it cannot be read.
+        """
+        root = self.settings.noise
+        if root is None:
+            return None
+        found = self._of_step(path, [root] if root.is_file() else dumps_below(root), "noise")
+        noise = RankDump(found, self.settings.data_dir)
+        if not any(name in noise for name in logical.record_names):
+            raise SuiteError(
+                f"{found}: --msprobe-noise has no record of the logical run; it must be the same script on one rank, "
+                "run with debugger.perturb on its inputs"
+            )
+        return noise
+
+    def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> Path:
+        steps = step_folders(dumps)
         if len(self.steps) > 1 or len(steps) > 1:
             number = Slot.of(path).step
             steps = {folder: paths for folder, paths in steps.items() if Slot.of(paths[0]).step == number}
         if len(steps) != 1:
             what = "no dump" if not steps else f"{len(steps)} dumps"
-            raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
+            raise SuiteError(
+                f"{path}: the {option} run has {what} of {Slot.of(path)}; name one with --msprobe-{option}"
+            )
         (paths,) = steps.values()
         if len(paths) > 1:
             raise SuiteError(
-                f"{paths[0].parent.parent}: the logical run has {len(paths)} ranks; give one of the whole model"
+                f"{paths[0].parent.parent}: the {option} run has {len(paths)} ranks; give one of the whole model"
             )
         return paths[0]
 
