@@ -360,6 +360,21 @@ def test_a_second_logical_run_is_the_measure_of_rounding(pytester: pytest.Pytest
     result.stdout.fnmatch_lines(["*--msprobe-noise has no record of the logical run*"])
 
 
+@pytest.mark.parametrize(("said", "failed"), [("S(1)", 0), ("R", 1), ("S(0)", 1), ("_StridedShard(dim=1)", 0)])
+def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, said: str, failed: int) -> None:
+    sharded(pytester.path)
+    for rank in range(RANKS):
+        path = pytester.path / f"tp2/step0/rank{rank}/dump.json"
+        records = json.loads(path.read_text(encoding="utf-8"))["data"]
+        stated = {"placements": [said], "mesh": [0, 1], "mesh_dim_names": ["tp"], "global_shape": [5, 6]}
+        records["Module.up.Up.forward.0"]["output"][0]["dtensor"] = stated
+        edited(path, data=records)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS - failed, failed=failed)
+    if failed:
+        result.stdout.fnmatch_lines([f"  output.0 *its DTensor says {said} over tp, and its values are S(1) over tp"])
+
+
 def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:
     sharded(pytester.path)
     shutil.copytree(pytester.path / "tp2/step0", pytester.path / "tp2/step7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,18 +31,20 @@ from pytest_msprobe.suites.sharded.judgement import (
 from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, dumps_below, step_folders
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, Stated, coordinates, dumps_below, step_folders
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+    from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
 
     Array = np.ndarray[Any, Any]
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
+#: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
+_KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -276,11 +279,13 @@ class StepJudge:
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            finding = self._measured(operation, leaf, path, held, grids, factor)[0]
+            finding, fitting = self._measured(operation, leaf, path, held, grids, factor)
+            stated = [dump.stated(found[path]) for dump, found in held]
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        is_said = finding.state == "illegal" and all(dump.is_partial(found[path]) for dump, found in held)
-        return self._judged(operation, leaf, finding, is_said=is_said)
+        is_partial = all(any(said.placement.startswith("P") for said in one) for one in stated)
+        finding = _checked(finding, fitting, stated[0], held[0][0])
+        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
         self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: int
@@ -491,6 +496,29 @@ def _products(sizes: Sequence[int]) -> list[int]:
 def _is_by_parts(placement: Placement, factor: int) -> bool:
     """Whether a value is sharded over groups that make up the `factor`, other than along its last dimension."""
     return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
+
+
+def _checked(
+    finding: ValueFinding, tried: Sequence[Placement], stated: Sequence[Stated], dump: RankDump
+) -> ValueFinding:
+    """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
+    fitting = [one for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if finding.state not in ("placed", "illegal"):
+        return finding
+    for said in stated:
+        kind = _KIND.fullmatch(said.placement)
+        names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
+        over = [[axis for axis in one.axes if axis.group in names] for one in fitting]
+        if kind is None or not over or not all(over):
+            continue
+        if not any(_is_said(axis, kind[0][0], kind[1]) for axes in over for axis in axes):
+            words = f"its DTensor says {said.placement} over {said.name}, and its values are {fitting[0]}"
+            return replace(finding, state="unexplained", message=words)
+    return finding
+
+
+def _is_said(axis: Axis, kind: str, dimension: str | None) -> bool:
+    return axis.kind == kind and (kind != "S" or axis.dimension in (int(dimension or 0), -1))
 
 
 class ShardedSession:
