@@ -375,6 +375,14 @@ def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, sai
         result.stdout.fnmatch_lines([f"  output.0 *its DTensor says {said} over tp, and its values are S(1) over tp"])
 
 
+def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _reduced_twice)
+    pytester.runpytest(*ARGUMENTS, "--html=page.html")
+    page = (pytester.path / "page.html").read_text(encoding="utf-8")
+    assert page.count("<rect ") >= RANKS
+    assert "first wrong place: Module.down.Down.backward.0</p>" in page
+
+
 def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:
     sharded(pytester.path)
     shutil.copytree(pytester.path / "tp2/step0", pytester.path / "tp2/step7")

@@ -13,6 +13,7 @@ from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
 from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding
+from pytest_msprobe.suites.sharded.lanes import Place, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -32,6 +33,7 @@ class _Step:
         faults: (place in the execution, lines, whether it is the first one) of records at fault, by pass.
         inherited: records that follow from others, by pass.
         unjudged: values that were not judged, by the reason.
+        places: of the records in the picture of ranks.
         beside: records that only ranks have, which are parts of nothing.
         ranks: most ranks that a record was put together from.
     """
@@ -41,6 +43,7 @@ class _Step:
     faults: dict[str, list[tuple[int, bool, list[str]]]] = field(default_factory=dict)
     inherited: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[str] = field(default_factory=Counter)
+    places: list[Place] = field(default_factory=list)
     beside: int = 0
     ranks: int = 0
     has_optimizer: bool = False
@@ -62,6 +65,7 @@ class ShardedSummary(RowSummary):
         step = self.steps.setdefault(row.dump, _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
+        step.places.append(Place.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
         step.unjudged.update(_reason(value.message) for value in finding.values if value.state == "unjudged")
         step.beside = max(step.beside, row.attachment.get("beside", 0))
@@ -157,6 +161,9 @@ class ShardedReport(SuiteReport):
     def files(self) -> Iterator[tuple[str, Path]]:
         if self._file is not None:
             yield "results", Path(self._file.name)
+
+    def markup(self) -> str:
+        return "".join(picture(step.places) for step in self._summary.steps.values())
 
     def fault(self) -> str:
         problems = self._session.problems()
