@@ -98,7 +98,7 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     elif not wrong:
         yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {total} values are placed"
     else:
-        yield f"{prefix}{wrong} of {total} values are not what the logical run holds"
+        yield f"{prefix}{wrong} of {judged} values are not what the logical run holds"
     for phase in PHASES:
         yield from _of_phase(step, phase)
     if step.states["unjudged"]:
