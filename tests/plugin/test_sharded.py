@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from tools.benchmarks import make_ranks
+
 F32 = np.float32
 RNG = np.random.default_rng(0)
 X, FIRST, SECOND, GRADIENT = (RNG.standard_normal(shape).astype(F32) for shape in ((5, 4), (6, 4), (4, 6), (5, 4)))
@@ -381,6 +383,15 @@ def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
     page = (pytester.path / "page.html").read_text(encoding="utf-8")
     assert page.count("<rect ") >= RANKS
     assert "first wrong place: Module.down.Down.backward.0</p>" in page
+
+
+def test_the_load_of_the_benchmark_is_a_right_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["make_ranks", str(pytester.path / "load"), "--ranks", "16", "--records", "6", "--tensors", "1"]
+    monkeypatch.setattr("sys.argv", arguments)
+    make_ranks.main()
+    result = pytester.runpytest("--msprobe-dump=load/ranks", "--msprobe-logical=load/logical")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["the 16 ranks hold what the logical run holds: 12 of 12 values are placed"])
 
 
 def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:
