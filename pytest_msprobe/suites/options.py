@@ -373,6 +373,13 @@ GOLDEN = option(
     parse_optional_path,
     is_path=True,
 )
+NOISE = option(
+    "PATH",
+    "give each value its own tolerance from this dump: the golden or logical run again, inputs moved by "
+    "debugger.perturb",
+    parse_optional_path,
+    is_path=True,
+)
 DATA_DIR = cast(
     "tuple[Path, ...]",
     option(

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from tools.benchmarks import make_ranks
+
 F32 = np.float32
 RNG = np.random.default_rng(0)
 X, FIRST, SECOND, GRADIENT = (RNG.standard_normal(shape).astype(F32) for shape in ((5, 4), (6, 4), (4, 6), (5, 4)))
@@ -91,6 +93,10 @@ def write(folder: Path, values: Arrays, ranks: dict[str, Any] | None = None, *, 
     before = {f"parameters.{name}": v[key] for name, key in names.items()}
     gradients = {f"gradients.{name}": v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
     after = {f"parameters.{name}": v[key] - F32(0.1) * v.get(f"at_{key}", v[f"d_{key}"]) for name, key in names.items()}
+    if "copy" in v:  # of a parameter, which another rank has by the name that it has in the logical run
+        before |= {"parameters.tail.weight": v["copy"]}
+        gradients |= {"gradients.tail.weight": v["d_scale"]}
+        after |= {"parameters.tail.weight": v["copy"] - F32(0.1) * v.get("at_copy", v["d_scale"])}
     name = "Optimizer.SGD.0.forward"
     record(name, input_args=[], input_kwargs={**before, **gradients})
     builder.records[name]["output"] = [{key: builder.value(item, f"{name}.out.{key}") for key, item in after.items()}]
@@ -202,6 +208,48 @@ def test_the_first_wrong_place_is_at_fault(
     assert strict["failed"] == 1 + result.parseoutcomes().get("xfailed", 0)
 
 
+def _copy(ranks: list[Arrays]) -> None:
+    ranks[1]["copy"] = SCALE
+
+
+def _copy_updated_otherwise(ranks: list[Arrays]) -> None:
+    ranks[1] |= {"copy": SCALE, "at_copy": 2 * ranks[1]["d_scale"]}
+
+
+def _no_copy(ranks: list[Arrays]) -> None:
+    ranks[1]["copy"] = SCALE + F32(1)
+
+
+def test_a_parameter_that_only_ranks_have_is_judged_as_the_copy_that_it_is(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _copy)
+    pytester.runpytest(*ARGUMENTS).assert_outcomes(passed=ITEMS)
+    row = table(pytester.path)["Optimizer.SGD.0.forward", "output.0.parameters.tail.weight"]
+    assert (row["state"], row["placement"]) == ("placed", "R, a copy of norm.weight")
+
+
+def test_a_copy_that_was_updated_otherwise_is_at_fault(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _copy_updated_otherwise)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    result.stdout.fnmatch_lines(["*output.0.parameters.tail.weight *a copy of norm.weight: nothing that the ranks*"])
+
+
+def test_what_only_ranks_have_is_counted_as_not_judged(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _no_copy)
+    path = pytester.path / "tp2/step0/rank0/dump.json"
+    records = json.loads(path.read_text(encoding="utf-8"))["data"]
+    edited(path, data={**records, "Module.more.More.forward.0": records["Module.up.Up.forward.0"]})
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "*holds: 27 of 30 values are placed",
+            "3 values were not judged (3: only ranks hold it, and no parameter has the same values in the logical run)",
+            "1 records of ranks were not judged: the logical run has no such call or layer",
+        ]
+    )
+
+
 def test_workers_say_the_same(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _reduced_twice)
     one, two = (pytester.runpytest(*ARGUMENTS, *more).parseoutcomes() for more in ((), ("-n2",)))
@@ -298,6 +346,52 @@ def test_a_logical_run_of_several_ranks_is_refused(pytester: pytest.Pytester) ->
     result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp2")
     assert result.ret == pytest.ExitCode.INTERRUPTED or result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*the logical run has 2 ranks; give one of the whole model"])
+
+
+def test_a_second_logical_run_is_the_measure_of_rounding(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _wrong_update)
+    moved = {key: (value * 1.5).astype(F32) for key, value in whole().items()}
+    write(pytester.path / "moved/step0/rank0", moved)
+    DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=single")
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    result.stdout.fnmatch_lines(["msprobe: tolerances from the noise run *single"])
+    pytester.runpytest(*ARGUMENTS, "--msprobe-noise=moved").assert_outcomes(passed=ITEMS)
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-noise=other")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*--msprobe-noise has no record of the logical run*"])
+
+
+@pytest.mark.parametrize(("said", "failed"), [("S(1)", 0), ("R", 1), ("S(0)", 1), ("_StridedShard(dim=1)", 0)])
+def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, said: str, failed: int) -> None:
+    sharded(pytester.path)
+    for rank in range(RANKS):
+        path = pytester.path / f"tp2/step0/rank{rank}/dump.json"
+        records = json.loads(path.read_text(encoding="utf-8"))["data"]
+        stated = {"placements": [said], "mesh": [0, 1], "mesh_dim_names": ["tp"], "global_shape": [5, 6]}
+        records["Module.up.Up.forward.0"]["output"][0]["dtensor"] = stated
+        edited(path, data=records)
+    result = pytester.runpytest(*ARGUMENTS)
+    result.assert_outcomes(passed=ITEMS - failed, failed=failed)
+    if failed:
+        result.stdout.fnmatch_lines([f"  output.0 *its DTensor says {said} over tp, and its values are S(1) over tp"])
+
+
+def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _reduced_twice)
+    pytester.runpytest(*ARGUMENTS, "--html=page.html")
+    page = (pytester.path / "page.html").read_text(encoding="utf-8")
+    assert page.count("<rect ") >= RANKS
+    assert "first wrong place: Module.down.Down.backward.0</p>" in page
+
+
+def test_the_load_of_the_benchmark_is_a_right_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["make_ranks", str(pytester.path / "load"), "--ranks", "16", "--records", "6", "--tensors", "1"]
+    monkeypatch.setattr("sys.argv", arguments)
+    make_ranks.main()
+    result = pytester.runpytest("--msprobe-dump=load/ranks", "--msprobe-logical=load/logical")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["the 16 ranks hold what the logical run holds: 12 of 12 values are placed"])
 
 
 def test_steps_are_paired_by_their_numbers(pytester: pytest.Pytester) -> None:

@@ -11,6 +11,7 @@ from pytest_msprobe.suites.options import (
     DATA_DIR,
     GOLDEN,
     MAX_MEMORY_BYTES,
+    NOISE,
     Options,
     choice,
     existing_file,
@@ -80,12 +81,7 @@ class ComparisonSettings(Options):
 
     golden: Path | None = GOLDEN
     data_dir: tuple[Path, ...] = DATA_DIR
-    noise: Path | None = option(
-        "PATH",
-        "give each value its own tolerance from this dump: the golden run again, inputs moved by debugger.perturb",
-        parse_optional_path,
-        is_path=True,
-    )
+    noise: Path | None = NOISE
     cell_mapping: Path | bool | None = option(
         f"FILE|{BUILT_IN}",
         f"YAML file on which Cell of the target is which Module of the golden run; {BUILT_IN}: those of one path",

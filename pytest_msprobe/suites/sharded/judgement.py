@@ -28,7 +28,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 WRONG: tuple[State, ...] = ("illegal", "unexplained")
 #: Parts of names of operations that are not linear: terms of a sum may not go into them.
-_NONLINEAR = "norm gelu silu relu swiglu softmax sigmoid tanh exp log sqrt square pow cross_entropy loss mul_".split()
+NONLINEAR = "norm gelu silu relu swiglu softmax sigmoid tanh exp log sqrt square pow cross_entropy loss mul_".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def may_be_partial(operation: Operation, leaf: Leaf) -> bool:
         return False
     if operation.phase == "forward" and not leaf.is_output:
         name = operation.bare.lower()
-        return not any(word in name for word in _NONLINEAR)
+        return not any(word in name for word in NONLINEAR)
     return True
 
 

@@ -6,19 +6,19 @@ their place among the calls of that API there; microbatches are calls that a ran
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from msprobe_collector.dump_format import is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.copies import named
 from pytest_msprobe.suites.sharded.layer_names import Offsets, layer_path, renamed, without_wrappers
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
 _OPTIMIZER = "Optimizer."
-#: The place of a value of a parameter in the record of an optimizer, and the name of the parameter.
-_OF_PARAMETER = re.compile(r"((?:input|output)\.(?:\d+\.)?(?:parameters|gradients|state)\.)(.*)", re.DOTALL)
+_STEP = ("optimizer", "step")
 
 #: What a record is, apart from which call of it: kind, layer or path, name, direction.
 Key = tuple[str, ...]
@@ -45,6 +45,7 @@ class RecordIndex:
         keys: what each record is.
         calls: the records of a key, in the order of their calls.
         sequences: names of the API calls of each layer, in the order of execution.
+        runs: the call of the layer in which an API call ran.
     """
 
     def __init__(self, dump: RankDump, layers: Offsets | None = None) -> None:
@@ -54,6 +55,7 @@ class RecordIndex:
         self.keys: dict[str, Key] = {}
         self.calls: dict[Key, list[str]] = {}
         self.sequences: dict[str, list[str]] = {}
+        self.runs: dict[str, str] = {}
         for operation in dump.operations:
             if is_communication(operation.record):
                 continue
@@ -73,14 +75,24 @@ class RecordIndex:
         if operation.is_cell:
             return "layer", renamed(layer_path(operation.name), self._layers), operation.phase
         if operation.record.startswith(_OPTIMIZER):
-            return "optimizer", "clip" if "clip" in operation.name else "step"
+            return ("optimizer", "clip") if "clip" in operation.name else _STEP
         parent = self.dump.parents.get(operation.record)
         if parent is None and operation.phase == "backward":
             parent = self.dump.parents.get(f"{operation.call}.forward")
         layer = ""
         if parent is not None:
+            self.runs[operation.record] = parent
             layer = renamed(layer_path(Operation.of(parent, 0).name), self._layers)
         return "call", layer, operation.name, operation.phase
+
+    def rows(self, records: Sequence[str]) -> list[list[str]]:
+        """Calls of one key, by the calls of the layer that they ran in, in their order; [] where those are unknown."""
+        found: dict[str, list[str]] = {}
+        for record in records:
+            if record not in self.runs:
+                return []
+            found.setdefault(self.runs[record], []).append(record)
+        return [found[run] for run in sorted(found, key=_number)]
 
 
 def _number(record: str) -> int:
@@ -111,21 +123,36 @@ class RecordMatching:
         whole = {index.dump.number for index in self._ranks if not index.dump.problem}
         counts = {number: len(records) for number, records in held.items() if number in whole or len(held) == 1}
         most = max(counts.values(), default=len(own))
+        if key == _STEP and set(counts.values()) != {len(own)}:  # parameters are known by their names
+            return [Calls(one.dump, tuple(one.calls[key])) for one in self._ranks if one.dump.number in held], ""
         for number, count in counts.items():
             if count % len(own):
                 return [], f"rank {number} made {count} such calls, the logical run {len(own)}"
             if count != most:
                 return [], f"rank {number} made {count} such calls, other ranks {most}"
         each = most // len(own)
-        place = own.index(record) * each
         found = []
         for index in self._ranks:
-            records = held.get(index.dump.number, [])[place : place + each]
-            if len(records) == each:
-                found.append(Calls(index.dump, tuple(records)))
+            chosen = self._of_rank(record, index, held.get(index.dump.number, []), each)
+            if len(chosen) == each:
+                found.append(Calls(index.dump, tuple(chosen)))
             elif index.dump.problem:
                 return [], f"the dump of rank {index.dump.number} was cut before this record"
         return found, "" if found else "no rank has such a record"
+
+    def _of_rank(self, record: str, index: RecordIndex, held: Sequence[str], each: int) -> Sequence[str]:
+        """Which `each` of the calls that a rank made are the logical `record`.
+
+        A layer that makes a call several times makes it as often for every microbatch.
+        """
+        own = self._logical.calls[self._logical.keys[record]]
+        rows, others = self._logical.rows(own), index.rows(held)
+        lengths = {len(row) for row in (*rows, *others)}
+        if each > 1 and len(lengths) == 1 and len(others) == each * len(rows):
+            row, at = next((place, row.index(record)) for place, row in enumerate(rows) if record in row)
+            return [other[at] for other in others[row * each : (row + 1) * each]]
+        place = own.index(record) * each
+        return held[place : place + each]
 
     def tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
         """The tensors of a record by their places; those of optimizers by the names that the logical run gives them.
@@ -136,12 +163,17 @@ class RecordMatching:
         leaves = {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
         if not record.startswith(_OPTIMIZER):
             return leaves
-        return {self._named(path, self._layers.get(dump.number, {})): leaf for path, leaf in leaves.items()}
+        offsets = self._layers.get(dump.number, {}) if dump is not self._logical.dump else {}
+        return {named(path, lambda name: renamed(without_wrappers(name), offsets)): one for path, one in leaves.items()}
 
-    @staticmethod
-    def _named(path: str, offsets: Offsets) -> str:
-        found = _OF_PARAMETER.fullmatch(path)
-        return path if found is None else found[1] + renamed(without_wrappers(found[2]), offsets)
+    def updates(self) -> tuple[list[tuple[RankDump, str]], list[tuple[RankDump, str]]]:
+        """The steps of optimizers of the logical run, and those of the ranks."""
+        own = [(self._logical.dump, record) for record in self._logical.calls.get(_STEP, ())]
+        return own, [(index.dump, record) for index in self._ranks for record in index.calls.get(_STEP, ())]
+
+    def is_update(self, record: str) -> bool:
+        """Whether a logical record is the step of an optimizer."""
+        return self._logical.keys.get(record) == _STEP
 
     def all_calls(self, record: str) -> tuple[list[str], list[Calls]]:
         """All calls of the logical `record`, in their order, and all those of the ranks; none where numbers differ."""
@@ -167,11 +199,8 @@ class RecordMatching:
             )
         return self._certain[key[1]]
 
+    @cached_property
     def only_on_ranks(self) -> int:
         """How many records of ranks, communication aside, belong to no record of the logical run."""
-        return sum(
-            len(records)
-            for index in self._ranks
-            for key, records in index.calls.items()
-            if key not in self._logical.calls
-        )
+        keys = ((key, records) for index in self._ranks for key, records in index.calls.items())
+        return sum(len(records) for key, records in keys if key not in self._logical.calls)

@@ -20,6 +20,8 @@ Array = np.ndarray[Any, Any]
 Kind = Literal["R", "S", "P"]
 #: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
 _MOST_INDICES = 4096
+#: A placement that is nearer than the tolerance by this factor, or than this distance, leaves no doubt.
+_COARSE, _FINE = 16, 1e-3
 #: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
 _CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
@@ -161,7 +163,9 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
         merged.append((axes, *result))
         found.append(_measured(axes, *result, whole, scale))
     found += _flat(whole, values, grid, scale)
-    if not any(placement.distance <= tolerance for placement in found):
+    # What a coarse tolerance allows may be another order of what fits much better.
+    near = min(tolerance, max(tolerance / _COARSE, _FINE))
+    if not any(placement.distance <= near for placement in found):
         found += _reordered(merged, whole, scale, tolerance)
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
@@ -273,9 +277,10 @@ def _reordered(
             # Contents tell the order along one dimension, where the others are in theirs.
             found = [*_orders(whole.shape[d], shards)]
             by_content = matching_indices(value, whole, d, tolerance * scale) if len(dimensions) == 1 else None
-            if by_content is not None:
+            if by_content is not None and by_content != [*as_they_are[0]]:
                 found.append((by_content, _order_words(by_content, shards=shards)))
             choices.append([as_they_are, *found] if len(dimensions) > 1 else found)
+        fitting = []
         for chosen in product(*choices):
             ordered = whole
             for d, (places, _) in zip(dimensions, chosen):
@@ -283,8 +288,9 @@ def _reordered(
             away = max(distance(value, ordered, scale), spread)
             if away <= tolerance:
                 words = dict(zip(dimensions, (text for _, text in chosen)))
-                yield Placement(_in_order(axes, words), away)
-                break
+                fitting.append(Placement(_in_order(axes, words), away))
+        # Any order at all has more freedom to come near than one that frameworks use.
+        yield from sorted(fitting, key=lambda one: one.distance * (_COARSE if one.is_reordered else 1))[:1]
 
 
 def _in_order(axes: tuple[Axis, ...], words: Mapping[int, str]) -> tuple[Axis, ...]:

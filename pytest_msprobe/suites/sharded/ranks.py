@@ -20,6 +20,7 @@ from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
 _MOST_GROUPS = 6
+_DTENSOR = re.compile(rb'"dtensor"\s*:')
 _MICROBATCH = re.compile(rb'"microbatch"\s*:\s*(\d{1,9})')
 
 
@@ -77,6 +78,35 @@ def _group(encoded: object) -> ProcessGroup | None:
     return ProcessGroup(tuple(ranks), index) if 0 <= index < len(ranks) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a DTensor says of itself over one dimension of its mesh.
+
+    Attributes:
+        name: of the dimension.
+        placement: as PyTorch writes it: `R`, `S(0)`, `P(sum)`.
+        ranks: along the dimension, those of this rank; () where the mesh does not tell.
+    """
+
+    name: str
+    placement: str
+    ranks: tuple[int, ...]
+
+
+def _lines_through(mesh: object, rank: int) -> list[tuple[int, ...]]:
+    """The ranks along each dimension of a mesh (nested lists) that has `rank` in it; [] where it has not."""
+    if not isinstance(mesh, list):
+        return []
+    if all(map(_is_number, mesh)):
+        return [tuple(mesh)] if rank in mesh else []
+    for row in mesh:
+        if inner := _lines_through(row, rank):
+            at = row.index(rank) if len(inner) == 1 else None
+            outer = [other[at] for other in mesh if at is not None and isinstance(other, list) and len(other) > at]
+            return [tuple(outer) if all(map(_is_number, outer)) else (), *inner]
+    return []
+
+
 class RankDump(Dump):
     """The dump of one rank, or of the logical run.
 
@@ -109,19 +139,30 @@ class RankDump(Dump):
         found = _MICROBATCH.search(memoryview(self._records[record]))
         return int(found[1]) if found is not None else None
 
-    def is_partial(self, leaf: Leaf) -> bool:
-        """Whether the run itself says of a value that it is the terms of a sum (DTensor's `Partial`).
+    def stated(self, leaf: Leaf) -> list[Stated]:
+        """What the run itself says of a DTensor, of each dimension of its mesh; [] for other values.
 
         Raises:
             DumpError: the record cannot be decoded.
         """
+        if _DTENSOR.search(memoryview(self._records[leaf.place.record])) is None:
+            return []
         found = self._decoded(leaf.place.record, "record")
         for step in (leaf.place.root, *leaf.place.steps):
             is_there = isinstance(found, list) if isinstance(step, int) else isinstance(found, dict) and step in found
             found = found[step] if is_there else None
         dtensor = found.get("dtensor") if isinstance(found, dict) else None
         placements = dtensor.get("placements") if isinstance(dtensor, dict) else None
-        return isinstance(placements, list) and any(str(one).startswith("P") for one in placements)
+        if not isinstance(dtensor, dict) or not isinstance(placements, list):
+            return []
+        names = dtensor.get("mesh_dim_names")
+        names = names if isinstance(names, list) else []
+        lines = _lines_through(dtensor.get("mesh"), self.number)
+        lines += [()] * (len(placements) - len(lines))
+        return [
+            Stated(str(names[at]) if at < len(names) else f"dimension {at}", str(placement), lines[at])
+            for at, placement in enumerate(placements)
+        ]
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`. Raises DumpError when it cannot be decoded."""

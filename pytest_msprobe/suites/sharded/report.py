@@ -12,7 +12,8 @@ from pathlib import Path
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
-from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding
+from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding
+from pytest_msprobe.suites.sharded.lanes import Place, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.verdicts import VerdictRow
 
@@ -31,6 +32,9 @@ class _Step:
         reasons: records that were not put together, by the reason.
         faults: (place in the execution, lines, whether it is the first one) of records at fault, by pass.
         inherited: records that follow from others, by pass.
+        unjudged: values that were not judged, by the reason.
+        places: of the records in the picture of ranks.
+        beside: records that only ranks have, which are parts of nothing.
         ranks: most ranks that a record was put together from.
     """
 
@@ -38,6 +42,9 @@ class _Step:
     reasons: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[tuple[int, bool, list[str]]]] = field(default_factory=dict)
     inherited: Counter[str] = field(default_factory=Counter)
+    unjudged: Counter[str] = field(default_factory=Counter)
+    places: list[Place] = field(default_factory=list)
+    beside: int = 0
     ranks: int = 0
     has_optimizer: bool = False
 
@@ -58,7 +65,10 @@ class ShardedSummary(RowSummary):
         step = self.steps.setdefault(row.dump, _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
+        step.places.append(Place.of(finding, is_first=role == "first"))
         step.states.update(value.state for value in finding.values)
+        step.unjudged.update(_reason(value.message) for value in finding.values if value.state == "unjudged")
+        step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
         step.has_optimizer |= finding.record.startswith("Optimizer.")
         if finding.reason:
@@ -81,26 +91,32 @@ class ShardedSummary(RowSummary):
 
 
 def _lines(step: _Step, prefix: str) -> Iterator[str]:
-    judged = sum(step.states[state] for state in ("placed", "illegal", "unexplained"))
+    judged, total = sum(step.states[state] for state in ("placed", *WRONG)), step.states.total()
     wrong = judged - step.states["placed"]
     if not judged:
         yield f"{prefix}no value was judged"
     elif not wrong:
-        yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {judged} values are placed"
+        yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {total} values are placed"
     else:
         yield f"{prefix}{wrong} of {judged} values are not what the logical run holds"
     for phase in PHASES:
         yield from _of_phase(step, phase)
-    for state, words in (
-        ("unjudged", "could not be judged"),
-        ("missing", "not every rank has"),
-        ("unreadable", "cannot be read"),
-    ):
+    if step.states["unjudged"]:
+        reasons = "; ".join(f"{count}: {reason}" for reason, count in step.unjudged.most_common(_SHOWN))
+        yield f"{step.states['unjudged']} values were not judged ({reasons})"
+    for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
         if step.states[state]:
             yield f"{step.states[state]} values {words}"
     yield from (f"{count} records were not judged: {reason}" for reason, count in step.reasons.most_common(_SHOWN))
+    if step.beside:
+        yield f"{step.beside} records of ranks were not judged: the logical run has no such call or layer"
     if judged and not step.has_optimizer:
         yield "what the optimizer got and left is not in the dump of the logical run, so it was not judged"
+
+
+def _reason(message: str) -> str:
+    """Why a value was not judged, without what is its own."""
+    return message.partition(";")[0].partition(", and the logical run has no ")[0]
 
 
 def _of_phase(step: _Step, phase: str) -> Iterator[str]:
@@ -145,6 +161,9 @@ class ShardedReport(SuiteReport):
     def files(self) -> Iterator[tuple[str, Path]]:
         if self._file is not None:
             yield "results", Path(self._file.name)
+
+    def markup(self) -> str:
+        return "".join(picture(step.places) for step in self._summary.steps.values())
 
     def fault(self) -> str:
         problems = self._session.problems()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, chain, combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.contract import SuiteError
+from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.judgement import (
     Phase,
     RecordFinding,
@@ -28,22 +31,20 @@ from pytest_msprobe.suites.sharded.judgement import (
 from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, coordinates, step_folders
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, Stated, coordinates, dumps_below, step_folders
+from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pytest_msprobe.suites.sharded.placements import Grid, Placement
+    from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
 
     Array = np.ndarray[Any, Any]
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
-#: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
-_ROUNDINGS = 8
-#: However long and coarse a run is: wrong placements are farther away than this.
-_LARGEST_TOLERANCE = 0.25
-_FEWEST_RECORDS = 4
+#: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
+_KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -58,9 +59,11 @@ class StepJudge:
         logical: the run of the whole model.
     """
 
-    def __init__(self, step: ShardedStep, logical: RankDump) -> None:
+    def __init__(self, step: ShardedStep, logical: RankDump, noise: RankDump | None = None) -> None:
+        """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
         self.logical = logical
+        self._tolerances = Tolerances(logical, self.phase, noise)
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
         self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
@@ -81,13 +84,6 @@ class StepJudge:
         found = phase_of(operation)
         is_update = found == "forward" and not operation.is_cell and -1 < self._last_backward < operation.index
         return "optimizer" if is_update and self._around(operation) is None else found
-
-    @cached_property
-    def _roundoffs(self) -> list[float]:
-        """Unit roundoff of the coarsest dtype up to each record of the logical run."""
-        fine, half = 2.0**-24, 2.0**-9
-        each = (half if self.logical.holds_half(name) else fine for name in self.logical.record_names)
-        return list(accumulate(each, max))
 
     def finding(self, operation: Operation) -> RecordFinding:
         """What is found of a logical record; each is put together once."""
@@ -218,26 +214,78 @@ class StepJudge:
         except DumpError as error:
             return replace(empty, reason=str(error))
         grids = self._grids_of(parts)
-        values = tuple(self._value(operation, leaf, path, held, grids) for path, leaf in leaves.items())
-        return replace(empty, values=values, ranks=tuple(calls.dump.number for calls in parts))
+        values: list[ValueFinding] = []
+        for path, leaf in leaves.items():
+            values.append(self._value(operation, leaf, path, held, grids))
+            self._tolerances.arrived(operation, values[-1], leaf)
+        values += self._only_on_ranks(operation, leaves, held)
+        return replace(empty, values=tuple(values), ranks=tuple(calls.dump.number for calls in parts))
+
+    def _only_on_ranks(self, operation: Operation, leaves: Mapping[str, Leaf], held: Held) -> Iterator[ValueFinding]:
+        """What is found of values that the logical record lacks: those of copies of its parameters can be judged."""
+        is_optimizer = operation.record.startswith("Optimizer.")
+        for path in dict.fromkeys(path for _, found in held for path in found if path not in leaves):
+            own = next(found[path] for _, found in held if path in found)
+            unjudged = ValueFinding(path, "unjudged", own.dtype, own.shape, is_output=own.is_output)
+            whole, reason = self._copies.original(path) if is_optimizer else ("", "only ranks hold it")
+            leaf = leaves.get(whole)
+            if leaf is None and self.matching.is_update(operation.record):
+                leaf = self._copies.leaf(whole)
+            if leaf is None:
+                yield replace(unjudged, message=reason or f"only ranks hold it, and the logical run has no {whole}")
+                continue
+            finding = self._value(operation, leaf, path, held, ())
+            self._tolerances.arrived(operation, finding, leaf)
+            words = f"a copy of {parameter_of(whole)}"
+            if finding.is_wrong:
+                yield replace(finding, message=f"{words}: {finding.message}")
+            else:
+                yield replace(finding, placement=f"{finding.placement}, {words}" if finding.placement else "")
+
+    @cached_property
+    def _copies(self) -> Copies:
+        """What the logical run has for parameters that only ranks have."""
+        own, of_ranks = ([(dump, self._tensors(dump, name)) for dump, name in side] for side in self.matching.updates())
+        counted = Counter(path for _, found in own for path in found)
+        known = {path: leaf for _, found in own for path, leaf in found.items() if counted[path] == 1}
+        first = next((one for one in self.logical.operations if self.matching.is_update(one.record)), None)
+
+        def fits(path: str, leaf: Leaf) -> bool:
+            held = [one for one in of_ranks if path in one[1]]
+            if first is None or not held:
+                return False
+            return self._value(first, leaf, path, held, ()).state == "placed"
+
+        return Copies(known, fits)
+
+    def _tensors(self, dump: RankDump, record: str) -> dict[str, Leaf]:
+        """The tensors of a record; none where it cannot be decoded, which its own item says."""
+        with suppress(DumpError):
+            return self.matching.tensors(dump, record)
+        return {}
 
     def _value(self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid]) -> ValueFinding:
         """What is found of the value at `path`; ranks that a value of a parameter is not on have others."""
         empty = ValueFinding(path, "unjudged", dtype=leaf.dtype, shape=leaf.shape, is_output=leaf.is_output)
         if operation.record.startswith("Optimizer."):
             held = [one for one in held if path in one[1]] or held
-            grids = self._grid_of([dump for dump, _ in held], 1)
+            owners = [dump for dump, _ in held]
+            if len({dump.number for dump in owners}) < len(owners):
+                return replace(empty, message="several steps of a rank's optimizers have it")
+            grids = self._grid_of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            finding = self._measured(operation, leaf, path, held, grids, factor)[0]
+            finding, fitting = self._measured(operation, leaf, path, held, grids, factor)
+            stated = [dump.stated(found[path]) for dump, found in held]
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        is_said = finding.state == "illegal" and all(dump.is_partial(found[path]) for dump, found in held)
-        return self._judged(operation, leaf, finding, is_said=is_said)
+        is_partial = all(any(said.placement.startswith("P") for said in one) for one in stated)
+        finding = _checked(finding, fitting, stated[0], held[0][0])
+        return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
         self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: int
@@ -269,7 +317,7 @@ class StepJudge:
             words = "not every part has its tensor or finite statistics"
             return ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message=words, is_output=leaf.is_output), []
         known = [part.divided(factor) for part in known] if factor != 1 else known
-        tolerance = max(self._tolerance(operation, leaf, path), _STATISTICS_TOLERANCE)
+        tolerance = max(self._tolerances.of(operation, leaf, path), _STATISTICS_TOLERANCE)
         nearest: list[Placement] = []
         for grid in grids:
             found = tried_by_statistics(whole, known, grid, tolerance)
@@ -289,8 +337,15 @@ class StepJudge:
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf)
+        tolerance, floor = self._tolerances.of(operation, leaf, path), self._tolerances.floor(operation, leaf)
         scaled = [part / factor for part in parts] if factor != 1 else parts
+        close = self._tolerances.close(operation, leaf, path, len(parts))
+        if close < tolerance:
+            found, grid = self._tried(whole, scaled, grids, close, floor)
+            finding = finding_of(leaf, path, operation, found, grid, close)
+            if finding.state == "placed":
+                return finding, found
+            tolerance = close if self._tolerances.is_only_close(operation) else tolerance
         found, grid = self._tried(whole, scaled, grids, tolerance, floor)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
         if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
@@ -353,7 +408,10 @@ class StepJudge:
             return None
         if len({whole.shape for whole in wholes}) > 1:
             return None
-        tolerance, floor = self._tolerance(operation, leaf, path), self._floor(operation, leaf) * len(records)
+        tolerance, floor = (
+            self._tolerances.of(operation, leaf, path),
+            self._tolerances.floor(operation, leaf) * len(records),
+        )
         joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
         # The mean of the loss over more parts than the logical run has calls.
         grids, share = self._grids_of(parts), 1 if wholes[0].ndim or factor != 1 else self._gradient_factor
@@ -379,28 +437,6 @@ class StepJudge:
                 return found, grid
             nearest += found
         return sorted(nearest, key=lambda one: one.distance), grids[0]
-
-    def _tolerance(self, operation: Operation, leaf: Leaf, path: str) -> float:
-        """The largest distance that rounding explains: parameters are as they were, the rest comes a long way."""
-        own = roundoff_of(leaf.dtype)
-        if not own:
-            return 0.0
-        if path.startswith(("parameters.", "input.parameters.")) and self.phase(operation) != "backward":
-            return 4 * own
-        coarsest = max(own, self._roundoffs[operation.index])
-        return min(_LARGEST_TOLERANCE, _ROUNDINGS * coarsest * math.sqrt(max(_FEWEST_RECORDS, operation.index)))
-
-    def _floor(self, operation: Operation, leaf: Leaf) -> float:
-        """The norm of what a gradient of a bias or scale is a sum of, which may cancel: the incoming gradient."""
-        if operation.phase != GRADIENTS or len(leaf.shape) > 1:
-            return 0.0
-        backward = f"{operation.name}.backward.{operation.number}"
-        with suppress(DumpError, StopIteration):
-            if backward in self.logical:
-                incoming = next(one for one in self.logical.leaves(backward) if one.path == "input.0")
-                norm = incoming.statistics[3]
-                return float(norm) if isinstance(norm, (int, float)) and math.isfinite(norm) else 0.0
-        return 0.0
 
     def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
         return self._grid_of([one.dump for one in parts], len(parts[0].records))
@@ -462,6 +498,29 @@ def _is_by_parts(placement: Placement, factor: int) -> bool:
     return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
 
 
+def _checked(
+    finding: ValueFinding, tried: Sequence[Placement], stated: Sequence[Stated], dump: RankDump
+) -> ValueFinding:
+    """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
+    fitting = [one for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if finding.state not in ("placed", "illegal"):
+        return finding
+    for said in stated:
+        kind = _KIND.fullmatch(said.placement)
+        names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
+        over = [[axis for axis in one.axes if axis.group in names] for one in fitting]
+        if kind is None or not over or not all(over):
+            continue
+        if not any(_is_said(axis, kind[0][0], kind[1]) for axes in over for axis in axes):
+            words = f"its DTensor says {said.placement} over {said.name}, and its values are {fitting[0]}"
+            return replace(finding, state="unexplained", message=words)
+    return finding
+
+
+def _is_said(axis: Axis, kind: str, dimension: str | None) -> bool:
+    return axis.kind == kind and (kind != "S" or axis.dimension in (int(dimension or 0), -1))
+
+
 class ShardedSession:
     """The steps of a run, each read when it is asked for.
 
@@ -494,7 +553,8 @@ class ShardedSession:
         """
         folder = self._folders[path]
         if folder not in self._judges:
-            self._judges[folder] = StepJudge(self.step(path), RankDump(self.logical_of(path), self.settings.data_dir))
+            logical = RankDump(self.logical_of(path), self.settings.data_dir)
+            self._judges[folder] = StepJudge(self.step(path), logical, self._noise_of(path, logical))
         return self._judges[folder]
 
     def logical_of(self, path: Path) -> Path:
@@ -503,17 +563,41 @@ class ShardedSession:
         Raises:
             SuiteError: there is none, or there are several.
         """
-        steps = step_folders(self._logical)
+        return self._of_step(path, self._logical, "logical")
+
+    def _noise_of(self, path: Path, logical: RankDump) -> RankDump | None:
+        """The second logical run of the step of the dump at `path`; None where none was given.
+
+        Raises:
+            SuiteError: there is none of this step, or it has no record of the first one.
+            DumpError: it cannot be read.
+        """
+        root = self.settings.noise
+        if root is None:
+            return None
+        found = self._of_step(path, [root] if root.is_file() else dumps_below(root), "noise")
+        noise = RankDump(found, self.settings.data_dir)
+        if not any(name in noise for name in logical.record_names):
+            raise SuiteError(
+                f"{found}: --msprobe-noise has no record of the logical run; it must be the same script on one rank, "
+                "run with debugger.perturb on its inputs"
+            )
+        return noise
+
+    def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> Path:
+        steps = step_folders(dumps)
         if len(self.steps) > 1 or len(steps) > 1:
             number = Slot.of(path).step
             steps = {folder: paths for folder, paths in steps.items() if Slot.of(paths[0]).step == number}
         if len(steps) != 1:
             what = "no dump" if not steps else f"{len(steps)} dumps"
-            raise SuiteError(f"{path}: the logical run has {what} of {Slot.of(path)}; name one with --msprobe-logical")
+            raise SuiteError(
+                f"{path}: the {option} run has {what} of {Slot.of(path)}; name one with --msprobe-{option}"
+            )
         (paths,) = steps.values()
         if len(paths) > 1:
             raise SuiteError(
-                f"{paths[0].parent.parent}: the logical run has {len(paths)} ranks; give one of the whole model"
+                f"{paths[0].parent.parent}: the {option} run has {len(paths)} ranks; give one of the whole model"
             )
         return paths[0]
 

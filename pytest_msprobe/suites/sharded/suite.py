@@ -112,6 +112,8 @@ class ShardedSuite(Suite):
                 ranks = len(self._session.step(paths[0]).ranks)
                 by = file_id(logical, root)
                 lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+        if self._session.settings.noise is not None:
+            lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
 
     def dumps(self) -> Iterator[Dump]:
@@ -130,6 +132,7 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on a logical record."""
     attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, "ranks": list(judge.step.ranks)}
+    attachment["beside"] = judge.matching.only_on_ranks
     unreadable = [value for value in finding.values if value.state == "unreadable"]
     outputs = tuple(map(_output, finding.values))
     bench = f"logical run, {len(finding.ranks)} ranks put together"

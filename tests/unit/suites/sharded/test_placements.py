@@ -83,6 +83,13 @@ def test_zigzag_and_another_dimension_at_once() -> None:
     assert best(WHOLE, parts, FOUR) == "S(1) in zigzag over dp, S(2) over tp"
 
 
+def test_the_nearest_order_is_chosen_where_the_tolerance_is_coarse() -> None:
+    whole = 3 + WHOLE  # so that no order is far from another one
+    parts = [whole[:, [0, 1, 6, 7]] * 1.001, whole[:, [2, 3, 4, 5]] * 1.001]
+    assert best(whole, parts, tolerance=0.6) == "S(1) in zigzag over tp"
+    assert best(whole, np.split(whole * 1.001, 2, 1), tolerance=0.6) == "S(1) over tp"
+
+
 def test_replicas_that_differ_do_not_fit() -> None:
     assert best(WHOLE, [WHOLE, WHOLE * 1.01], tolerance=1e-4) == ""
 

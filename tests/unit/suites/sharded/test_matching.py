@@ -1,0 +1,54 @@
+"""Which calls of ranks are parts of which call of the logical run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from dump_builder import DumpBuilder
+
+from pytest_msprobe.suites.sharded.copies import named, parameter_of
+from pytest_msprobe.suites.sharded.matching import RecordMatching
+from pytest_msprobe.suites.sharded.ranks import RankDump
+
+
+def run(folder: Path, microbatches: int, *, is_known: bool = True) -> RankDump:
+    """A layer that takes two items of each microbatch."""
+    builder, parents = DumpBuilder(folder), {}
+    for number in range(2 * microbatches):
+        builder.records[f"Tensor.__getitem__.{number}.forward"] = {"input_args": [], "input_kwargs": {}, "output": []}
+        parents[f"Tensor.__getitem__.{number}.forward"] = f"Module.attn.Attn.forward.{number // 2}"
+        if number % 2:
+            builder.records[parents[f"Tensor.__getitem__.{number}.forward"]] = {"output": []}
+    builder.write()
+    if is_known:
+        (folder / "construct.json").write_text(json.dumps(parents), encoding="utf-8")
+    return RankDump(folder / "dump.json")
+
+
+def test_calls_of_a_layer_belong_to_its_microbatches(tmp_path: Path) -> None:
+    matching = RecordMatching(run(tmp_path / "one", 1), [run(tmp_path / "rank0", 3)], {})
+    for number in (0, 1):
+        (calls,), reason = matching.parts(f"Tensor.__getitem__.{number}.forward")
+        assert reason == ""
+        assert calls.records == tuple(f"Tensor.__getitem__.{2 * batch + number}.forward" for batch in range(3))
+
+
+def test_without_layers_calls_follow_each_other(tmp_path: Path) -> None:
+    sides = run(tmp_path / "one", 1, is_known=False), [run(tmp_path / "rank0", 2, is_known=False)]
+    (calls,), _ = RecordMatching(*sides, {}).parts("Tensor.__getitem__.1.forward")
+    assert calls.records == ("Tensor.__getitem__.2.forward", "Tensor.__getitem__.3.forward")
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "other"),
+    [
+        ("input.parameters.a.weight", "a.weight", "input.parameters.b"),
+        ("output.0.state.a.weight.exp_avg", "a.weight", "output.0.state.b.exp_avg"),
+        ("output.0", "", "output.0"),
+    ],
+)
+def test_names_at_the_optimizer(path: str, name: str, other: str) -> None:
+    assert parameter_of(path) == name
+    assert named(path, lambda _: "b") == other
