@@ -55,13 +55,20 @@ def _judged_together(group: Sequence[Architecture], folder: Path) -> Iterator[tu
 
 
 def prechecked(dumps: Sequence[Path], folder: Path) -> list[Mapping[str, Any]]:
-    """The rows of --msprobe-jsonl of these folders of dumps below `folder`, judged by the standard backward-error."""
+    """The rows of --msprobe-jsonl of these folders of dumps below `folder`, judged by the standard backward-error.
+
+    Raises:
+        RuntimeError: the pre-check did not run, with what it printed.
+    """
     if not dumps:
         return []
     rows = folder / "rows.jsonl"
     options = ["--msprobe-standard=backward-error", f"--msprobe-jsonl={rows}", f"--msprobe-out={folder}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", *options]
-    subprocess.run([*command, *(f"--msprobe-dump={dump}" for dump in dumps)], cwd=folder, capture_output=True)
+    command += [f"--msprobe-dump={dump}" for dump in dumps]
+    run = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if not rows.is_file():
+        raise RuntimeError(f"the pre-check of {len(dumps)} dumps wrote no rows; it printed:\n{run.stdout[-4000:]}")
     return [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
 
 

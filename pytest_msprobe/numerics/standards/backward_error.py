@@ -60,6 +60,8 @@ _ROOT_HALF = math.sqrt(0.5)
 _ROUNDED = 0.41
 #: So many elements at most are judged by themselves, ...
 _LOOKED_AT = 128
+#: ... and so many that stand out together, as elements of an elementary function do where it cancels.
+_SETTLED = 1 << 14
 #: ... and chance leaves the largest of all elements beyond them in one output of so many.
 _UNLIKELY = 1e-4
 #: An error of so many of its own standard deviations is no outlier.
@@ -391,7 +393,9 @@ class _Search:
             found = self._with_partial_sums(found)
         while not found.is_pass:
             suspects = self._suspects()
-            if not suspects or len(self._own) + len(suspects) > _LOOKED_AT:
+            # Terms take a run of the benchmark each; elementary functions have none.
+            most = _SETTLED if self._kernel and not self._errors.beyond else _LOOKED_AT
+            if not suspects or len(self._own) + len(suspects) > most:
                 return found
             for _, at, error, rounding in sorted(suspects, reverse=True):
                 self._own[at] = rounding + self._of_element(at, error - rounding)
@@ -417,17 +421,20 @@ class _Search:
         return self.judgement()
 
     def _suspects(self) -> list[tuple[float, int, float, float]]:
-        """(error over tolerance, flat position, error, rounding) of elements beyond, else of one that stands out."""
+        """(error over tolerance, flat position, error, rounding) of elements beyond, else of those that stand out."""
         if self._errors.beyond > _LOOKED_AT or not (self._errors.beyond or self._errors.outlier_over_chance > 1):
             return []
         suspects = []
         for start, tested, reference in self._chunks():
-            rounding, _, tolerance = self._bounds(start, reference)
+            rounding, response, tolerance = self._bounds(start, reference)
             error = _error(tested, reference)
-            places = np.flatnonzero(error > tolerance)
-            at = self._errors.largest_at - start
-            if not self._errors.beyond and 0 <= at < error.size:
-                places = np.asarray([at])
+            is_suspect = error > tolerance
+            if not self._errors.beyond:
+                is_suspect = self._errors.stand_out(error, rounding, response)
+                at = self._errors.largest_at - start
+                if 0 <= at < error.size:
+                    is_suspect[at] = True
+            places = np.flatnonzero(is_suspect)
             suspects += [
                 (error.item(at) / tolerance.item(at), start + int(at), error.item(at), rounding.item(at))
                 for at in places
@@ -446,7 +453,7 @@ class _Search:
         own = deviations * math.hypot(*(each.deviation(at) for each in self._responses if each.is_for_all))
         own = max(own, self._to_other_side(at))
         # Polynomials by pieces: a few elements among very many may be in the worst of them.
-        if self._kernel and not self._errors.beyond and self._are_several_so_far_off():
+        if own < needed and self._kernel and not self._errors.beyond and self._are_several_so_far_off():
             own = max(own, self._kernel * self._size_of_terms(at))
         orders = self._pair.terms(at) if own < needed else ()
         rounded = _ROUNDED * min(self._roundoff, _FLOAT32_ROUNDOFF)

@@ -104,6 +104,16 @@ class ErrorStatistics:
         is_far: npt.NDArray[np.bool_] = (error > far[0]) & (error > max(_HARMLESS, far[1]) * rounding)
         return is_far
 
+    def stand_out(self, error: Floats, rounding: Floats, response: Floats) -> npt.NDArray[np.bool_]:
+        """Where errors are as far from the others as one that `outlier_over_chance` finds, by all three ratios.
+
+        The arguments are those of `add`.
+        """
+        far = STANDS_OUT * np.sqrt(self._squared_errors / max(1, self._informative))
+        found: npt.NDArray[np.bool_] = (error > far[0]) & (error > far[1] * rounding)
+        found &= (error > far[2] * (response + rounding)) & (response >= _INFORMATIVE * rounding)
+        return found
+
     def _far(self) -> Floats:
         far: Floats = STANDS_OUT / 2 * np.sqrt(self._squared_errors / max(1, self._informative))
         return far
