@@ -106,7 +106,7 @@ class RankDump(Dump):
 
     def microbatch(self, record: str) -> int | None:
         """The microbatch that a record of a pipeline is of; None where it does not say."""
-        found = _MICROBATCH.search(memoryview(self._records[record]))
+        found = _MICROBATCH.search(self.text(record))
         return int(found[1]) if found is not None else None
 
     def is_partial(self, leaf: Leaf) -> bool:
@@ -122,6 +122,10 @@ class RankDump(Dump):
         dtensor = found.get("dtensor") if isinstance(found, dict) else None
         placements = dtensor.get("placements") if isinstance(dtensor, dict) else None
         return isinstance(placements, list) and any(str(one).startswith("P") for one in placements)
+
+    def text(self, record: str) -> memoryview:
+        """A record as the file has it: what is searched needs no decoding."""
+        return memoryview(self._records[record])
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`. Raises DumpError when it cannot be decoded."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, RecordFinding
 from pytest_msprobe.suites.sharded.session import ShardedSession
 from pytest_msprobe.verdicts import VerdictRow
@@ -32,6 +33,8 @@ class _Step:
         faults: (place in the execution, lines, whether it is the first one) of records at fault, by pass.
         inherited: records that follow from others, by pass.
         ranks: most ranks that a record was put together from.
+        has_optimizer: whether there are records of optimizers.
+        by_laws: whether laws judged it, without a logical run.
     """
 
     states: Counter[str] = field(default_factory=Counter)
@@ -40,6 +43,7 @@ class _Step:
     inherited: Counter[str] = field(default_factory=Counter)
     ranks: int = 0
     has_optimizer: bool = False
+    by_laws: bool = False
 
 
 class ShardedSummary(RowSummary):
@@ -55,11 +59,13 @@ class ShardedSummary(RowSummary):
     def add(self, row: VerdictRow) -> None:
         if row.attachment is None or "finding" not in row.attachment:
             return
-        step = self.steps.setdefault(row.dump, _Step())
+        of_step = Path(row.dump).parents[1] / "ranks" / "dump.json" if row.attachment.get("by_laws") else row.dump
+        step = self.steps.setdefault(str(of_step), _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
         step.states.update(value.state for value in finding.values)
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
+        step.by_laws |= bool(row.attachment.get("by_laws"))
         step.has_optimizer |= finding.record.startswith("Optimizer.")
         if finding.reason:
             step.reasons[finding.reason] += 1
@@ -85,6 +91,9 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     wrong = judged - step.states["placed"]
     if not judged:
         yield f"{prefix}no value was judged"
+    elif step.by_laws:
+        law = "break a law" if wrong else "obey the laws that they are judged by; there was no logical run"
+        yield f"{prefix}{wrong or judged} of {judged} values of the {step.ranks} ranks {law}"
     elif not wrong:
         yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {judged} values are placed"
     else:
@@ -92,7 +101,7 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     for phase in PHASES:
         yield from _of_phase(step, phase)
     for state, words in (
-        ("unjudged", "could not be judged"),
+        ("unjudged", "are of no law, so that they may be wrong" if step.by_laws else "could not be judged"),
         ("missing", "not every rank has"),
         ("unreadable", "cannot be read"),
     ):
@@ -100,7 +109,8 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
             yield f"{step.states[state]} values {words}"
     yield from (f"{count} records were not judged: {reason}" for reason, count in step.reasons.most_common(_SHOWN))
     if judged and not step.has_optimizer:
-        yield "what the optimizer got and left is not in the dump of the logical run, so it was not judged"
+        where = "of the ranks" if step.by_laws else "of the logical run"
+        yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
 
 
 def _of_phase(step: _Step, phase: str) -> Iterator[str]:
@@ -117,7 +127,7 @@ def _of_phase(step: _Step, phase: str) -> Iterator[str]:
 class ShardedReport(SuiteReport):
     """`sharded_result_{time}.csv`, a row per value, and findings."""
 
-    def __init__(self, session: ShardedSession, out: Path) -> None:
+    def __init__(self, session: ShardedSession | LawsSession, out: Path) -> None:
         """A report with a file in the folder `out`, made when the first row comes."""
         self._session = session
         self._summary = ShardedSummary()
