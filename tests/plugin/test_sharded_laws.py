@@ -232,3 +232,93 @@ def test_a_missing_rank_is_no_success(pytester: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "passed" not in result.parseoutcomes()
     result.stdout.fnmatch_lines(["*1 of 3 ranks are missing (2)*", "1 values not every rank has"])
+
+
+Calls = list[tuple[str, list[Any], list[Any]]]
+TOKENS = np.array([[0, 3], [1, 2]], np.int64)
+ROWS = RNG.standard_normal((2, 2, 4)).astype(F32)
+IS_OWN = np.array([[[1], [0]], [[1], [0]]], F32)
+BIAS = np.array([0.5, -1.0, 2.0], F32)
+WEIGHTS = [RNG.standard_normal((3, 3)).astype(F32) for _ in range(2)]
+
+
+def of_a_model(folder: Path, calls: Callable[[int], Calls]) -> None:
+    """A step of two ranks that have other parts of a parameter and make these calls."""
+    for rank in range(2):
+        builder = DumpBuilder(folder / "tp2" / "step0" / f"rank{rank}", framework="pytorch")
+        builder.header["ranks"] = membership(rank)
+        for name, given, made in calls(rank):
+            if name.startswith("Module."):
+                fields = {"input_args": given, "output": made}
+                builder.records[name] = {
+                    field: [builder.value(item, f"{name}.{field}.{at}") for at, item in enumerate(items)]
+                    for field, items in fields.items()
+                }
+            else:
+                builder.call(name, given, made)
+        parameter = builder.value(WEIGHTS[rank], "parameter")
+        record = {"input_args": [], "input_kwargs": {"parameters.w": parameter}, "output": []}
+        builder.records["Optimizer.SGD.0.forward"] = record
+        builder.write()
+
+
+def _random(is_right: bool) -> Callable[[int], Calls]:
+    return lambda rank: [("Functional.dropout.0", [FIRST], [FIRST if is_right or not rank else SECOND])]
+
+
+def _loss(is_right: bool) -> Callable[[int], Calls]:
+    losses = [np.array(1.0, F32), np.array(1.0 if is_right else 1.5, F32)]
+    return lambda rank: [("Module.loss.Loss.forward.0", [(FIRST, SECOND)[rank], TOKENS], [losses[rank]])]
+
+
+def _sum_of_copies(is_right: bool) -> Callable[[int], Calls]:
+    """A sum of copies is right as a mean."""
+    divided = [("Tensor.div.0", [2 * FIRST, 2], [FIRST])]
+    return lambda rank: [("Distributed.all_reduce.0", [FIRST], [2 * FIRST]), *(divided if is_right else [])]
+
+
+def _bias(is_right: bool) -> Callable[[int], Calls]:
+    terms = [one @ weight.T for one, weight in zip((FIRST, SECOND), WEIGHTS)]
+    terms = terms if is_right else [one + BIAS for one in terms]
+    more = [] if is_right else [BIAS]
+    return lambda rank: [
+        ("Functional.linear.0", [(FIRST, SECOND)[rank], WEIGHTS[rank], *more], [terms[rank]]),
+        ("Distributed.all_reduce.0", [terms[rank]], [terms[0] + terms[1]]),
+    ]
+
+
+def _rows(is_right: bool) -> Callable[[int], Calls]:
+    rows = [ROWS * IS_OWN, ROWS * (1 - IS_OWN)] if is_right else [ROWS, 2 * ROWS]
+    return lambda rank: [
+        ("Functional.embedding.0", [TOKENS, WEIGHTS[rank]], [rows[rank]]),
+        ("Distributed.all_reduce.0", [rows[rank]], [rows[0] + rows[1]]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("calls", "record", "words"),
+    [
+        (_random, "Functional.dropout.0.forward", "they draw other random numbers for it"),
+        (_loss, "Module.loss.Loss.forward.0", "is not the same on tp: ranks 0, 1, which have the same labels*"),
+        (_sum_of_copies, "Distributed.all_reduce.0.forward", "it is summed over them: 2 x what it is"),
+        (_bias, "Functional.linear.0.forward", "adds it to its terms of the sum: it is counted 2 times"),
+        (_rows, "Functional.embedding.0.forward", "4 of 4 rows come from several ranks of *"),
+    ],
+)
+def test_a_value_of_one_kind_used_as_another(
+    pytester: pytest.Pytester, calls: Callable[[bool], Callable[[int], Calls]], record: str, words: str
+) -> None:
+    of_a_model(pytester.path, calls(True))
+    assert "failed" not in pytester.runpytest(*ARGUMENTS).parseoutcomes()
+    of_a_model(pytester.path, calls(False))
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-out=wrong")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines([f"At fault in the forward: {record}", f"*{words}"])
+
+
+def test_an_interrupted_run_is_resumed(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _gradient_of_the_norm)
+    pytester.runpytest(*ARGUMENTS, "--msprobe-jsonl=rows.jsonl", "-k", "Optimizer")
+    result = pytester.runpytest(*ARGUMENTS, "--msprobe-resume=rows.jsonl")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["At fault in the optimizer: Optimizer.SGD.0.forward"])

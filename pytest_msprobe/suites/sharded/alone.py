@@ -12,9 +12,9 @@ from msprobe_collector.dump_format import DumpError, Frame
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.blame import Role
-from pytest_msprobe.suites.sharded.inference import Row, Spread
+from pytest_msprobe.suites.sharded.inference import Call, Law, Row, Spread
 from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, phase_of
-from pytest_msprobe.suites.sharded.laws import Call, Law, all_laws
+from pytest_msprobe.suites.sharded.laws import all_laws
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
 
 _WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")

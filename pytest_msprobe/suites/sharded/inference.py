@@ -7,14 +7,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.judgement import loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import State, ValueFinding, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.matching import Key, RecordIndex
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 #: How the values of ranks are to each other. `constant`: equal, of one number each, as zeros: shards may be so, too.
 Alike = Literal["equal", "different", "constant", "unknown"]
@@ -26,7 +31,7 @@ _LARGEST_TOLERANCE = 0.25
 _GROUP = re.compile(rb'"group_ranks"\s*:\s*\[([0-9,\s]{1,100000})\]')
 _STAGES = ("pp", "pipe", "pipeline", "stage")
 _PARAMETER = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
-_MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 CLIP = "Optimizer.clip"
 
 
@@ -199,7 +204,7 @@ class Spread:
 
     def _has_messages(self, row: Row) -> bool:
         dump = self.step.ranks[row.ranks[0]]
-        return any(is_communication(one.record) and one.bare in _MESSAGES for one in dump.operations)
+        return any(is_communication(one.record) and one.bare in MESSAGES for one in dump.operations)
 
     @cached_property
     def parameters(self) -> dict[int, dict[str, Parameter]]:
@@ -246,7 +251,7 @@ def _identities(dump: RankDump) -> dict[str, tuple[Key, int]]:
     found = {}
     for operation in dump.operations:
         if is_communication(operation.record):
-            is_message = operation.bare in _MESSAGES
+            is_message = operation.bare in MESSAGES
             ranks = str(dump.number) if is_message else str(group_of(dump, operation.record))
             key: Key = ("communication", operation.name, ranks)
         else:
@@ -293,11 +298,57 @@ def _parameters(dump: RankDump) -> dict[str, Parameter]:
     return found
 
 
-def operation_of(dump: RankDump, record: str) -> Operation:
-    """The operation of a record, with its place in the execution of the rank."""
-    return Operation.of(record, dump.orders[record])
-
-
 def plain(leaf: Leaf | None) -> Any:
     """The number or text of a plain value; None for another one."""
     return getattr(leaf.value, "value", None) if leaf is not None else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, on the ranks that made it.
+
+    Attributes:
+        spread: of the step.
+        dump: of the rank whose item it is.
+        operation: there.
+        records: its records, by rank.
+    """
+
+    spread: Spread
+    dump: RankDump
+    operation: Operation
+    records: Mapping[int, str]
+
+    @cached_property
+    def leaves(self) -> dict[int, dict[str, Leaf]]:
+        """Tensors of each rank by their places. Raises DumpError."""
+        return {number: tensors(self.spread.step.ranks[number], record) for number, record in self.records.items()}
+
+    def values(self, path: str) -> dict[int, Leaf]:
+        """One value on the ranks that have it."""
+        return {number: found[path] for number, found in self.leaves.items() if path in found}
+
+    def found(self, path: str, state: State, message: str = "", **more: Any) -> ValueFinding:
+        """A finding on the value at `path`."""
+        leaf = self.leaves[self.dump.number].get(path) or next(iter(self.values(path).values()))
+        return ValueFinding(path, state, leaf.dtype, leaf.shape, message=message, is_output=leaf.is_output, **more)
+
+    def array(self, number: int, path: str) -> Array:
+        """A tensor of a rank in float64. Raises DumpError."""
+        return loaded(self.leaves[number][path], self.spread.step.ranks[number])
+
+    def has_tensors(self, path: str) -> bool:
+        """Whether all ranks have the elements of a value."""
+        return all(leaf.data_name for leaf in self.values(path).values())
+
+
+def tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
+    """The tensors of a record by their places. Raises DumpError."""
+    return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+
+
+class Law(Protocol):
+    """One law."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """What it says of the values of a call. Raises DumpError when a file cannot be read."""
