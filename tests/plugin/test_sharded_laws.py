@@ -322,3 +322,51 @@ def test_an_interrupted_run_is_resumed(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest(*ARGUMENTS, "--msprobe-resume=rows.jsonl")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["At fault in the optimizer: Optimizer.SGD.0.forward"])
+
+
+def test_what_is_not_finite_obeys_no_law(pytester: pytest.Pytester) -> None:
+    def change(ranks: list[Arrays]) -> None:
+        for values in ranks:
+            values["d_scale"] = values["d_scale"] * F32(np.nan)
+
+    sharded(pytester.path, change)
+    pytester.runpytest(*ARGUMENTS)
+    row = table(pytester.path)["Optimizer.SGD.0.forward", "input.gradients.norm.weight"]
+    assert (row["state"], row["message"]) == (
+        "unjudged",
+        "copies of its parameter hold what is not finite, or no numbers",
+    )
+
+
+NAN = np.full((4, 3), np.nan, F32)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "made"),
+    [
+        ("all_reduce", [[NAN], [NAN]], [[FIRST], [FIRST]]),
+        ("all_reduce", [[FIRST], [FIRST[:2]]], [[FIRST], [FIRST]]),
+        ("all_to_all", [[[NOTHING], [FIRST]], [[NOTHING], [FIRST]]], [[[FIRST]], [[FIRST]]]),
+        ("broadcast", [[FIRST, 7], [FIRST, 7]], [[FIRST], [FIRST]]),
+    ],
+    ids=["not finite", "other shapes", "too few", "source outside"],
+)
+def test_a_collective_of_which_nothing_can_be_told_is_not_judged(
+    pytester: pytest.Pytester, name: str, given: list[list[Any]], made: list[list[Any]]
+) -> None:
+    communicated(pytester.path, name, given, made)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert set(result.parseoutcomes()) == {"skipped"}
+
+
+def test_a_rank_outside_of_the_group_that_it_names(pytester: pytest.Pytester) -> None:
+    communicated(pytester.path, "all_reduce", *COLLECTIVES["all_reduce"][:2])
+    for rank in range(2):
+        path = pytester.path / f"tp2/step0/rank{rank}/dump.json"
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        content["data"]["Distributed.all_reduce.0.forward"]["input_kwargs"]["group"]["group_ranks"] = [5, 6]
+        path.write_text(json.dumps(content), encoding="utf-8")
+    result = pytester.runpytest(*ARGUMENTS)
+    assert set(result.parseoutcomes()) == {"skipped"}
+    result.stdout.fnmatch_lines(["1 values not every rank has"])

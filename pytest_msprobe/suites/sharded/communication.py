@@ -37,6 +37,11 @@ class Collectives:
         group = call.spread.group_of(call.dump, call.operation.record)
         outputs = [path for path in call.leaves[call.dump.number] if path.startswith("output.")]
         lacking = [rank for rank in group if rank not in call.records]
+        if call.dump.number not in group:
+            yield from (
+                call.found(path, "missing", "its rank is not in the group that it names") for path in outputs[:1]
+            )
+            return
         if lacking:
             words = f"rank {lacking[0]} of its group has no such call, or other numbers of them"
             yield from (call.found(path, "missing", words) for path in outputs[:1])
@@ -62,22 +67,26 @@ class Collectives:
         import numpy as np
 
         rank, place = at
-        expected, allowed = made(call, place, forms)
+        try:
+            expected, allowed = made(call, place, forms)
+        except (ValueError, IndexError):  # of shapes or numbers of tensors that no such call has
+            expected, allowed = None, 0.0
         found = [call.array(rank, path) for path in forms[rank].outputs]
+        out = forms[rank].outputs[0]
         if expected is None or sum(one.size for one in found) != sum(one.size for one in expected):
-            return None
+            return call.found(out, "unjudged", "no law is known of a call with such tensors and options")
         left, right = (np.concatenate([one.ravel() for one in values]) for values in (found, expected))
         away, size = float(np.linalg.norm(left - right)), float(np.linalg.norm(right))
-        if not np.isfinite(right).all() or away <= allowed:
+        if not np.isfinite(right).all():
+            return call.found(out, "unjudged", "what went in is not finite, so that its sum tells nothing")
+        if away <= allowed:
             return None
         words = (
             f"what came out on rank {rank} is not what went in on ranks {listed(forms)}: "
             f"{away / size if size else math.inf:.3g} away"
         )
         tolerance = allowed / size if size else 0.0
-        return call.found(
-            forms[rank].outputs[0], "unexplained", words, distance=away / (size or 1), tolerance=tolerance
-        )
+        return call.found(out, "unexplained", words, distance=away / (size or 1), tolerance=tolerance)
 
     @staticmethod
     def _all_reduce(call: Call, place: int, forms: dict[int, _Form]) -> tuple[list[Array] | None, float]:
@@ -118,9 +127,9 @@ class Collectives:
 
         found = []
         for rank, form in forms.items():
-            whole = call.array(rank, form.inputs[0])
+            whole = np.atleast_1d(call.array(rank, form.inputs[0]))
             sizes = form.splits or [len(whole) // len(forms)] * len(forms)
-            if sum(sizes) != len(whole):
+            if not all(size >= 0 for size in sizes) or sum(sizes) != len(whole):
                 return None, 0.0
             found.append(np.split(whole, np.cumsum(sizes)[:-1])[place])
         return found, 0.0

@@ -106,6 +106,8 @@ class TermsOfSums:
     def _of_rows(call: Call, row: Row) -> Iterator[ValueFinding]:
         held = [(call.spread.step.ranks[rank], call.values("input.1")[rank]) for rank in row.ranks]
         if call.has_tensors("output.0") and alike(held) == "different":
+            if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
+                return
             rows = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
             if (rows > 1).any():
                 words = (
@@ -150,7 +152,7 @@ class RandomNumbers:
                     if path.startswith("output.") and said[path] == "different":
                         words = f"what goes in is equal on {row}, and they draw other random numbers for it"
                         yield call.found(path, "unexplained", words)
-                    elif path.startswith("output."):
+                    elif path.startswith("output.") and said[path] != "unknown":
                         yield call.found(path, "placed", placement=f"R over {row.name}")
 
 
@@ -307,6 +309,7 @@ class Copies:
         self, call: Call, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
     ) -> Iterator[ValueFinding]:
         name, owner = names
+        compared: list[Alike] = []
         for other, twin in copies.items():
             record = call.records.get(other)
             dump = self._spread.step.ranks[other]
@@ -317,7 +320,9 @@ class Copies:
                     yield call.found(leaf.path, "unexplained", words)
                     return
                 continue
-            if alike([(call.dump, leaf), (dump, value)]) == "different":
+            if other != call.dump.number:
+                compared.append(alike([(call.dump, leaf), (dump, value)]))
+            if compared and compared[-1] == "different":
                 words = {
                     "gradients": "gets another gradient there: terms of a sum that nothing has added, or another mean",
                     "parameters": "is another one there after the step",
@@ -328,7 +333,10 @@ class Copies:
                     leaf.path, "unexplained", f"rank {other} has a copy of this parameter{called}, which {words}"
                 )
                 return
-        yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
+        if "unknown" in compared:
+            yield call.found(leaf.path, "unjudged", "copies of its parameter hold what is not finite, or no numbers")
+        elif compared:
+            yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
 
     def _value(
         self, call: Call, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
@@ -403,6 +411,9 @@ class ClipNorms:
             or any(one is None or one.shape for one in norms.values())
         ):
             return
+        if not all(_is_finite(one) for one in norms.values()):
+            yield call.found(path, "unjudged", "is not finite on every rank")
+            return
         told = {rank: float(one.statistics[3]) for rank, one in norms.items() if one is not None}
         expected = self._expected([(dump, own) for dump, _, own in held.values()])
         first = told[call.dump.number]
@@ -434,13 +445,18 @@ class ClipNorms:
                 norm = leaf.statistics[3]
                 if not path.startswith("input.") or ".gradients." not in f".{path}" or not norm:
                     continue
-                if not isinstance(norm, (int, float)) or is_constant(leaf) or dump.is_partial(leaf):
+                if not _is_finite(leaf) or is_constant(leaf) or dump.is_partial(leaf):
                     return None
                 known = seen.setdefault(leaf.shape, [])
                 if not any(alike([one, (dump, leaf)]) == "equal" for one in known):
                     known.append((dump, leaf))
                     total += float(norm) ** 2
         return math.sqrt(total)
+
+
+def _is_finite(leaf: Leaf | None) -> bool:
+    norm = leaf.statistics[3] if leaf is not None else None
+    return isinstance(norm, (int, float)) and math.isfinite(norm)
 
 
 def all_laws(spread: Spread) -> tuple[Law, ...]:
