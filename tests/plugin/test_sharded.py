@@ -327,7 +327,7 @@ def test_a_logical_run_of_another_model_judges_nothing(pytester: pytest.Pytester
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--msprobe-dump=tp2", "--msprobe-suite=sharded"), "*needs --msprobe-logical=PATH*"),
+        (("--msprobe-suite=sharded",), "*needs --msprobe-dump=PATH*"),
         (("--msprobe-logical=single",), "*--msprobe-logical needs --msprobe-dump=PATH*"),
         (("--msprobe-dump=tp2", "--msprobe-logical=none"), "*none: there is no such file or folder"),
         (("--msprobe-dump=tp2", "--msprobe-logical=empty"), "*empty: holds no dump.json*"),

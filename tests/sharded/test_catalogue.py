@@ -43,7 +43,12 @@ def test_a_right_run_and_a_bug_are_scored(tmp_path: Path) -> None:
         ("bias added before the reduction", "right"),
     ]
     assert answers[1].named.startswith("Module.blocks.0.attn.o.RowLinear.forward.0")
+    alone = [one.alone for one in answers if one.alone is not None]
+    assert [one.named for one in alone] == ["", "Functional.linear.1.forward 2"]
+    assert [one.verdict for one in alone] == ["right", "right"]
     assert next(summary(answers)).startswith("right runs: 1; something blamed in 0")
+    assert "without a logical run, right runs: 1; alarms in 0; no answer for 0" in summary(answers)
+    assert "without a logical run, bugs, seen: 1; 1 found, 1 of them named at the place" in summary(answers)
     assert "| bias added before the reduction: " in page_of(answers)
     again = Launch(tmp_path)
     again.run([answers[0].entry])

@@ -1,9 +1,11 @@
 """How often the suite `sharded` names the right place: right runs, and runs with a public bug.
 
-    python -m tools.sharded [--only PATTERN...] [--half seen|held-out] [--keep DIR] [--write-only] [--write-docs]
+    python -m tools.sharded [--only PATTERN...] [--half seen|held-out] [--keep DIR]
+                            [--write-only | --laws-only] [--write-docs]
 
 Starts the ranks, dumps one step of each sharded run and of the run on one rank that it ought to equal, has
-the suite judge them, and compares what it names first with what the catalogue expects. With --write-docs
+the suite judge them, and compares what it names first with what the catalogue expects; once more without the run on one
+rank, by laws alone (--laws-only: only that). With --write-docs
 docs/sharded_quality.md becomes the page of these figures. Dumps that lie in DIR are taken from there: delete it after
 a change of the collector.
 """
@@ -14,6 +16,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -32,7 +35,9 @@ def chosen(patterns: list[str], half: str | None) -> list[Entry]:
     return [one for one in entries if any(fnmatchcase(one.name, pattern) for pattern in patterns)]
 
 
-def measured(entries: list[Entry], folder: Path, *, write_only: bool = False) -> tuple[Launch, list[Answer]]:
+def measured(
+    entries: list[Entry], folder: Path, *, write_only: bool = False, laws_only: bool = False
+) -> tuple[Launch, list[Answer]]:
     """Dumps and answers of these entries, below `folder`."""
     launch = Launch(folder)
     launch.run(entries)
@@ -41,8 +46,10 @@ def measured(entries: list[Entry], folder: Path, *, write_only: bool = False) ->
         failure = launch.failures.get(entry.name, "")
         pair = launch.dump(entry), launch.logical(entry)
         place = folder / "answers" / entry.folder
-        answers.append(Answer(entry, failure=failure) if failure else answered(entry, *pair, place))
-        sys.stderr.write(f"{answers[-1]}\n")
+        alone = None if failure else answered(entry, pair[0], None, place / "alone")
+        judged = Answer(entry, failure=failure) if failure or laws_only else answered(entry, *pair, place)
+        answers.append(replace(judged, alone=alone))
+        sys.stderr.write("".join(f"{one}\n" for one in (None if laws_only else judged, alone) if one is not None))
     return launch, answers
 
 
@@ -61,6 +68,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--half", choices=["seen", "held-out"], help="one half of the bugs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where dumps are kept and taken from")
     parser.add_argument("--write-only", action="store_true", help="write the dumps and say no more")
+    parser.add_argument("--laws-only", action="store_true", help="judge by laws alone, not by the run on one rank")
     parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     return parser.parse_args()
 
@@ -68,10 +76,12 @@ def _asked() -> argparse.Namespace:
 def main() -> int:
     """Measure, print the counts, and write the page when asked to."""
     options = _asked()
+    only = {"write_only": options.write_only, "laws_only": options.laws_only}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         entries = chosen(options.only, options.half)
-        launch, answers = measured(entries, folder, write_only=options.write_only)
+        launch, answers = measured(entries, folder, **only)
+        answers = [one.alone or one for one in answers] if options.laws_only else answers
         failed = list(unequal(launch, entries))
     failed += [f"{name}: {reason}" for name, reason in launch.failures.items()]
     failed += [f"{name}: the collector changed a bit" for name in launch.changed]

@@ -61,6 +61,7 @@ class Answer:
         states: how many values are placed, not judged, and so on.
         seconds: that the suite took.
         failure: why there is no answer; "" where there is one.
+        alone: what came out of the ranks without the logical run; None where that was not asked.
     """
 
     entry: Entry
@@ -68,6 +69,7 @@ class Answer:
     states: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     failure: str = ""
+    alone: Answer | None = None
 
     @property
     def named(self) -> str:
@@ -94,11 +96,12 @@ class Answer:
         return f"{self.entry.name}: {self.verdict}; {self.named or 'nothing named'}; {last}; {self.seconds:.1f} s"
 
 
-def answered(entry: Entry, dump: Path, logical: Path, folder: Path) -> Answer:
-    """Run the suite on a pair of steps; its files lie below `folder`."""
+def answered(entry: Entry, dump: Path, logical: Path | None, folder: Path) -> Answer:
+    """Run the suite on a step, with the logical one or by laws alone; its files lie below `folder`."""
     rows = folder / "rows.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    options = [f"--msprobe-dump={dump}", f"--msprobe-logical={logical}", f"--msprobe-jsonl={rows}"]
+    judge = "--msprobe-suite=sharded" if logical is None else f"--msprobe-logical={logical}"
+    options = [f"--msprobe-dump={dump}", judge, f"--msprobe-jsonl={rows}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}"]
     started = time.monotonic()
     done = subprocess.run([*command, *options, f"--msprobe-out={folder}"], cwd=folder, capture_output=True, text=True)
@@ -106,7 +109,7 @@ def answered(entry: Entry, dump: Path, logical: Path, folder: Path) -> Answer:
     if not rows.is_file():
         return Answer(entry, seconds=seconds, failure=(done.stdout + done.stderr)[-2000:] or "no rows")
     found = [json.loads(line) for line in rows.read_text("utf-8").splitlines()]
-    return read(entry, found, parents(logical), seconds)
+    return read(entry, found, parents(logical or dump), seconds)
 
 
 def read(entry: Entry, rows: Sequence[Mapping[str, Any]], parent: Mapping[str, str], seconds: float) -> Answer:
@@ -156,8 +159,27 @@ def summary(answers: Sequence[Answer]) -> Iterator[str]:
         states = sum((Counter(one.states) for one in right), Counter[str]())
         yield f"right runs: {len(right)}; something blamed in {counts['blamed']}; no answer for {counts['no answer']}"
         yield f"values of right runs: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}"
+        if alone := [one.alone for one in right if one.alone is not None]:
+            alarms, none = (sum(one.verdict == verdict for one in alone) for verdict in ("blamed", "no answer"))
+            yield f"without a logical run, right runs: {len(alone)}; alarms in {alarms}; no answer for {none}"
     for half, is_held_out in (("seen", False), ("held out", True)):
         own = [one for one in answers if one.entry.change is not None and one.entry.is_held_out is is_held_out]
         if own:
             counts = Counter(one.verdict for one in own)
             yield f"bugs, {half}: {len(own)}; " + "; ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            yield from _alone(half, [one.alone for one in own if one.alone is not None])
+
+
+def _alone(half: str, answers: Sequence[Answer]) -> Iterator[str]:
+    """How many bugs are found without the logical run, wherever, and at the place where they begin."""
+    if answers:
+        found, right = (sum(test(one) for one in answers) for test in (_is_found, _is_right))
+        yield f"without a logical run, bugs, {half}: {len(answers)}; {found} found, {right} of them named at the place"
+
+
+def _is_found(answer: Answer) -> bool:
+    return bool(answer.blamed)
+
+
+def _is_right(answer: Answer) -> bool:
+    return answer.verdict == "right"

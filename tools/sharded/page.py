@@ -33,25 +33,32 @@ def page_of(answers: Sequence[Answer]) -> str:
 
 
 def _bugs(answers: Sequence[Answer]) -> Iterator[str]:
-    yield "| bug | reported of | ranks | found | named first |"
-    yield "|---|---|---|---|---|"
+    yield "| bug | reported of | ranks | found | named first | without a logical run |"
+    yield "|---|---|---|---|---|---|"
     for one in answers:
         entry = one.entry
         if entry.change is not None:
             source = f"[{entry.source}]({entry.link})" if entry.link else entry.source
             name = f"{entry.name}: {entry.wrong}" if not entry.is_held_out else entry.name
-            yield f"| {name} | {source} | {_ranks(entry)} | {one.verdict} | {f'`{one.named}`' if one.named else ''} |"
+            cells = name, source, _ranks(entry), one.verdict, f"`{one.named}`" if one.named else "", _alone(one)
+            yield f"| {' | '.join(cells)} |"
 
 
 def _right(answers: Sequence[Answer]) -> Iterator[str]:
-    yield "| right run | ranks | values placed | blamed | seconds |"
-    yield "|---|---|---:|---|---:|"
+    yield "| right run | ranks | values placed | blamed | seconds | without a logical run |"
+    yield "|---|---|---:|---|---:|---|"
     for one in answers:
         if one.entry.change is None:
             placed = f"{one.states.get('placed', 0)} of {sum(one.states.values())}"
             named = one.verdict if not one.named else f"`{one.named}`"
             blamed = "" if one.verdict == "right" else named
-            yield f"| {one.entry.name} | {_ranks(one.entry)} | {placed} | {blamed} | {one.seconds:.1f} |"
+            cells = one.entry.name, _ranks(one.entry), placed, blamed, f"{one.seconds:.1f}", _alone(one)
+            yield f"| {' | '.join(cells)} |"
+
+
+def _alone(answer: Answer) -> str:
+    """What the laws name first; "" for nothing, as they should in a right run."""
+    return f"`{answer.alone.named}`" if answer.alone is not None and answer.alone.named else ""
 
 
 def _ranks(entry: Entry) -> str:

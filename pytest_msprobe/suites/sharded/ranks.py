@@ -136,7 +136,7 @@ class RankDump(Dump):
 
     def microbatch(self, record: str) -> int | None:
         """The microbatch that a record of a pipeline is of; None where it does not say."""
-        found = _MICROBATCH.search(memoryview(self._records[record]))
+        found = _MICROBATCH.search(self.text(record))
         return int(found[1]) if found is not None else None
 
     def stated(self, leaf: Leaf) -> list[Stated]:
@@ -163,6 +163,10 @@ class RankDump(Dump):
             Stated(str(names[at]) if at < len(names) else f"dimension {at}", str(placement), lines[at])
             for at, placement in enumerate(placements)
         ]
+
+    def text(self, record: str) -> memoryview:
+        """A record as the file has it: what is searched needs no decoding."""
+        return memoryview(self._records[record])
 
     def leaves(self, record: str) -> list[Leaf]:
         """The values of `record`. Raises DumpError when it cannot be decoded."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.csv_pair import neutral, new_files
 from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.suites.sharded.alone import LawsSession
 from pytest_msprobe.suites.sharded.judgement import PHASES, WRONG, RecordFinding
 from pytest_msprobe.suites.sharded.lanes import Place, picture
 from pytest_msprobe.suites.sharded.session import ShardedSession
@@ -36,6 +37,8 @@ class _Step:
         places: of the records in the picture of ranks.
         beside: records that only ranks have, which are parts of nothing.
         ranks: most ranks that a record was put together from.
+        has_optimizer: whether there are records of optimizers.
+        by_laws: whether laws judged it, without a logical run.
     """
 
     states: Counter[str] = field(default_factory=Counter)
@@ -47,6 +50,7 @@ class _Step:
     beside: int = 0
     ranks: int = 0
     has_optimizer: bool = False
+    by_laws: bool = False
 
 
 class ShardedSummary(RowSummary):
@@ -62,7 +66,8 @@ class ShardedSummary(RowSummary):
     def add(self, row: VerdictRow) -> None:
         if row.attachment is None or "finding" not in row.attachment:
             return
-        step = self.steps.setdefault(row.dump, _Step())
+        of_step = Path(row.dump).parents[1] / "ranks" / "dump.json" if row.attachment.get("by_laws") else row.dump
+        step = self.steps.setdefault(str(of_step), _Step())
         finding = RecordFinding.from_wire(row.attachment["finding"])
         role = row.attachment["role"]
         step.places.append(Place.of(finding, is_first=role == "first"))
@@ -70,6 +75,7 @@ class ShardedSummary(RowSummary):
         step.unjudged.update(_reason(value.message) for value in finding.values if value.state == "unjudged")
         step.beside = max(step.beside, row.attachment.get("beside", 0))
         step.ranks = max(step.ranks, len(row.attachment["ranks"]))
+        step.by_laws |= bool(row.attachment.get("by_laws"))
         step.has_optimizer |= finding.record.startswith("Optimizer.")
         if finding.reason:
             step.reasons[finding.reason] += 1
@@ -95,13 +101,18 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     wrong = judged - step.states["placed"]
     if not judged:
         yield f"{prefix}no value was judged"
+    elif step.by_laws:
+        law = "break a law" if wrong else "obey the laws that they are judged by; there was no logical run"
+        yield f"{prefix}{wrong or judged} of {judged} values of the {step.ranks} ranks {law}"
     elif not wrong:
         yield f"{prefix}the {step.ranks} ranks hold what the logical run holds: {judged} of {total} values are placed"
     else:
         yield f"{prefix}{wrong} of {judged} values are not what the logical run holds"
     for phase in PHASES:
         yield from _of_phase(step, phase)
-    if step.states["unjudged"]:
+    if step.by_laws and step.states["unjudged"]:
+        yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
+    elif step.states["unjudged"]:
         reasons = "; ".join(f"{count}: {reason}" for reason, count in step.unjudged.most_common(_SHOWN))
         yield f"{step.states['unjudged']} values were not judged ({reasons})"
     for state, words in (("missing", "not every rank has"), ("unreadable", "cannot be read")):
@@ -111,7 +122,8 @@ def _lines(step: _Step, prefix: str) -> Iterator[str]:
     if step.beside:
         yield f"{step.beside} records of ranks were not judged: the logical run has no such call or layer"
     if judged and not step.has_optimizer:
-        yield "what the optimizer got and left is not in the dump of the logical run, so it was not judged"
+        where = "of the ranks" if step.by_laws else "of the logical run"
+        yield f"what the optimizer got and left is not in the dump {where}, so it was not judged"
 
 
 def _reason(message: str) -> str:
@@ -133,7 +145,7 @@ def _of_phase(step: _Step, phase: str) -> Iterator[str]:
 class ShardedReport(SuiteReport):
     """`sharded_result_{time}.csv`, a row per value, and findings."""
 
-    def __init__(self, session: ShardedSession, out: Path) -> None:
+    def __init__(self, session: ShardedSession | LawsSession, out: Path) -> None:
         """A report with a file in the folder `out`, made when the first row comes."""
         self._session = session
         self._summary = ShardedSummary()

@@ -23,10 +23,11 @@ from pytest_msprobe.suites.contract import (
     place_in,
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
+from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
 from pytest_msprobe.suites.sharded.blame import Role, judged
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import dumps_below
+from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
 from pytest_msprobe.suites.sharded.report import ShardedReport, ShardedSummary
 from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
@@ -128,14 +129,17 @@ class ShardedSuite(Suite):
 
 
 def verdict_of(
-    finding: RecordFinding, role: Role, judge: StepJudge, operation: Operation, *, fails_inherited: bool
+    finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation, *, fails_inherited: bool
 ) -> Verdict:
-    """The verdict on a logical record."""
+    """The verdict on a logical record, or on a call that laws judge."""
+    by_laws = isinstance(judge, RankLaws)
     attachment: dict[str, Any] = {"finding": finding.to_wire(), "role": role, "ranks": list(judge.step.ranks)}
-    attachment["beside"] = judge.matching.only_on_ranks
+    attachment |= {"by_laws": by_laws} if isinstance(judge, RankLaws) else {"beside": judge.matching.only_on_ranks}
     unreadable = [value for value in finding.values if value.state == "unreadable"]
     outputs = tuple(map(_output, finding.values))
-    bench = f"logical run, {len(finding.ranks)} ranks put together"
+    bench = (
+        f"laws of {len(finding.ranks)} ranks" if by_laws else f"logical run, {len(finding.ranks)} ranks put together"
+    )
     if unreadable:
         text = "\n".join(value.message for value in unreadable)
         return Verdict("error", unreadable[0].message, outputs, text, bench=bench, attachment=attachment)
@@ -163,14 +167,14 @@ def _why_unjudged(finding: RecordFinding) -> str:
     return finding.reason or next(iter(messages), "it holds no tensors")
 
 
-def explained(finding: RecordFinding, role: Role, judge: StepJudge, operation: Operation) -> list[str]:
+def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation) -> list[str]:
     """What is wrong with a record: each value with the placements that were tried, what came before, and where."""
     lines = []
     for value in finding.wrong:
         lines.append(f"{value.path} {list(value.shape)}: {value.message}")
         if value.tried and value.tolerance is not None:
             lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
-    if role in ("first", "own") and finding.has_good_inputs:
+    if isinstance(judge, StepJudge) and role in ("first", "own") and finding.has_good_inputs:
         lines.append("what goes into it is right: it goes wrong in here")
     lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
     if source := judge.source(operation):
@@ -194,6 +198,79 @@ def _output(value: ValueFinding) -> OutputRow:
     )
 
 
+class LawsSuite(ShardedSuite):
+    """Judges the calls of one step on all ranks by what holds without a logical run; each call is one item."""
+
+    item_noun = "calls of the ranks"
+
+    def __init__(self, context: Context, session: LawsSession) -> None:
+        self._context = context
+        self._laws = session
+        self._fails_inherited = ShardedSettings.of(context.values).inherited == "fail"
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """The calls of a rank that no rank before it made, too.
+
+        Raises:
+            DumpError: the dump of this rank cannot be read.
+            SuiteError: there is only one rank.
+        """
+        rank = self._laws.rank(file)
+        if rank is None:
+            return
+        if len(rank.step.ranks) < 2:
+            raise SuiteError(
+                f"{rank.step.folder}: one rank has no other to be judged by; give a step with all its ranks, or the "
+                " run of the whole model with --msprobe-logical"
+            )
+        yield from group_operations(rank.laws.operations(rank.dump))
+
+    def _rank(self, record: Record) -> RankLaws:
+        rank = self._laws.rank(record.file)
+        assert rank is not None
+        return rank
+
+    def judge(self, record: Record) -> Verdict:
+        rank, operation = self._rank(record), _operation(record)
+        return verdict_of(*rank.judged(operation), rank, operation, fails_inherited=self._fails_inherited)
+
+    def attachment_of_unjudged(self, record: Record, status: Status, message: str) -> Mapping[str, Any] | None:
+        return {**(super().attachment_of_unjudged(record, status, message) or {}), "by_laws": True}
+
+    def place(self, record: Record) -> StepPosition:
+        """Place in the run of the first rank that made the call."""
+        rank, operation = self._rank(record), _operation(record)
+        place = place_in(rank.dump, operation.record, f"{operation.call}.forward")
+        return replace(place, source=rank.source(operation) or place.source)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return self._rank(record).frames(_operation(record))
+
+    def header(self) -> list[str]:
+        root, lines = self._context.config.rootpath, []
+        for folder, paths in self._laws.steps.items():
+            spread = self._laws.laws(paths[0]).spread
+            ranks = len(spread.step.ranks)
+            lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by laws, without a logical run")
+            lines += [f"msprobe:   {row}, which share {_SHARED[spread.sharing(row)]}" for row in spread.rows[:8]]
+        return [*lines, *(f"msprobe: not whole: {line}" for line in self._laws.problems())]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                if (rank := self._laws.rank(path)) is not None:
+                    yield rank.dump
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        return ShardedReport(self._laws, self._context.out)
+
+
+_SHARED = {
+    "data": "the whole model",
+    "model": "not all parameters",
+    "pipeline": "the batch, each with other layers",
+    "unknown": "what is not known: no record of an optimizer has their parameters",
+}
 SUITE = ShardedSuite
 
 
@@ -201,13 +278,14 @@ def make(context: Context) -> ShardedSuite:
     """The suite for one process of a run.
 
     Raises:
-        SuiteError: there is no dump, or no logical run.
+        SuiteError: there is no dump, or no logical run where one is named.
     """
     settings = ShardedSettings.of(context.values)
-    if settings.logical is None:
-        raise SuiteError("--msprobe-suite=sharded needs --msprobe-logical=PATH, the same step of the model on one rank")
     if not context.dumps:
-        raise SuiteError("--msprobe-logical needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
+        asked = "--msprobe-suite=sharded" if settings.logical is None else "--msprobe-logical"
+        raise SuiteError(f"{asked} needs --msprobe-dump=PATH, the step of the sharded run with all its ranks")
+    if settings.logical is None:
+        return LawsSuite(context, LawsSession(step_folders(context.dumps), settings.data_dir))
     if settings.logical.is_file():
         found = [settings.logical]
     elif settings.logical.is_dir():

@@ -1,0 +1,189 @@
+"""A step of several ranks without a logical run: each call judged once by the laws, and what comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from msprobe_collector.dump_format import DumpError, Frame
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.blame import Role
+from pytest_msprobe.suites.sharded.inference import Call, Law, Row, Spread
+from pytest_msprobe.suites.sharded.judgement import PHASES, Phase, RecordFinding, ValueFinding, phase_of
+from pytest_msprobe.suites.sharded.laws import all_laws
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+
+_WORST = ("unexplained", "unreadable", "missing", "placed", "unjudged")
+
+
+class StepLaws:
+    """The laws, asked of one step.
+
+    Attributes:
+        step: the ranks.
+        spread: how it is spread over them.
+    """
+
+    def __init__(self, step: ShardedStep) -> None:
+        self.step = step
+        self.spread = Spread(step)
+        self._laws: tuple[Law, ...] = all_laws(self.spread)
+        self._findings: dict[tuple[int, str], RecordFinding] = {}
+
+    def operations(self, dump: RankDump) -> list[Operation]:
+        """The records of a rank that are no call of a rank before it: each call is judged once."""
+        return [one for one in dump.operations if min(self.spread.together(dump, one.record)) == dump.number]
+
+    def finding(self, dump: RankDump, operation: Operation) -> RecordFinding:
+        """What the laws say of the values of a call."""
+        key = dump.number, operation.record
+        if key not in self._findings:
+            self._findings[key] = self._judged(dump, operation)
+        return self._findings[key]
+
+    @cached_property
+    def first(self) -> dict[Phase, tuple[int, str]]:
+        """The rank and record of the first call of each pass that breaks a law."""
+        found: dict[Phase, tuple[int, str]] = {}
+        for dump in self.step.ranks.values():
+            for operation in self.operations(dump):
+                finding = self.finding(dump, operation)
+                if finding.wrong:
+                    found.setdefault(finding.phase, (dump.number, operation.record))
+        return found
+
+    def role(self, dump: RankDump, finding: RecordFinding) -> Role:
+        """What a call has to do with the broken laws of its step: what comes behind the first of a pass follows."""
+        if not finding.wrong:
+            return "right"
+        earliest = next(phase for phase in PHASES if phase in self.first)
+        if finding.phase == earliest and self.first[earliest] == (dump.number, finding.record):
+            return "first"
+        return "own" if self.first[finding.phase] == (dump.number, finding.record) else "inherited"
+
+    def _judged(self, dump: RankDump, operation: Operation) -> RecordFinding:
+        records = self.spread.together(dump, operation.record)
+        empty = RecordFinding(operation.record, operation.index, self.phase(dump, operation), ranks=tuple(records))
+        call = Call(self.spread, dump, operation, records)
+        found: dict[str, ValueFinding] = {}
+        try:
+            for path in call.leaves[dump.number]:
+                found[path] = call.found(path, "unjudged")
+            for law in self._laws:
+                for value in law.findings(call):
+                    if _WORST.index(value.state) <= _WORST.index(found[value.path].state):
+                        found[value.path] = value
+            values = [self._told(call, value) for value in found.values()]
+        except DumpError as error:
+            reason = str(error)
+            if not found:
+                return replace(empty, reason=reason)
+            first = next(iter(found.values()))
+            values = [replace(first, state="unreadable", message=reason), *list(found.values())[1:]]
+        return replace(empty, values=tuple(values))
+
+    def _told(self, call: Call, value: ValueFinding) -> ValueFinding:
+        """A value of which no law speaks, with what its contents say of how it is spread."""
+        if value.state != "unjudged" or value.message or not math.prod(value.shape):
+            return value
+        kinds = self.spread.kinds(call.values(value.path), call.dump.number)
+        words = [_words(row, said, value.path) for row, said in kinds.items() if said != "unknown"]
+        return replace(value, message=f"no law speaks of it: {', '.join(words) or 'other ranks have no such call'}")
+
+    def phase(self, dump: RankDump, operation: Operation) -> Phase:
+        """Which pass of the step a record belongs to; communication that no layer made belongs to what it is among."""
+        found = phase_of(operation)
+        if found == "forward" and not operation.is_cell and not dump.parents.get(operation.record):
+            start, end = self._backwards[dump.number]
+            if start < operation.index:
+                return "backward" if operation.index < end else "optimizer"
+        return found
+
+    @cached_property
+    def _backwards(self) -> dict[int, tuple[float, float]]:
+        """Places of the first and the last record of the backward, by ranks."""
+        found = {}
+        for number, dump in self.step.ranks.items():
+            places = [one.index for one in dump.operations if phase_of(one) == "backward"]
+            found[number] = (min(places), max(places)) if places else (math.inf, math.inf)
+        return found
+
+
+def _words(row: Row, said: str, path: str) -> str:
+    kind = {"equal": "R", "constant": "equal, and of one number"}.get(said)
+    return f"{kind or ('S' if path.startswith('parameters.') else 'S or P')} over {row.name}"
+
+
+class RankLaws:
+    """The calls of a step that are items of one rank's dump.
+
+    Attributes:
+        laws: of the step.
+        dump: of the rank.
+        step: the ranks.
+    """
+
+    def __init__(self, laws: StepLaws, dump: RankDump) -> None:
+        self.laws, self.dump, self.step = laws, dump, laws.step
+
+    @property
+    def number(self) -> int | None:
+        """Of the step, as its folder says."""
+        return Slot.of(self.dump.path).step
+
+    def judged(self, operation: Operation) -> tuple[RecordFinding, Role]:
+        """What is found of a call, and what it has to do with the broken laws of its step."""
+        finding = self.laws.finding(self.dump, operation)
+        return finding, self.laws.role(self.dump, finding)
+
+    def frames(self, operation: Operation) -> Sequence[Frame]:
+        """Its call stack, innermost first; () where the dump has none."""
+        return next((found for one in _stacked(operation) if (found := self.dump.stacks.frames(one))), ())
+
+    def source(self, operation: Operation) -> str:
+        """The line of the script that made the call; "" where the dump does not say."""
+        frames = (self.dump.stacks.user_frame(one) for one in _stacked(operation))
+        return next((str(frame) for frame in frames if frame is not None), "")
+
+
+def _stacked(operation: Operation) -> Iterator[str]:
+    yield operation.record
+    yield f"{operation.name}.forward.{operation.number}" if operation.is_cell else f"{operation.call}.forward"
+
+
+class LawsSession:
+    """The steps of a run without a logical side, each read when it is asked for."""
+
+    def __init__(self, read: dict[Path, list[Path]], data_dirs: Sequence[Path]) -> None:
+        """A run over the dumps of the steps `read`, by the folders of steps."""
+        self.steps = read
+        self._data_dirs = data_dirs
+        self._folders = {path: folder for folder, paths in read.items() for path in paths}
+        self._laws: dict[Path, StepLaws] = {}
+
+    def laws(self, path: Path) -> StepLaws:
+        """The laws of the step that the dump at `path` is of."""
+        folder = self._folders[path]
+        if folder not in self._laws:
+            self._laws[folder] = StepLaws(ShardedStep.read(folder, self.steps[folder], self._data_dirs))
+        return self._laws[folder]
+
+    def rank(self, path: Path) -> RankLaws | None:
+        """The calls that are items of the dump at `path`; None where another dump is of the same rank.
+
+        Raises:
+            DumpError: the dump cannot be read.
+        """
+        laws = self.laws(path)
+        if path in laws.step.unreadable:
+            raise laws.step.unreadable[path]
+        dump = next((one for one in laws.step.ranks.values() if one.path == path), None)
+        return RankLaws(laws, dump) if dump is not None else None
+
+    def problems(self) -> list[str]:
+        """What is missing of the steps, or contradicts itself, one line each."""
+        return [line for paths in self.steps.values() for line in self.laws(paths[0]).step.problems]

@@ -1,0 +1,354 @@
+"""What the values of a step tell without a logical run: which calls belong together, and how values are spread."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from msprobe_collector.dump_format import DumpError, is_communication
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.judgement import State, ValueFinding, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.matching import Key, RecordIndex
+from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+#: How the values of ranks are to each other. `constant`: equal, of one number each, as zeros: shards may be so, too.
+Alike = Literal["equal", "different", "constant", "unknown"]
+#: What ranks of a group share: the whole model, not all parameters, not the layers.
+Sharing = Literal["data", "model", "pipeline", "unknown"]
+#: Values that ranks compute for themselves, each in the same way, stay this many unit roundoffs together.
+_ROUNDINGS = 1024
+_LARGEST_TOLERANCE = 0.25
+_GROUP = re.compile(rb'"group_ranks"\s*:\s*\[([0-9,\s]{1,100000})\]')
+_STAGES = ("pp", "pipe", "pipeline", "stage")
+_PARAMETER = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
+MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+CLIP = "Optimizer.clip"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Ranks that make up one process group.
+
+    Attributes:
+        name: of the group.
+        ranks: their numbers, ascending.
+        is_stages: whether every name that these ranks have as a group is that of pipeline stages.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    is_stages: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name}: ranks {', '.join(map(str, self.ranks[:8]))}{', ...' if len(self.ranks) > 8 else ''}"
+
+
+@dataclass(slots=True)
+class Parameter:
+    """What the optimizers of one rank have of a parameter; None for what they have not.
+
+    Attributes:
+        dump: of the rank.
+        record: of the step of its optimizer.
+        before, gradient, after: the step.
+    """
+
+    dump: RankDump
+    record: str
+    before: Leaf | None = None
+    gradient: Leaf | None = None
+    after: Leaf | None = None
+
+
+def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
+    """Whether values of ranks are copies, within the rounding of a whole step; statistics tell where no tensors are.
+
+    Raises:
+        DumpError: a file cannot be read.
+    """
+    first = held[0][1]
+    if any((leaf.shape, leaf.dtype) != (first.shape, first.dtype) for _, leaf in held):
+        return "different"
+    if any(not _are_numbers(leaf) for _, leaf in held):
+        return "unknown"
+    tolerance = tolerance_of(first.dtype)
+    scale = max(float(leaf.statistics[3]) for _, leaf in held)
+    if any(abs(leaf.statistics[3] - first.statistics[3]) > tolerance * scale for _, leaf in held):
+        return "different"
+    is_constant = all(leaf.statistics[0] == leaf.statistics[1] for _, leaf in held)
+    if all(leaf.data_name for _, leaf in held):
+        return _alike_elements(held, tolerance, is_constant=is_constant)
+    count = math.prod(first.shape)
+    ends = any(abs(leaf.statistics[at] - first.statistics[at]) > tolerance * scale for _, leaf in held for at in (0, 1))
+    sums = any(abs(leaf.statistics[2] - first.statistics[2]) * math.sqrt(count) > tolerance * scale for _, leaf in held)
+    return "different" if ends or sums else "constant" if is_constant else "equal"
+
+
+def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, *, is_constant: bool) -> Alike:
+    import numpy as np
+
+    whole = loaded(held[0][1], held[0][0])
+    size = float(np.linalg.norm(whole))
+    for dump, leaf in held[1:]:
+        if not float(np.linalg.norm(loaded(leaf, dump) - whole)) <= tolerance * size:
+            return "different"
+    return "constant" if is_constant else "equal"
+
+
+def _are_numbers(leaf: Leaf) -> bool:
+    finite = [isinstance(one, (int, float)) and math.isfinite(one) for one in leaf.statistics]
+    return all(finite) and math.prod(leaf.shape) > 0
+
+
+def is_constant(leaf: Leaf) -> bool:
+    """Whether all elements are one number, so that equal contents say nothing."""
+    return bool(leaf.statistics[0] == leaf.statistics[1])
+
+
+def tolerance_of(dtype: str) -> float:
+    """How far copies of this dtype may be apart, relative to their norm."""
+    return min(_LARGEST_TOLERANCE, _ROUNDINGS * roundoff_of(dtype))
+
+
+class Spread:
+    """How a step is spread over its ranks.
+
+    Attributes:
+        step: the ranks.
+        rows: the process groups whose ranks all have dumps; all ranks, where no header says groups.
+    """
+
+    def __init__(self, step: ShardedStep) -> None:
+        self.step = step
+        self.rows = _rows(step)
+        self._indexes = {number: _identities(dump) for number, dump in step.ranks.items()}
+        self._counts = {number: _counted(found) for number, found in self._indexes.items()}
+        self._records = {number: {own: name for name, own in found.items()} for number, found in self._indexes.items()}
+        self._sharing: dict[Row, Sharing] = {}
+
+    def together(self, dump: RankDump, record: str) -> dict[int, str]:
+        """The records that are the same call as `record` of a rank, by ranks that run the same program."""
+        own = self._indexes[dump.number][record]
+        count = self._counts[dump.number][own[0]]
+        found = {}
+        for number, records in self._records.items():
+            is_same = number == dump.number or (
+                own in records
+                and self._counts[number][own[0]] == count
+                and self._is_beside(dump.number, number, own[0])
+            )
+            if is_same:
+                found[number] = records[own]
+        return found
+
+    def _is_beside(self, rank: int, other: int, key: Key) -> bool:
+        """Whether equal names mean equal calls on two ranks: communication is its group's, others not of two stages."""
+        if key[0] == "communication":
+            return True
+        return not any(
+            self.sharing(row) == "pipeline" and {rank, other} <= set(row.ranks) for row in self._crossed(rank)
+        )
+
+    def _crossed(self, rank: int) -> list[Row]:
+        return [row for row in self.rows if rank in row.ranks]
+
+    def stage_of(self, rank: int) -> tuple[int, ...]:
+        """Place of a rank in its pipeline groups: ranks of other places have other layers."""
+        pipelines = [row for row in self._crossed(rank) if self.sharing(row) == "pipeline"]
+        return tuple(row.ranks.index(rank) for row in pipelines)
+
+    def group_of(self, dump: RankDump, record: str) -> tuple[int, ...]:
+        """The ranks that a communication is between; all of them, where it names none."""
+        return group_of(dump, record) or tuple(self.step.ranks)
+
+    def sharing(self, row: Row) -> Sharing:
+        """What the ranks of a group share, as their parameters tell."""
+        if row not in self._sharing:
+            self._sharing[row] = self._sharing_of(row)
+        return self._sharing[row]
+
+    def _sharing_of(self, row: Row) -> Sharing:
+        tables = [self.parameters[number] for number in row.ranks]
+        if row.is_stages:
+            return "pipeline"
+        names = [set(table) for table in tables]
+        if any(own - names[0] and names[0] - own for own in names[1:]) and self._has_messages(row):
+            return "pipeline"
+        found: Sharing = "unknown"
+        for name in sorted(set.intersection(*names)):
+            held = [(one.dump, one.before) for one in (table[name] for table in tables) if one.before is not None]
+            if len(held) < len(tables):
+                continue
+            said = self._said(held)
+            if said == "different":
+                return "model"
+            found = "data" if said in ("equal", "constant") else found
+        return found
+
+    @staticmethod
+    def _said(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
+        try:
+            return alike(held)
+        except DumpError:
+            return "unknown"
+
+    def _has_messages(self, row: Row) -> bool:
+        dump = self.step.ranks[row.ranks[0]]
+        return any(is_communication(one.record) and one.bare in MESSAGES for one in dump.operations)
+
+    @cached_property
+    def parameters(self) -> dict[int, dict[str, Parameter]]:
+        """What the optimizers of each rank have, by the names of parameters."""
+        return {number: _parameters(dump) for number, dump in self.step.ranks.items()}
+
+    def rows_of(self, rank: int, *sharing: Sharing) -> list[Row]:
+        """The groups that a rank is in, of these kinds."""
+        return [row for row in self._crossed(rank) if self.sharing(row) in sharing]
+
+    def kinds(self, leaves: Mapping[int, Leaf], rank: int) -> dict[Row, Alike]:
+        """How a value of the same call is over each group of `rank` of which all ranks have it. Raises DumpError."""
+        found: dict[Row, Alike] = {}
+        for row in self._crossed(rank):
+            if all(number in leaves for number in row.ranks):
+                found[row] = alike([(self.step.ranks[number], leaves[number]) for number in row.ranks])
+        return found
+
+
+def group_of(dump: RankDump, record: str) -> tuple[int, ...]:
+    """The ranks of the process group that a communication names; () for none."""
+    found = _GROUP.search(dump.text(record))
+    return tuple(int(text) for text in found[1].split(b",") if text.strip()) if found is not None else ()
+
+
+def _rows(step: ShardedStep) -> list[Row]:
+    found: dict[tuple[int, ...], Row] = {}
+    for dump in step.ranks.values():
+        for name, group in dump.membership.groups.items():
+            ranks = tuple(sorted(group.ranks))
+            if all(rank in step.ranks for rank in ranks):
+                known = found.get(ranks, Row(name, ranks))
+                found[ranks] = replace(known, is_stages=known.is_stages and name.lower() in _STAGES)
+    everyone = tuple(step.ranks)
+    if not found and len(everyone) > 1:
+        found[everyone] = Row("all", everyone, is_stages=False)
+    return list(found.values())
+
+
+def _identities(dump: RankDump) -> dict[str, tuple[Key, int]]:
+    """What each record is, and which one of these: the same on all ranks that run the same program."""
+    keys = RecordIndex(dump).keys
+    counts: dict[Key, int] = {}
+    found = {}
+    for operation in dump.operations:
+        if is_communication(operation.record):
+            is_message = operation.bare in MESSAGES
+            ranks = str(dump.number) if is_message else str(group_of(dump, operation.record))
+            key: Key = ("communication", operation.name, ranks)
+        else:
+            key = keys[operation.record]
+            key = (*key, operation.name) if operation.record.startswith("Optimizer.") else key
+        found[operation.record] = key, counts.get(key, 0)
+        counts[key] = counts.get(key, 0) + 1
+    return found
+
+
+def _counted(identities: Mapping[str, tuple[Key, int]]) -> dict[Key, int]:
+    counts: dict[Key, int] = {}
+    for key, place in identities.values():
+        counts[key] = max(counts.get(key, 0), place + 1)
+    return counts
+
+
+def parameter_values(dump: RankDump, record: str) -> Iterator[tuple[str, str, str, Leaf]]:
+    """(`input` or `output`, `parameters`, `gradients` or `state`, name, value) of what an optimizer's record holds.
+
+    Raises:
+        DumpError: the record cannot be decoded.
+    """
+    for leaf in dump.leaves(record):
+        found = _PARAMETER.fullmatch(leaf.path)
+        if found is not None and leaf.tensor is not None:
+            yield found[1], found[2], found[3], leaf
+
+
+def _parameters(dump: RankDump) -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {}
+    for operation in dump.operations:
+        if not operation.record.startswith("Optimizer.") or operation.record.startswith(CLIP):
+            continue
+        try:
+            values: list[tuple[str, str, str, Leaf]] = list(parameter_values(dump, operation.record))
+        except DumpError:
+            continue
+        for side, what, name, leaf in values:
+            own = found.setdefault(name, Parameter(dump, operation.record)) if what != "state" else None
+            field = {("input", "parameters"): "before", ("input", "gradients"): "gradient"}.get((side, what), "after")
+            if own is not None:
+                setattr(own, field, leaf)
+    return found
+
+
+def plain(leaf: Leaf | None) -> Any:
+    """The number or text of a plain value; None for another one."""
+    return getattr(leaf.value, "value", None) if leaf is not None else None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, on the ranks that made it.
+
+    Attributes:
+        spread: of the step.
+        dump: of the rank whose item it is.
+        operation: there.
+        records: its records, by rank.
+    """
+
+    spread: Spread
+    dump: RankDump
+    operation: Operation
+    records: Mapping[int, str]
+
+    @cached_property
+    def leaves(self) -> dict[int, dict[str, Leaf]]:
+        """Tensors of each rank by their places. Raises DumpError."""
+        return {number: tensors(self.spread.step.ranks[number], record) for number, record in self.records.items()}
+
+    def values(self, path: str) -> dict[int, Leaf]:
+        """One value on the ranks that have it."""
+        return {number: found[path] for number, found in self.leaves.items() if path in found}
+
+    def found(self, path: str, state: State, message: str = "", **more: Any) -> ValueFinding:
+        """A finding on the value at `path`."""
+        leaf = self.leaves[self.dump.number].get(path) or next(iter(self.values(path).values()))
+        return ValueFinding(path, state, leaf.dtype, leaf.shape, message=message, is_output=leaf.is_output, **more)
+
+    def array(self, number: int, path: str) -> Array:
+        """A tensor of a rank in float64. Raises DumpError."""
+        return loaded(self.leaves[number][path], self.spread.step.ranks[number])
+
+    def has_tensors(self, path: str) -> bool:
+        """Whether all ranks have the elements of a value."""
+        return all(leaf.data_name for leaf in self.values(path).values())
+
+
+def tensors(dump: RankDump, record: str) -> dict[str, Leaf]:
+    """The tensors of a record by their places. Raises DumpError."""
+    return {leaf.path: leaf for leaf in dump.leaves(record) if leaf.tensor is not None}
+
+
+class Law(Protocol):
+    """One law."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """What it says of the values of a call. Raises DumpError when a file cannot be read."""

@@ -1,0 +1,476 @@
+"""Laws that the values of ranks obey whatever the model is: of copies, of terms of a sum, of random numbers, of norms.
+
+Each law is a small class. It looks at one call, on all ranks that made it, and says of some of its values that they
+are as they must be (`placed`), or are not (`unexplained`). What no law speaks of is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from msprobe_collector.dump_format import is_communication
+from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.sharded.communication import Collectives, Messages, listed, reduction_of
+from pytest_msprobe.suites.sharded.inference import (
+    CLIP,
+    Alike,
+    Call,
+    Law,
+    Parameter,
+    Row,
+    Spread,
+    alike,
+    is_constant,
+    parameter_values,
+    plain,
+    tensors,
+)
+from pytest_msprobe.suites.sharded.judgement import ValueFinding, roundoff_of
+from pytest_msprobe.suites.sharded.ranks import RankDump
+
+_RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial")
+_PRODUCTS = {"linear": 2, "dense": 2, "addmm": 0, "baddbmm": 0}
+#: Calls between a product and the communication that adds its terms up.
+_NEAR = 8
+
+
+class SumsOfCopies:
+    """What every rank of a group has whole is no term of a sum: adding it up counts it once for each rank."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on what goes into a sum; numbers such as counts of tokens may be equal by chance."""
+        if not is_communication(call.operation.record) or "reduce" not in call.operation.bare:
+            return
+        group = call.spread.group_of(call.dump, call.operation.record)
+        rows = [row for row in call.spread.rows_of(call.dump.number, "model") if set(row.ranks) == set(group)]
+        dump = call.dump
+        if not rows or reduction_of(dump.leaves(call.operation.record)) != "SUM":
+            return
+        for path, leaf in call.leaves[dump.number].items():
+            if not path.startswith("input.") or math.prod(leaf.shape) < 2 or leaf.provenance.is_uninitialized:
+                continue
+            held = call.values(path)
+            if len(held) < len(group) or _is_divided(dump, call.operation, path, len(group)):
+                continue
+            if alike([(call.spread.step.ranks[rank], held[rank]) for rank in group]) == "equal" and _is_float(leaf):
+                words = f"every rank of {rows[0]} has it whole, and it is summed over them: {len(group)} x what it is"
+                yield call.found(path, "unexplained", words)
+
+
+def _is_float(leaf: Leaf) -> bool:
+    return "loat" in leaf.dtype
+
+
+def _is_divided(dump: RankDump, operation: Operation, path: str, count: int) -> bool:
+    """Whether the sum is divided by the number of ranks soon after, which makes it a mean."""
+    for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR]:
+        if "div" in name:
+            numbers = [plain(leaf) for leaf in dump.leaves(name)]
+            return any(number in (count, float(count)) for number in numbers if number is not None)
+    return False
+
+
+class TermsOfSums:
+    """A value that all ranks have must not be added to terms of a sum: it would be counted once for each rank.
+
+    A product whose result goes into a sum over ranks gives terms; so does an embedding of which each rank has other
+    rows, where each row must come from one rank alone.
+    """
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on biases of products, and on rows of embeddings, whose results are summed over ranks."""
+        name = call.operation.bare.lower()
+        if call.operation.phase != "forward" or not (name in _PRODUCTS or name == "embedding"):
+            return
+        text = bytes(call.dump.text(call.operation.record))
+        row = self._summed_over(call) if b'"dtensor"' not in text else None  # DTensor sees to terms of sums by itself
+        if row is None or any(rank not in call.records for rank in row.ranks):
+            return
+        if name == "embedding":
+            yield from self._of_rows(call, row)
+            return
+        path = f"input.{_PRODUCTS[name]}"
+        path = path if path in call.leaves[call.dump.number] else "input.bias"
+        held = call.values(path)
+        if all(rank in held for rank in row.ranks) and any(leaf.statistics[3] for leaf in held.values()):
+            said = alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
+            if said in ("equal", "constant"):
+                words = f"every rank of {row} adds it to its terms of the sum: it is counted {len(row.ranks)} times"
+                yield call.found(path, "unexplained", words)
+
+    @staticmethod
+    def _of_rows(call: Call, row: Row) -> Iterator[ValueFinding]:
+        held = [(call.spread.step.ranks[rank], call.values("input.1")[rank]) for rank in row.ranks]
+        if call.has_tensors("output.0") and alike(held) == "different":
+            if len({leaf.shape for leaf in call.values("output.0").values()}) > 1:
+                return
+            rows = sum((abs(call.array(rank, "output.0")).sum(-1) > 0).astype(int) for rank in row.ranks)
+            if (rows > 1).any():
+                words = (
+                    f"{int((rows > 1).sum())} of {rows.size} rows come from several ranks of {row}, which are summed"
+                )
+                yield call.found("output.0", "unexplained", words)
+
+    @staticmethod
+    def _summed_over(call: Call) -> Row | None:
+        """The group over which the result is summed as it is; None for none."""
+        dump, operation = call.dump, call.operation
+        made = call.leaves[dump.number].get("output.0")
+        for name in dump.record_names[operation.index + 1 : operation.index + 1 + _NEAR] if made is not None else ():
+            if is_communication(name) and "reduce" in name and reduction_of(dump.leaves(name)) == "SUM":
+                gets = [leaf for path, leaf in tensors(dump, name).items() if path.startswith("input.")]
+                group = call.spread.group_of(dump, name)
+                if made is not None and any(_is_same(leaf, made) for leaf in gets):
+                    rows = call.spread.rows_of(dump.number, "model")
+                    return next((row for row in rows if set(row.ranks) == set(group)), None)
+        return None
+
+
+def _is_same(one: Leaf, other: Leaf) -> bool:
+    """Whether two values of a rank are one, as far as shape and statistics tell; zeros and ones never are."""
+    return (one.shape, one.statistics) == (other.shape, other.statistics) and not is_constant(one)
+
+
+class RandomNumbers:
+    """What ranks with parts of one model have whole must stay so: they draw the same random numbers for it."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on results of random calls with equal inputs."""
+        name = call.operation.bare.lower()
+        if call.operation.phase != "forward" or not any(word in name for word in _RANDOM):
+            return
+        for row in call.spread.rows_of(call.dump.number, "model"):
+            paths = call.leaves[call.dump.number]
+            inputs = [path for path in paths if path.startswith("input.")]
+            said = {path: _over(call, path, row) for path in paths}
+            if inputs and all(said[path] == "equal" for path in inputs):
+                for path in paths:
+                    if path.startswith("output.") and said[path] == "different":
+                        words = f"what goes in is equal on {row}, and they draw other random numbers for it"
+                        yield call.found(path, "unexplained", words)
+                    elif path.startswith("output.") and said[path] != "unknown":
+                        yield call.found(path, "placed", placement=f"R over {row.name}")
+
+
+def _over(call: Call, path: str, row: Row) -> Alike:
+    held = call.values(path)
+    if any(rank not in held for rank in row.ranks):
+        return "unknown"
+    return alike([(call.spread.step.ranks[rank], held[rank]) for rank in row.ranks])
+
+
+class Losses:
+    """Ranks with the same labels, and parts of one model, have the same loss."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on single numbers that a layer makes of equal whole numbers."""
+        own = call.leaves[call.dump.number]
+        if not call.operation.is_cell or call.operation.phase != "forward":
+            return
+        losses = [
+            path for path, leaf in own.items() if path.startswith("output.") and not leaf.shape and _is_float(leaf)
+        ]
+        labels = [path for path, leaf in own.items() if path.startswith("input.") and "nt" in leaf.dtype and leaf.shape]
+        for row in call.spread.rows_of(call.dump.number, "model") if losses and labels else ():
+            if any(_over(call, path, row) != "equal" for path in labels):
+                continue
+            for path in losses:
+                said = _over(call, path, row)
+                if said == "different":
+                    words = f"is not the same on {row}, which have the same labels and parts of one model"
+                    yield call.found(path, "unexplained", words)
+                elif said != "unknown":
+                    yield call.found(path, "placed", placement=f"R over {row.name}")
+
+
+class Recomputations:
+    """What is computed again in the backward is what the forward computed."""
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings of the collector, which compared both."""
+        for rank, record in call.records.items():
+            dump = call.spread.step.ranks[rank]
+            if dump.is_recomputed_otherwise(record):
+                path = next(iter(call.leaves[rank]), "")
+                if path:
+                    words = (
+                        f"rank {rank} computed again what this goes through, and it is not what the forward computed"
+                    )
+                    yield call.found(path, "unexplained", words)
+                return
+
+
+class Stages:
+    """Stages of a pipeline have other layers, so other parameters; single ones, such as tied embeddings, are shared."""
+
+    _FEWEST = 2
+
+    def __init__(self, spread: Spread) -> None:
+        self._spread = spread
+
+    @cached_property
+    def _copied(self) -> dict[int, tuple[int, set[Any]]]:
+        """The earlier stage whose parameters a rank has, and the contents that both have, by ranks."""
+        contents = {rank: _contents(table) for rank, table in self._spread.parameters.items()}
+        found: dict[int, tuple[int, set[Any]]] = {}
+        for rank, own in contents.items():
+            for row in self._spread.rows_of(rank, "pipeline"):
+                for other in row.ranks[: row.ranks.index(rank)]:
+                    shared = set(own) & set(contents[other])
+                    if len(shared) >= max(self._FEWEST, min(len(own), len(contents[other])) / 2):
+                        found.setdefault(rank, (other, shared))
+        return found
+
+    def is_copied(self, rank: int, other: int) -> bool:
+        """Whether one of two ranks has the layers of the other, so that equal parameters are no tied ones."""
+        return self._copied.get(rank, (-1,))[0] == other or self._copied.get(other, (-1,))[0] == rank
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on parameters of layers."""
+        rank = call.dump.number
+        if not call.operation.is_cell or call.operation.phase != "forward" or rank not in self._copied:
+            return
+        other, shared = self._copied[rank]
+        for path, leaf in call.leaves[rank].items():
+            if path.startswith("parameters.") and _content(leaf) in shared:
+                words = f"is a parameter of rank {other}, another stage: {len(shared)} parameters are the same on both"
+                yield call.found(path, "unexplained", words)
+
+
+def _content(leaf: Leaf) -> tuple[Any, ...]:
+    return (leaf.shape, *leaf.statistics)
+
+
+def _contents(table: Mapping[str, Parameter]) -> dict[Any, Parameter]:
+    """Parameters by their contents; constants, such as scales of ones, are equal everywhere."""
+    return {_content(one.before): one for one in table.values() if one.before and not is_constant(one.before)}
+
+
+class Copies:
+    """Copies of a parameter get the same gradient and stay copies; other parameters do not get one gradient."""
+
+    def __init__(self, spread: Spread, stages: Stages) -> None:
+        self._spread, self._stages = spread, stages
+        self._contents = _ranks_by_content(spread)
+        self._known: dict[tuple[int, str], dict[int, str]] = {}
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on the gradients that an optimizer gets, and on parameters and state that it leaves."""
+        if not call.operation.record.startswith("Optimizer."):
+            return
+        rank = call.dump.number
+        for side, what, name, leaf in parameter_values(call.dump, call.operation.record):
+            if (side, what) == ("input", "parameters"):
+                continue
+            owner = self._owner(rank, name) if what == "state" else name
+            copies = self._copies(rank, owner) if owner else {}
+            if what == "gradients" and call.dump.is_partial(leaf):
+                words = "the run says itself that ranks have terms of a sum (DTensor); what the step leaves is judged"
+                yield call.found(leaf.path, "unjudged", words)
+            elif copies:
+                yield from self._of_copies(call, leaf, what, (name, owner), copies)
+            elif what == "gradients":
+                yield from self._of_shards(call, leaf, name)
+
+    def _owner(self, rank: int, state: str) -> str:
+        """The parameter that a value of state is of: `emb.weight` of `emb.weight.exp_avg`."""
+        return next((name for name in self._spread.parameters[rank] if state.startswith(f"{name}.")), "")
+
+    def _copies(self, rank: int, name: str) -> dict[int, str]:
+        """The names of a parameter's copies by ranks, its own among them; {} where none is known for certain."""
+        if (rank, name) not in self._known:
+            self._known[rank, name] = self._found(rank, name)
+        return self._known[rank, name]
+
+    def _found(self, rank: int, name: str) -> dict[int, str]:
+        own = self._spread.parameters[rank].get(name)
+        if own is None or own.before is None:
+            return {}
+        found = {rank: name}
+        for row in self._spread.rows_of(rank, "data", "model"):
+            for other in row.ranks:
+                one = self._spread.parameters[other].get(name)
+                is_certain = not is_constant(own.before) or self._spread.sharing(row) == "data"
+                if one is None or one.before is None or not is_certain:
+                    continue
+                if alike([(own.dump, own.before), (one.dump, one.before)]) in ("equal", "constant"):
+                    found[other] = name
+        for other, twin in self._contents.get(_content(own.before), {}).items():
+            is_stage = any(other in row.ranks for row in self._spread.rows_of(rank, "pipeline"))
+            if is_stage and other not in found and not self._stages.is_copied(rank, other):
+                found[other] = twin
+        return found if len(found) > 1 else {}
+
+    def _of_copies(
+        self, call: Call, leaf: Leaf, what: str, names: tuple[str, str], copies: dict[int, str]
+    ) -> Iterator[ValueFinding]:
+        name, owner = names
+        compared: list[Alike] = []
+        for other, twin in copies.items():
+            record = call.records.get(other)
+            dump = self._spread.step.ranks[other]
+            value = self._value(call, dump, record, leaf.path, (what, name, owner, twin))
+            if value is None:
+                if what == "gradients" and record is not None:
+                    words = f"rank {other} has a copy of this parameter, and no gradient of it"
+                    yield call.found(leaf.path, "unexplained", words)
+                    return
+                continue
+            if other != call.dump.number:
+                compared.append(alike([(call.dump, leaf), (dump, value)]))
+            if compared and compared[-1] == "different":
+                words = {
+                    "gradients": "gets another gradient there: terms of a sum that nothing has added, or another mean",
+                    "parameters": "is another one there after the step",
+                    "state": "has another state there after the step",
+                }[what]
+                called = "" if twin == owner else f" as {twin}"
+                yield call.found(
+                    leaf.path, "unexplained", f"rank {other} has a copy of this parameter{called}, which {words}"
+                )
+                return
+        if "unknown" in compared:
+            yield call.found(leaf.path, "unjudged", "copies of its parameter hold what is not finite, or no numbers")
+        elif compared:
+            yield call.found(leaf.path, "placed", placement=f"R over ranks {listed(sorted(copies))}")
+
+    def _value(
+        self, call: Call, dump: RankDump, record: str | None, path: str, names: tuple[str, str, str, str]
+    ) -> Leaf | None:
+        """The same value of a copy on another rank, which may be in the record of another optimizer."""
+        what, _, owner, twin = names
+        if record is not None and twin == owner:
+            return call.leaves[dump.number].get(path)
+        if call.operation.record.startswith(CLIP) or what == "state":
+            return None
+        one = self._spread.parameters[dump.number][twin]
+        return one.gradient if what == "gradients" else one.after
+
+    def _of_shards(self, call: Call, leaf: Leaf, name: str) -> Iterator[ValueFinding]:
+        """Findings on one gradient of parameters that are not copies."""
+        rank = call.dump.number
+        for row in self._spread.rows_of(rank, "model"):
+            held = [self._spread.parameters[other].get(name) for other in row.ranks]
+            known = [(one.dump, one.before) for one in held if one is not None and one.before is not None]
+            gradients = call.values(leaf.path)
+            if len(known) < len(row.ranks) or any(other not in gradients for other in row.ranks):
+                continue
+            found = [(self._spread.step.ranks[other], gradients[other]) for other in row.ranks]
+            if alike(known) == "different" and alike(found) == "equal" and _is_summed(call.dump, name):
+                words = f"{row} have other parts of this parameter, and one gradient of it: it was averaged over them"
+                yield call.found(leaf.path, "unexplained", words)
+
+
+def _is_summed(dump: RankDump, name: str) -> bool:
+    """Whether a communication of a rank got the gradient of a parameter."""
+    return any(
+        leaf.provenance.grad_of == name
+        for operation in dump.operations
+        if is_communication(operation.record)
+        for leaf in dump.leaves(operation.record)
+    )
+
+
+def _ranks_by_content(spread: Spread) -> dict[Any, dict[int, str]]:
+    """The names of parameters by their contents and ranks."""
+    found: dict[Any, dict[int, str]] = {}
+    for rank, table in spread.parameters.items():
+        for name, one in table.items():
+            if one.before is not None and not is_constant(one.before):
+                found.setdefault(_content(one.before), {})[rank] = name
+    return found
+
+
+class ClipNorms:
+    """The norm that gradients are clipped by is that of all gradients, copies counted once, the same on all ranks."""
+
+    _FINEST = 1e-5
+    _ROUNDINGS = 64
+
+    def findings(self, call: Call) -> Iterator[ValueFinding]:
+        """Findings on the norm."""
+        if not call.operation.record.startswith(CLIP):
+            return
+        held = {
+            rank: (dump, record, tensors(dump, record))
+            for rank, dump in call.spread.step.ranks.items()
+            if (record := call.operation.record) in dump
+        }
+        norms = {
+            rank: next((one for path, one in own.items() if path.startswith("output")), None)
+            for rank, (_, _, own) in held.items()
+        }
+        path = next((one for one in call.leaves[call.dump.number] if one.startswith("output")), "")
+        if (
+            not path
+            or len(held) < len(call.spread.step.ranks)
+            or any(one is None or one.shape for one in norms.values())
+        ):
+            return
+        if not all(_is_finite(one) for one in norms.values()):
+            yield call.found(path, "unjudged", "is not finite on every rank")
+            return
+        told = {rank: float(one.statistics[3]) for rank, one in norms.items() if one is not None}
+        expected = self._expected([(dump, own) for dump, _, own in held.values()])
+        first = told[call.dump.number]
+        tolerance = self._tolerance([leaf for _, _, own in held.values() for leaf in own.values()])
+        others = [rank for rank, norm in told.items() if abs(norm - first) > tolerance * abs(first)]
+        if others:
+            words = f"clips by the norm {first:.6g}; rank {others[0]} by another one, {told[others[0]]:.6g}"
+            yield call.found(path, "unexplained", words)
+        elif expected is None:
+            yield call.found(
+                path, "unjudged", "some gradients are of one number each: whether they are copies is not known"
+            )
+        elif abs(first - expected) > tolerance * expected:
+            words = f"gradients are clipped by the norm {first:.6g}; with copies counted once they have {expected:.6g}"
+            yield call.found(path, "unexplained", words, distance=abs(first / expected - 1), tolerance=tolerance)
+        else:
+            yield call.found(path, "placed", placement="R")
+
+    def _tolerance(self, leaves: Sequence[Leaf]) -> float:
+        return max(self._FINEST, self._ROUNDINGS * max((roundoff_of(leaf.dtype) for leaf in leaves), default=0.0))
+
+    @staticmethod
+    def _expected(held: Sequence[tuple[RankDump, dict[str, Leaf]]]) -> float | None:
+        """The norm of all different gradients; None where copies cannot be told, or terms are not added."""
+        seen: dict[tuple[int, ...], list[tuple[RankDump, Leaf]]] = {}
+        total = 0.0
+        for dump, own in held:
+            for path, leaf in own.items():
+                norm = leaf.statistics[3]
+                if not path.startswith("input.") or ".gradients." not in f".{path}" or not norm:
+                    continue
+                if not _is_finite(leaf) or is_constant(leaf) or dump.is_partial(leaf):
+                    return None
+                known = seen.setdefault(leaf.shape, [])
+                if not any(alike([one, (dump, leaf)]) == "equal" for one in known):
+                    known.append((dump, leaf))
+                    total += float(norm) ** 2
+        return math.sqrt(total)
+
+
+def _is_finite(leaf: Leaf | None) -> bool:
+    norm = leaf.statistics[3] if leaf is not None else None
+    return isinstance(norm, (int, float)) and math.isfinite(norm)
+
+
+def all_laws(spread: Spread) -> tuple[Law, ...]:
+    """The laws that a step is judged by."""
+    stages = Stages(spread)
+    return (
+        Collectives(),
+        Messages(spread),
+        SumsOfCopies(),
+        TermsOfSums(),
+        RandomNumbers(),
+        Losses(),
+        Recomputations(),
+        stages,
+        Copies(spread, stages),
+        ClipNorms(),
+    )
