@@ -145,7 +145,7 @@ class RankDump(Dump):
         Raises:
             DumpError: the record cannot be decoded.
         """
-        if _DTENSOR.search(memoryview(self._records[leaf.place.record])) is None:
+        if _DTENSOR.search(self.text(leaf.place.record)) is None:
             return []
         found = self._decoded(leaf.place.record, "record")
         for step in (leaf.place.root, *leaf.place.steps):
@@ -163,6 +163,14 @@ class RankDump(Dump):
             Stated(str(names[at]) if at < len(names) else f"dimension {at}", str(placement), lines[at])
             for at, placement in enumerate(placements)
         ]
+
+    def is_partial(self, leaf: Leaf) -> bool:
+        """Whether the run itself says of a value that it is the terms of a sum (DTensor's `Partial`).
+
+        Raises:
+            DumpError: the record cannot be decoded.
+        """
+        return any(said.placement.startswith("P") for said in self.stated(leaf))
 
     def text(self, record: str) -> memoryview:
         """A record as the file has it: what is searched needs no decoding."""

@@ -280,11 +280,11 @@ class StepJudge:
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
             finding, fitting = self._measured(operation, leaf, path, held, grids, factor)
-            stated = [dump.stated(found[path]) for dump, found in held]
+            stated = held[0][0].stated(held[0][1][path])
+            is_partial = all(dump.is_partial(found[path]) for dump, found in held)
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        is_partial = all(any(said.placement.startswith("P") for said in one) for one in stated)
-        finding = _checked(finding, fitting, stated[0], held[0][0])
+        finding = _checked(finding, fitting, stated, held[0][0])
         return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
