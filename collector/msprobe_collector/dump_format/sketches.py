@@ -1,0 +1,422 @@
+"""Linear sketches: 64 numbers of a tensor from which distances are estimated, and which add up over shards.
+
+A sketch holds 32 complex counters. Counter j of the tensor x is the sum of x[i1, i2, ...] * s(j, 1, i1) * s(j, 2, i2) ... with
+phases s of magnitude 1 that depend on the counter, the dimension and the index alone: every rank, run and framework has
+the same ones. The mean of |counter|^2 estimates |x|^2, since the phases of two elements are uncorrelated (the sketch
+of Alon, Matias and Szegedy, "The space complexity of approximating the frequency moments", 1999, with complex phases).
+
+- *Shard counters* (16) add up over shards. A length n = u * 2^p, u odd, has s(i) = base(i mod u) * (product of +i or -i
+  over the binary digits of i div u), so that the phases of the r-th of 2, 4, 8 ... shards are those of the first, times
+  the digits of r: a rank need not know which shard it holds, nor a whole tensor how others split it. Constants,
+  ramps and all products of real factors over the digits keep their norm exactly. What they do not see well are
+  values that repeat along the digits of two dimensions (a constant diagonal) or oscillate in many digits (a sine).
+- *Whole counters* (16) see these too. Their phases are chirps over the whole length, exp(i pi (a i^2 + 2 m i) / n),
+  whose spectrum is flat (D. C. Chu, "Polyphase codes with good periodic correlation properties", 1972). They compare
+  values of one shape only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: Changes with every change of what the numbers mean.
+VERSION = 1
+SEED = 20261124
+#: Real numbers of a sketch: real parts of whole and shard counters, then the imaginary parts.
+NUMBERS = 64
+COUNTERS = NUMBERS // 2
+_WHOLE = COUNTERS // 2
+#: Elements that one table of phases stands for; a longer dimension has a table of its own up to `_LONGEST`.
+_GROUP, _LONGEST = 1 << 10, 1 << 16
+#: Elements that are raised to float32 or float64 at a time.
+_BLOCK = 1 << 20
+#: Magnitudes that float32 holds with their sums.
+LEAST, MOST = 1e-15, 1e15
+#: Halves of a sketch whose squares differ by more see different things.
+_APART = 4.0
+#: Of the norm: what rounding to float32 and another order of summation leave.
+_RESOLUTION = 1e-6
+
+
+class Row(NamedTuple):
+    """What a dump holds of one value.
+
+    Attributes:
+        numbers: the sketch of the value divided by 2**exponent, with 0 for elements that are not finite; float32[64].
+        exponent: 0 but for magnitudes outside of 1e-15 to 1e15.
+        not_finite: numbers of elements that are NaN, +Inf and -Inf.
+    """
+
+    numbers: np.ndarray[Any, Any]
+    exponent: int = 0
+    not_finite: tuple[int, int, int] = (0, 0, 0)
+
+
+class Distance(NamedTuple):
+    """An estimate of the L2 norm of a difference.
+
+    Attributes:
+        value: the estimate.
+        relative: standard deviation of the estimate, relative to the true distance (of differences like noise).
+        resolution: distances below it may be the rounding of the sketches.
+    """
+
+    value: float
+    relative: float
+    resolution: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The sketch of a tensor, whole or put together from parts.
+
+    Attributes:
+        counters: complex128[32], the 16 whole counters first.
+        shape: of the tensor that is sketched.
+        not_finite: numbers of elements that are NaN, +Inf and -Inf; they count as 0 in the counters.
+        has_whole: whether the whole counters hold; after shards were put together they do not.
+        splits: (dimension, number of shards) of those that were put together of another number than 2, 4, 8, ...:
+            their counters compare with those of the same split only.
+    """
+
+    counters: np.ndarray[Any, Any]
+    shape: tuple[int, ...]
+    not_finite: tuple[int, int, int] = (0, 0, 0)
+    has_whole: bool = True
+    splits: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, array: np.ndarray[Any, Any]) -> Sketch:
+        """The sketch of an array of any shape and numeric dtype."""
+        return cls.of_row(row_of(array), array.shape)
+
+    @classmethod
+    def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
+        """The sketch that a dump holds of a tensor of `shape`."""
+        numbers = np.ldexp(row.numbers.astype(np.float64), row.exponent)
+        return cls(numbers[:COUNTERS] + 1j * numbers[COUNTERS:], tuple(shape), row.not_finite)
+
+    @property
+    def norm(self) -> float:
+        """Estimate of the L2 norm of the finite elements."""
+        return _norm(self.counters, has_whole=self.has_whole)
+
+
+def distance(left: Sketch, right: Sketch) -> Distance:
+    """Estimate of the L2 norm of the difference of the finite elements of two tensors.
+
+    Raises:
+        ValueError: the sketches do not compare: other shapes, or put together of another number of shards.
+    """
+    if left.shape != right.shape:
+        raise ValueError(f"sketches of shapes {left.shape} and {right.shape} do not compare")
+    if left.splits != right.splits:
+        raise ValueError(f"sketches put together of other shards do not compare: {left.splits} and {right.splits}")
+    has_whole = left.has_whole and right.has_whole
+    value = _norm(left.counters - right.counters, has_whole=has_whole)
+    relative = 0.5 / math.sqrt(COUNTERS if has_whole else COUNTERS - _WHOLE)
+    return Distance(value, relative, _RESOLUTION * max(left.norm, right.norm))
+
+
+def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:
+    """The sketch of what `parts` are equal shards of along `dimension`, in order; of their sum where it is None.
+
+    Raises:
+        ValueError: there are none, or they have not one shape (shards of unequal length do not add up).
+    """
+    first = parts[0] if parts else None
+    if first is None or any(part.shape != first.shape or part.splits != first.splits for part in parts):
+        raise ValueError(f"these sketches do not add up: shapes {[part.shape for part in parts]}")
+    phases = np.ones((len(parts), COUNTERS))
+    shape, splits, has_whole = first.shape, first.splits, all(part.has_whole for part in parts)
+    if dimension is not None and len(parts) > 1:
+        if not 0 <= dimension < len(shape):
+            raise ValueError(f"shape {shape} has no dimension {dimension}")
+        phases = _shard_phases(dimension, shape[dimension], len(parts))
+        shape = (*shape[:dimension], shape[dimension] * len(parts), *shape[dimension + 1 :])
+        has_whole = False
+        if len(parts) & (len(parts) - 1):
+            splits = tuple(sorted((*splits, (dimension, len(parts)))))
+    counters = (np.array([part.counters for part in parts]) * phases).sum(axis=0)
+    nan, above, below = (sum(counts) for counts in zip(*(part.not_finite for part in parts), strict=True))
+    return Sketch(counters, shape, (nan, above, below), has_whole, splits)
+
+
+def _norm(counters: np.ndarray[Any, Any], *, has_whole: bool) -> float:
+    """The norm that counters estimate; where the halves do not agree, by the whole counters, which see more."""
+    scale = float(np.abs(counters).max(initial=0.0))
+    if scale == 0.0 or not math.isfinite(scale):
+        return scale
+    squares = np.abs(counters / scale) ** 2
+    of_whole, of_shards = float(squares[:_WHOLE].mean()), float(squares[_WHOLE:].mean())
+    if not has_whole:
+        return scale * math.sqrt(of_shards)
+    is_apart = not of_whole <= _APART * of_shards <= _APART**2 * of_whole
+    return scale * math.sqrt(of_whole if is_apart else (of_whole + of_shards) / 2)
+
+
+# The phases of the counters, as tables (length, 32) of complex numbers
+
+_WHOLE_KIND, _BASE_KIND, _DIGIT_KIND, _OTHER_KIND = range(4)
+
+
+def _hashed(*keys: Any) -> np.ndarray[Any, Any]:
+    """64 random bits by counter: the finalizer of SplitMix64 (Steele, Lea, Flood, 2014) over each key in turn."""
+    found = np.asarray(SEED, np.uint64)
+    with np.errstate(over="ignore"):
+        for key in keys:
+            found = (found ^ np.asarray(key, np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            found = (found ^ found >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+            found = (found ^ found >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+            found ^= found >> np.uint64(31)
+    return found
+
+
+def _chirps(length: int, kind: int, dimension: int, level: int) -> np.ndarray[Any, Any]:
+    """(length, 16) of exp(i pi (a l^2 + 2 m l) / length), for odd lengths with l (l + 1) for l^2; m is uniform.
+
+    a = 1 (mod 12), so that the sum of two of them has few factors in common with the length: diagonals are seen.
+    """
+    bits = _hashed(kind, dimension, level, length, np.arange(_WHOLE))
+    roots = []
+    for start in (bits & np.uint64(0xFFFFFFFF)).tolist():
+        root = 1 + 12 * (start % length)
+        while math.gcd(root, length) > 1:
+            root += 12
+        roots.append(root % (2 * length))
+    index = np.arange(length)[:, None]
+    squares = index * (index + length % 2) % (2 * length)
+    shifts = ((bits >> np.uint64(32)) % np.uint64(length)).astype(np.int64)
+    turns = (squares * np.array(roots) + 2 * index * shifts) % (2 * length)
+    found: np.ndarray[Any, Any] = np.exp(1j * np.pi / length * turns)
+    return found
+
+
+def _digits(dimension: int, first: int, count: int) -> np.ndarray[Any, Any]:
+    """(2**count, 16): the shard phases of `count` binary digits, the lowest of which is digit `first`."""
+    table = np.ones((1, _WHOLE), np.complex128)
+    for digit in range(first, first + count):
+        bits = _hashed(_DIGIT_KIND, dimension, digit, np.arange(_WHOLE)) >> np.uint64(63)
+        table = np.concatenate([table, table * np.where(bits, 1j, -1j)])
+    return table
+
+
+def _shard_phases(dimension: int, length: int, count: int) -> np.ndarray[Any, Any]:
+    """(count, 32): what the sketches of `count` shards of this length are multiplied by."""
+    if count & (count - 1) == 0:
+        shard = _digits(dimension, _odd_part(length)[1], count.bit_length() - 1)
+    else:
+        bits = _hashed(_OTHER_KIND, dimension, np.arange(count)[:, None], np.arange(_WHOLE)) >> np.uint64(62)
+        shard = np.array([1, 1j, -1, -1j])[bits.astype(np.int64)]
+        shard[0] = 1
+    return np.concatenate([np.zeros((count, _WHOLE)), shard], axis=1)
+
+
+def _odd_part(length: int) -> tuple[int, int]:
+    """(u, p) of length = u * 2**p."""
+    digits = (length & -length).bit_length() - 1
+    return length >> digits, digits
+
+
+class _Axis(NamedTuple):
+    """A dimension, or a part of a very long one, whose table of phases would be as long."""
+
+    dimension: int
+    level: int
+    length: int
+    #: The binary digits that it stands for; the rest of its length is what precedes the digits.
+    first_digit: int
+    digits: int
+
+    def phases(self) -> np.ndarray[Any, Any]:
+        """(length, 32)."""
+        shard = _digits(self.dimension, self.first_digit, self.digits)
+        base = self.length >> self.digits
+        if base > 1:
+            chirps = _chirps(base, _BASE_KIND, self.dimension, self.level)
+            shard = (shard[:, None] * chirps).reshape(self.length, _WHOLE)
+        whole = _chirps(self.length, _WHOLE_KIND, self.dimension, self.level)
+        return np.concatenate([whole, shard], axis=1)
+
+
+def _axes(dimension: int, length: int) -> list[_Axis]:
+    """The axes of a dimension, outermost first. Together they may be longer, by zeros after its odd part."""
+    odd, digits = _odd_part(length)
+    if length <= _LONGEST:
+        return [_Axis(dimension, 0, length, 0, digits)]
+    found: list[_Axis] = []
+    while odd > _LONGEST:
+        found.insert(0, _Axis(dimension, len(found), _GROUP, 0, 0))
+        odd = -(-odd // _GROUP)
+    done = min(digits, max(0, (_GROUP // odd).bit_length() - 1)) if not found else 0
+    found.insert(0, _Axis(dimension, len(found), odd << done, 0, done))
+    while done < digits:
+        count = min(10, digits - done)
+        found.insert(0, _Axis(dimension, len(found), 1 << count, done, count))
+        done += count
+    return found
+
+
+class Plan:
+    """How tensors of one shape are folded into their counters: the same steps in every framework.
+
+    Attributes:
+        pads: (rows, length, padded length, columns) as which the elements are seen in turn, to be filled with zeros.
+        groups: of neighbouring axes, the last first; each has one table of phases.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        """Of tensors of `shape`, which are not empty."""
+        self.pads: list[tuple[int, int, int, int]] = []
+        self.groups: list[tuple[_Axis, ...]] = []
+        axes: list[_Axis] = []
+        for dimension, length in enumerate(shape):
+            own = _axes(dimension, length)
+            odd, digits = _odd_part(length)
+            padded = math.prod(axis.length for axis in own) >> digits
+            if padded != odd:
+                before = math.prod(axis.length for axis in axes) << digits
+                self.pads.append((before, odd, padded, math.prod(shape[dimension + 1 :])))
+            axes += own
+        group: tuple[_Axis, ...] = ()
+        for axis in reversed([axis for axis in axes if axis.length > 1]):
+            if group and axis.length * math.prod(member.length for member in group) > _GROUP:
+                self.groups.append(group)
+                group = ()
+            group = (axis, *group)
+        self.groups.append(group)
+        self.lengths = [math.prod(axis.length for axis in group) for group in self.groups]
+
+
+plan_of = lru_cache(maxsize=4096)(Plan)
+
+
+def table_of(group: tuple[_Axis, ...]) -> np.ndarray[Any, Any]:
+    """The phases of the row-major indices of a group: float32 (length, 64), real parts before imaginary ones."""
+    table = np.ones((1, COUNTERS), np.complex128)
+    for axis in group:
+        table = (table[:, None] * axis.phases()).reshape(-1, COUNTERS)
+    return np.concatenate([table.real, table.imag], axis=1).astype(np.float32)
+
+
+class Tables:
+    """Tables of phases in the form that one device computes with; of those least lately made some are forgotten."""
+
+    def __init__(self, convert: Callable[[np.ndarray[Any, Any]], Any], *, most_bytes: int = 1 << 27) -> None:
+        """`convert` puts an array where it is computed with; all of them together take at most `most_bytes`."""
+        self._convert = convert
+        self._most_bytes = most_bytes
+        self._tables: dict[Any, tuple[Any, int]] = {}
+        self._bytes = 0
+        self.rotation = convert(_ROTATION)
+
+    def of(self, group: tuple[_Axis, ...], part: int) -> Any:
+        """The table of a group: whole (-1), or its real (0) or imaginary (1) parts, twice side by side."""
+        found = self._tables.get((group, part))
+        if found is None:
+            table = table_of(group)
+            if part >= 0:
+                table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
+            while self._tables and self._bytes + table.nbytes > self._most_bytes:
+                self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
+            found = self._tables[group, part] = self._convert(table), table.nbytes
+            self._bytes += table.nbytes
+        return found[0]
+
+
+#: Multiplies counters by i: (real, imaginary) becomes (-imaginary, real).
+_ROTATION = np.kron(np.array([[0, 1], [-1, 0]], np.float32), np.eye(COUNTERS, dtype=np.float32))
+
+
+def fold(flat: Any, plan: Plan, tables: Tables, raise_dtype: Callable[[Any], Any], join: Callable[[Any], Any]) -> Any:
+    """The 64 numbers of a real tensor, by operations that NumPy and the frameworks share.
+
+    Args:
+        flat: its elements in C order, as many as `plan` says after padding.
+        plan: of its shape.
+        tables: of the dtype and device in which is computed.
+        raise_dtype: puts some elements into the dtype in which is computed.
+        join: joins a list of tensors along their first dimension.
+    """
+    columns = plan.lengths[0]
+    rows = math.prod(plan.lengths[1:])
+    step = plan.lengths[1] if len(plan.groups) > 1 else 1
+    step *= max(1, _BLOCK // (columns * step))
+    table = tables.of(plan.groups[0], -1)
+    found = []
+    for start in range(0, rows, step):
+        block = raise_dtype(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
+        found.append(_contracted(block, plan, 1, tables) if len(plan.groups) > 1 else block)
+    folded = found[0] if len(found) == 1 else join(found)
+    for at in range(2, len(plan.groups)):
+        folded = _contracted(folded, plan, at, tables)
+    return folded.reshape(-1)
+
+
+def _contracted(counters: Any, plan: Plan, at: int, tables: Tables) -> Any:
+    """Sum `counters` (n, 64) over the group `at` of axes, which vary fastest, with its phases."""
+    counters = counters.reshape(-1, plan.lengths[at], NUMBERS)
+    group = plan.groups[at]
+    return (counters * tables.of(group, 0)).sum(1) + (counters * tables.of(group, 1)).sum(1) @ tables.rotation
+
+
+# Of arrays
+
+_NARROW = Tables(lambda table: table)
+_WIDE = Tables(lambda table: table.astype(np.float64))
+
+
+def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
+    """The sketch of an array of any shape and numeric dtype (bfloat16 and float8 through ml_dtypes too).
+
+    Elements are multiplied in float32, those of 64 bits and integers of 32 in float64. `largest` is the largest
+    magnitude, where it is known to be finite.
+
+    Raises:
+        ValueError: it holds no numbers.
+    """
+    if array.dtype.kind in "OSUMm":
+        raise ValueError(f"an array of {array.dtype} holds no numbers")
+    if array.size == 0:
+        return Row(np.zeros(NUMBERS, np.float32))
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], axis=-1)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    is_wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2 or array.dtype == np.float64
+    if array.dtype.kind in "biu":
+        return Row(_folded(flat, array.shape, is_wide=is_wide))
+    if largest is None:
+        with np.errstate(all="ignore"):
+            largest = max(abs(float(np.maximum.reduce(flat))), abs(float(np.minimum.reduce(flat))))
+    if LEAST < largest < MOST or largest == 0.0:
+        return Row(_folded(flat, array.shape, is_wide=is_wide))
+    return _row_of_extremes(flat.astype(np.float64), array.shape)
+
+
+def _row_of_extremes(flat: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Row:
+    """Of elements that are not finite, or whose sums may leave the range of float32."""
+    finite = np.isfinite(flat)
+    not_finite = tuple(int(np.count_nonzero(found)) for found in (np.isnan(flat), flat == np.inf, flat == -np.inf))
+    flat = np.where(finite, flat, 0.0)
+    largest = float(np.abs(flat).max())
+    exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
+    numbers = _folded(np.ldexp(flat, -exponent), shape, is_wide=True)
+    return Row(numbers, exponent, (not_finite[0], not_finite[1], not_finite[2]))
+
+
+def _folded(flat: np.ndarray[Any, Any], shape: tuple[int, ...], *, is_wide: bool) -> np.ndarray[Any, Any]:
+    plan = plan_of(shape)
+    for rows, length, padded, columns in plan.pads:
+        zeros = np.zeros((rows, padded - length, columns), flat.dtype)
+        flat = np.concatenate([flat.reshape(rows, length, columns), zeros], axis=1).reshape(-1)
+    dtype = np.float64 if is_wide else np.float32
+    tables = _WIDE if is_wide else _NARROW
+    found = fold(flat, plan, tables, lambda part: part.astype(dtype, copy=False), np.concatenate)
+    numbers: np.ndarray[Any, Any] = found.astype(np.float32)
+    return numbers
