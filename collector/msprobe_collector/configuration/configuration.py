@@ -281,7 +281,8 @@ class Configuration:
         precision: `low` allows 16-bit floats to be reduced in their own type; nothing has to make use of it.
         dump_enable: state of the switch in config.json that is watched while training runs; None when it has none.
         selection: which records.
-        summary: `md5` adds a checksum to each tensor's statistics, `fingerprint` a hash of its content.
+        summary: `md5` adds a checksum to each tensor's statistics, `fingerprint` a hash of its content,
+            `sketch` numbers that give distances.
         overflow_limit: records with NaN or Inf after which task `overflow_check` ends; None for no end.
         api_list: APIs that the user's YAML adds to the hooked ones and takes away.
         seed, is_deterministic: for every generator of random numbers, and whether operators compute in a fixed order;
@@ -301,7 +302,7 @@ class Configuration:
     precision: Literal["low", "high"]
     dump_enable: bool | None
     selection: RecordSelection
-    summary: Literal["statistics", "md5", "fingerprint"]
+    summary: Literal["statistics", "md5", "fingerprint", "sketch"]
     overflow_limit: int | None
     api_list: ApiList
     seed: int | None

@@ -119,7 +119,7 @@ def parameter_names(value: object) -> tuple[str, ...]:
 
 
 def summary_mode(value: object) -> str | tuple[str, ...]:
-    """`statistics`, `md5` or `fingerprint`, or, for level L2, a list of statistics.
+    """`statistics`, `md5`, `fingerprint` or `sketch`, or, for level L2, a list of statistics.
 
     Raises:
         ValueError: it is none of them, an empty list, or a list with something else than a statistic.
@@ -129,8 +129,9 @@ def summary_mode(value: object) -> str | tuple[str, ...]:
         if wrong or not value:
             raise ValueError(f"{(wrong or [value])[0]!r} is not a statistic; known are {', '.join(CATEGORIES)}")
         return tuple(value)
-    if value not in ("statistics", "md5", "fingerprint"):
-        raise ValueError(f"{value!r} is none of statistics, md5, fingerprint, nor, for level L2, a list of statistics")
+    modes = ("statistics", "md5", "fingerprint", "sketch")
+    if value not in modes:
+        raise ValueError(f"{value!r} is none of {', '.join(modes)}, nor, for level L2, a list of statistics")
     return str(value)
 
 
@@ -454,8 +455,8 @@ def _check_together(task: Task, level: Level, section: dict[str, Any], file: Pat
             logger.warning(
                 "%s: statistics.summary_mode: level %s writes all statistics, not a list of them", file, level
             )
-        if section.get(field) == "fingerprint" and level == "L2":
-            raise ValueError("MindSpore's kernel dump computes no fingerprint; take 'md5' at level 'L2'")
+        if section.get(field) in ("fingerprint", "sketch") and level == "L2":
+            raise ValueError(f"MindSpore's kernel dump computes no {section[field]}; take 'md5' at level 'L2'")
         field = "list"
         if level == "L2":
             _check_patterns(section.get(field, ()))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,11 +32,17 @@ from msprobe_collector.dump_format.values import (
     DATA_NAME,
     DIFFERS,
     RECOMPUTED,
+    SKETCH,
     DumpError,
     printable,
     quote_nonfinite,
 )
 from msprobe_collector.dump_format.yaml_files import read_plain
+
+if TYPE_CHECKING:
+    from msprobe_collector.dump_format.leaves import Leaf
+    from msprobe_collector.dump_format.sketch_files import SketchFile
+    from msprobe_collector.dump_format.sketches import Sketch
 
 STEP = re.compile(r"step(\d+)")
 RANK = re.compile(r"rank(\d+)?")
@@ -285,6 +291,7 @@ FRAMEWORKS = frozenset({"mindspore", "mindtorch", "pytorch"})
 _SHAPE = re.compile(rb'"shape"\s*:\s*\[([^\]]*)\]')
 _NUMBER = re.compile(rb"\d{1,15}")
 _HALF = re.compile(rb'"dtype"\s*:\s*"(?:torch\.)?b?float16"', re.IGNORECASE)
+_SKETCHED = re.compile(rb'"%s"\s*:\s*(?:\{\s*"row"\s*:\s*)?(\d{1,15})' % SKETCH.encode())
 _RECOMPUTED = re.compile(rb'"%s"\s*:\s*\{[^{}]*"%s"' % (RECOMPUTED.encode(), DIFFERS.encode()))
 
 
@@ -312,6 +319,7 @@ class Dump:
             as one of statistics.
         holds_real_data: whether it holds values of tensors, not their statistics alone.
         holds_parts: whether it holds parts of DTensors.
+        holds_sketches: whether records name sketches of their tensors.
         ranks: what the header says of the rank and its process groups, as it stands there; None without.
     """
 
@@ -332,6 +340,7 @@ class Dump:
         self._data_dirs = tuple(data_dirs)
         self._records = content.data
         self.holds_parts = b'"dtensor"' in text
+        self.holds_sketches = _SKETCHED.search(text) is not None
         names_files, self.lost = b'"data_name"' in text, ""
         if names_files and self.tensors.is_lost:
             folder = printable(str(self.tensors.folder))
@@ -405,8 +414,41 @@ class Dump:
     def damage(self) -> list[str]:
         """One line for each file of the dump that is there and could not be read whole; reads all of them."""
         has_stacks = os.path.lexists(self.path.parent / "stack.json")
-        found = (self.problem, self._parents_and_problem[1], self.stacks.problem if has_stacks else "")
+        stacks = self.stacks.problem if has_stacks else ""
+        found = (self.problem, self._parents_and_problem[1], stacks, self._sketch_damage())
         return [printable(problem) for problem in found if problem]
+
+    @cached_property
+    def sketches(self) -> SketchFile:
+        """The side file with the sketches of the dump.
+
+        Raises:
+            DumpError: it cannot be read, or not used.
+        """
+        from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchFile
+
+        return SketchFile(self.path.parent / SKETCH_FILE)
+
+    def sketch(self, leaf: Leaf) -> Sketch | None:
+        """The sketch of a leaf of a record of this dump; None where the dump has none.
+
+        Raises:
+            DumpError: it cannot be read, or is not one of this value: one line, of the leaf or of the side file.
+        """
+        if leaf.tensor is None or leaf.tensor.sketch is None:
+            return None
+        return self.sketches.sketch(leaf.tensor, leaf.place)
+
+    def _sketch_damage(self) -> str:
+        if not self.holds_sketches:
+            return ""
+        try:
+            rows = self.sketches.rows
+        except DumpError as error:
+            return str(error)
+        named = [int(row) for raw in self._records.values() for row in _SKETCHED.findall(memoryview(raw))]
+        missing = sum(row >= rows for row in named)
+        return f"{self.sketches.path} lacks the sketches of {missing} of {len(named)} values" if missing else ""
 
     @cached_property
     def orders(self) -> dict[str, int]:

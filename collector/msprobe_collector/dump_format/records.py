@@ -36,6 +36,7 @@ from msprobe_collector.dump_format.values import (
     OTHER_GRADIENTS,
     OUTPUT,
     RECOMPUTED,
+    SKETCH,
     SPREAD,
     STATISTICS,
     UNINITIALIZED,
@@ -51,6 +52,7 @@ from msprobe_collector.dump_format.values import (
     PlainValue,
     Provenance,
     SizeValue,
+    SketchPlace,
     Spread,
     Statistic,
     TensorValue,
@@ -227,6 +229,8 @@ class Operation:
 #: The existing collector stops at 400; no real argument comes near this, and Python recursion must not be the limit.
 _MAX_DEPTH = 100
 _MAX_DIMENSION = 1 << 48
+#: Of float64, and of what it is divided by.
+_MOST_EXPONENT = 2200
 _TENSOR_TYPES = frozenset({"mindspore.Tensor", "torch.Tensor", "torch.nn.parameter.Parameter", "numpy.ndarray"})
 #: As the reader quotes them, and as dumps of older tools write them, with blanks around them.
 _NONFINITE = {
@@ -365,7 +369,7 @@ def _tensor(type_name: str, encoded: dict[str, Any]) -> TensorValue:
 
 def _secondary(
     encoded: dict[str, Any],
-) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None]:
+) -> tuple[str, str, int | None, int | None, str, str, Provenance, Spread | None, SketchPlace | None]:
     """The fields of a tensor that no value can make malformed: those of `TensorValue` from `requires_grad` on."""
     requires_grad, md5, fingerprint = encoded.get("requires_grad"), encoded.get(CHECKSUM), encoded.get(FINGERPRINT)
     return (
@@ -377,7 +381,19 @@ def _secondary(
         str(encoded.get("dtype")),
         _provenance(encoded),
         _spread(encoded[SPREAD]) if SPREAD in encoded else None,
+        _sketch_place(encoded[SKETCH]) if SKETCH in encoded else None,
     )
+
+
+def _sketch_place(encoded: Any) -> SketchPlace:
+    fields = encoded if isinstance(encoded, dict) else {"row": encoded}
+    exponent, not_finite = fields.get("exponent", 0), fields.get("not_finite", [0, 0, 0])
+    is_counts = isinstance(not_finite, list) and len(not_finite) == 3
+    row, *counts = (_count(number) for number in [fields.get("row"), *(not_finite if is_counts else [None] * 3)])
+    if row is None or None in counts or not _is_int(exponent) or abs(exponent) > _MOST_EXPONENT:
+        return SketchPlace(-1, problem=f"expected the number of a row, found {_shown(encoded)}")
+    nan, above, below = (count or 0 for count in counts)
+    return SketchPlace(row, exponent, (nan, above, below))
 
 
 def _spread(encoded: Any) -> Spread | None:

@@ -1,9 +1,10 @@
 """Linear sketches: 64 numbers of a tensor from which distances are estimated, and which add up over shards.
 
-A sketch holds 32 complex counters. Counter j of the tensor x is the sum of x[i1, i2, ...] * s(j, 1, i1) * s(j, 2, i2) ... with
-phases s of magnitude 1 that depend on the counter, the dimension and the index alone: every rank, run and framework has
-the same ones. The mean of |counter|^2 estimates |x|^2, since the phases of two elements are uncorrelated (the sketch
-of Alon, Matias and Szegedy, "The space complexity of approximating the frequency moments", 1999, with complex phases).
+A sketch holds 32 complex counters. Counter j of a tensor is the sum of its elements, each times a phase (a complex
+number of magnitude 1) for each of its indices. The phases depend on counter, dimension and index alone: every rank, run
+and framework has the same ones. The mean of |counter|^2 estimates the squared norm, since the phases of two elements
+are uncorrelated (N. Alon, Y. Matias, M. Szegedy, "The space complexity of approximating the frequency moments", 1999,
+with complex phases in place of signs).
 
 - *Shard counters* (16) add up over shards. A length n = u * 2^p, u odd, has s(i) = base(i mod u) * (product of +i or -i
   over the binary digits of i div u), so that the phases of the r-th of 2, 4, 8 ... shards are those of the first, times
@@ -334,7 +335,15 @@ class Tables:
 _ROTATION = np.kron(np.array([[0, 1], [-1, 0]], np.float32), np.eye(COUNTERS, dtype=np.float32))
 
 
-def fold(flat: Any, plan: Plan, tables: Tables, raise_dtype: Callable[[Any], Any], join: Callable[[Any], Any]) -> Any:
+def fold(
+    flat: Any,
+    plan: Plan,
+    tables: Tables,
+    raise_dtype: Callable[[Any], Any],
+    join: Callable[[Any], Any],
+    *,
+    block: int = _BLOCK,
+) -> Any:
     """The 64 numbers of a real tensor, by operations that NumPy and the frameworks share.
 
     Args:
@@ -343,16 +352,17 @@ def fold(flat: Any, plan: Plan, tables: Tables, raise_dtype: Callable[[Any], Any
         tables: of the dtype and device in which is computed.
         raise_dtype: puts some elements into the dtype in which is computed.
         join: joins a list of tensors along their first dimension.
+        block: elements that are raised and multiplied at a time.
     """
     columns = plan.lengths[0]
     rows = math.prod(plan.lengths[1:])
     step = plan.lengths[1] if len(plan.groups) > 1 else 1
-    step *= max(1, _BLOCK // (columns * step))
+    step *= max(1, block // (columns * step))
     table = tables.of(plan.groups[0], -1)
     found = []
     for start in range(0, rows, step):
-        block = raise_dtype(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
-        found.append(_contracted(block, plan, 1, tables) if len(plan.groups) > 1 else block)
+        part = raise_dtype(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
+        found.append(_contracted(part, plan, 1, tables) if len(plan.groups) > 1 else part)
     folded = found[0] if len(found) == 1 else join(found)
     for at in range(2, len(plan.groups)):
         folded = _contracted(folded, plan, at, tables)
@@ -388,7 +398,7 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
     flat = np.ascontiguousarray(array).reshape(-1)
-    is_wide = array.dtype.kind in "iu" and array.dtype.itemsize > 2 or array.dtype == np.float64
+    is_wide = array.dtype == np.float64 or (array.dtype.kind in "iu" and array.dtype.itemsize > 2)
     if array.dtype.kind in "biu":
         return Row(_folded(flat, array.shape, is_wide=is_wide))
     if largest is None:

@@ -135,6 +135,8 @@ INF_COUNT = "Inf_count"
 DATA_NAME = "data_name"
 CHECKSUM = "md5"
 FINGERPRINT = "fingerprint"
+#: Row of the side file with sketches.
+SKETCH = "sketch"
 #: Where a tensor comes from, see `Provenance`.
 MADE_BY = "made_by"
 CHANGED = "changed_since"
@@ -227,6 +229,21 @@ class Provenance(NamedTuple):
 UNKNOWN = Provenance()
 
 
+class SketchPlace(NamedTuple):
+    """Where the sketch of a tensor is, see `sketch_files`.
+
+    Attributes:
+        row: in the side file, from 0.
+        exponent, not_finite: as in `sketches.Row`.
+        problem: why the entry cannot be used, "" where it can.
+    """
+
+    row: int
+    exponent: int = 0
+    not_finite: tuple[int, int, int] = (0, 0, 0)
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorValue:
     """A recorded tensor: its dtype, shape, statistics, and perhaps the file that holds its values.
@@ -241,6 +258,7 @@ class TensorValue:
         dtype_text: the dtype as the dump spells it: `Float32`, `torch.float32`.
         provenance: where it comes from, as far as the dump says.
         spread: of a DTensor, whose part of one rank this is; None for other tensors.
+        sketch: where its sketch is; None where the dump has none.
     """
 
     dtype: Dtype | None
@@ -259,6 +277,7 @@ class TensorValue:
     dtype_text: str = field(default="", compare=False)
     provenance: Provenance = field(default=UNKNOWN, compare=False)
     spread: Spread | None = field(default=None, compare=False)
+    sketch: SketchPlace | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:

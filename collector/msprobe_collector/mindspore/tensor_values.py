@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -72,6 +72,10 @@ class MindSporeValues:
         if values.array.base is not None and values.array.flags.writeable:
             values.array = values.array.copy()
         return values
+
+    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """See `FrameworkValues`."""
+        return np.stack(numbers)
 
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from torch._C import _functorch
 from torch.utils import _pytree
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
+from msprobe_collector.dump_format.sketches import LEAST, MOST, NUMBERS, Row, Tables, fold, plan_of, row_of
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
     Statistics,
@@ -32,8 +34,6 @@ QUANTISED = "torch.QuantizedTensor"
 #: Up to this many elements NumPy is quicker on a CPU.
 _FEW = 1 << 14
 _ROW = 1 << 12
-#: Largest magnitudes whose squares float32 holds.
-_LEAST, _MOST = 1e-15, 1e15
 _HALF = {torch.float16, torch.bfloat16}
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _NONE_SUCH = Statistics(None, None, None, None)
@@ -75,6 +75,15 @@ class TorchTensorValues(TensorValues):
             return _outside_transforms(_reduced, tensor)
         array = self.array
         return _NONE_SUCH if array is None else statistics_of(array)
+
+    def sketch(self, largest: float | None) -> Row | None:
+        """Computed on the tensor's own device."""
+        tensor = self._tensor
+        if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided or not tensor.numel():
+            return super().sketch(largest)
+        if tensor.is_cpu and tensor.dtype not in _HALF:
+            return super().sketch(largest)
+        return _outside_transforms(lambda tensor: _sketched(tensor, largest), tensor)
 
 
 class TorchValues:
@@ -125,6 +134,19 @@ class TorchValues:
         values = self.read(tensor.detach().clone())
         values.fields = _requires_grad(tensor.requires_grad)
         return values
+
+    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """See `FrameworkValues`."""
+        found = np.empty((len(numbers), NUMBERS), np.float32)
+        places: dict[Any, list[int]] = {}
+        for at, row in enumerate(numbers):
+            if isinstance(row, np.ndarray):
+                found[at] = row
+            else:
+                places.setdefault(row.device, []).append(at)
+        for rows in places.values():
+            found[rows] = _shared(torch.stack([numbers[at] for at in rows]).cpu())
+        return found
 
     def dtype_text(self, dtype: Any) -> str:
         """See `FrameworkValues`."""
@@ -316,7 +338,53 @@ def _reduced(tensor: Any) -> Statistics:
     else:
         low, high = torch.aminmax(flat)
         maximum, minimum, total, squares = torch.stack([high.double(), low.double(), *sums]).tolist()
-    if not _LEAST < max(abs(maximum), abs(minimum)) < _MOST or squares != squares:
+    if not LEAST < max(abs(maximum), abs(minimum)) < MOST or squares != squares:
         # Rare: NaN and Inf are counted, and squares that leave the range of float32 are taken in float64.
         return statistics_of(cast("np.ndarray[Any, Any]", _array(tensor)))
     return Statistics(maximum, minimum, total / count, squares**0.5)
+
+
+#: Elements that are multiplied at a time on a device.
+_BLOCK = 1 << 24
+
+
+@cache
+def _tables(device: Any, dtype: Any) -> Tables:
+    return Tables(lambda table: torch.from_numpy(table).to(device, dtype))
+
+
+def _sketched(tensor: Any, largest: float | None) -> Row:
+    """The sketch of a tensor with elements, in float32 where all its numbers are exact there, else in float64."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
+    if tensor.is_cpu:
+        return row_of(_shared(tensor.float()), largest=largest)
+    exponent, not_finite = 0, (0, 0, 0)
+    is_wide = tensor.dtype in (torch.float64, torch.int32, torch.int64)
+    if tensor.is_floating_point() and (largest is None or not (largest == 0.0 or LEAST < largest < MOST)):
+        tensor, exponent, not_finite = _tamed(tensor)
+        is_wide = True
+    # A script may have allowed products of float32 to lose digits.
+    is_wide = is_wide or (tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32)
+    plan = plan_of(tuple(tensor.shape))
+    for rows, length, padded, columns in plan.pads:
+        tensor = torch.nn.functional.pad(tensor.reshape(rows, length, columns), (0, 0, 0, padded - length))
+    dtype = torch.float64 if is_wide else torch.float32
+    tables = _tables(tensor.device, dtype)
+    with torch.autocast(tensor.device.type, enabled=False):
+        numbers = fold(tensor.reshape(-1), plan, tables, lambda part: part.to(dtype), torch.cat, block=_BLOCK)
+    return Row(numbers.float(), exponent, not_finite)
+
+
+def _tamed(tensor: Any) -> tuple[Any, int, tuple[int, int, int]]:
+    """(float64 elements of at most 1, zeros where they are not finite; exponent; numbers of NaN, +Inf and -Inf)."""
+    finite = torch.where(tensor.isfinite(), tensor, 0).double()
+    counts = [tensor.isnan().sum(), tensor.isposinf().sum(), tensor.isneginf().sum()]
+    nan, above, below, largest = torch.stack([*(count.double() for count in counts), finite.abs().max()]).tolist()
+    exponent = 0 if largest == 0.0 or LEAST < largest < MOST else math.frexp(largest)[1]
+    return (
+        torch.ldexp(finite, torch.tensor(-exponent, device=finite.device)),
+        exponent,
+        (int(nan), int(above), int(below)),
+    )

@@ -70,7 +70,7 @@ class FolderLocks:
 
 
 #: What a rank's folder holds besides tensors; the first is removed first, so that no record outlives its tensors.
-_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", ERROR_LOG)
+_FILES = ("dump.json", "debug.json", "stack.json", "construct.json", "sketches.bin", ERROR_LOG)
 _TENSORS = (".npy", ".pt")
 
 

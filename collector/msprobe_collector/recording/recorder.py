@@ -192,6 +192,7 @@ class Recorder:
         """Record values that `values` reads, for dumps whose framework is `framework`."""
         self._configuration = configuration
         self._framework = framework
+        self._stack = values.stacked
         self._faults = faults
         self._encoder = ValueEncoder(values, summary=configuration.summary, on_unknown=faults.note_value)
         self.filter = RecordFilter(configuration.selection, opens_windows=configuration.level == "mix")
@@ -234,7 +235,7 @@ class Recorder:
             self.close_step()
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._locks.take(folder, is_shared=is_shared)
-            self._files = StepFiles(folder, self._configuration, self._framework, ranks)
+            self._files = StepFiles(folder, self._configuration, self._framework, ranks, self._stack)
             self._faults.write_to(folder)
             if self._files.has_replaced:
                 self.replaced.append(folder)
@@ -304,6 +305,8 @@ class Recorder:
         is_kept = self._files is not None and self.filter.begin(name, direction)
         saves = is_kept and (self._saves_all or self._configuration.selection.lists_tensors(name))
         record = OpenRecord(name, direction, is_kept=is_kept and not self.is_exhausted, saves=saves)
+        if self._files is not None:
+            record.text.rows = self._files.sketches
         if self._files is not None and self._files.construct is not None and self._configuration.level != "L1":
             with self._lock:
                 self._files.construct.add(f"{quoted(name)}: {'null' if parent is None else quoted(parent)}")
@@ -398,6 +401,7 @@ class Recorder:
         if self._files is None:
             return
         text = RecordText(name, saves=self._saves_all)
+        text.rows = self._files.sketches
         with self._lock:
             encoded = self._encoder.encode(value, text, "")
             refused = self._files.save(text.arrays)

@@ -22,6 +22,7 @@ import numpy as np
 from msprobe_collector.configuration import Configuration
 from msprobe_collector.dump_format import TENSOR_FOLDER
 from msprobe_collector.dump_format.dump import Frame, frame_text
+from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchRows
 from msprobe_collector.dump_format.writing.files import GrowingFile, TensorFiles
 from msprobe_collector.recording.folders import remove_earlier_dump
 
@@ -34,14 +35,20 @@ class StepFiles:
         has_replaced: whether an earlier dump stood there.
         dump: the records; for level debug the values that `save` was given.
         stacks, construct: None where the configuration has no extra_info.
+        sketches: None where the configuration asks for none.
     """
 
     def __init__(
-        self, folder: Path, configuration: Configuration, framework: str, ranks: Mapping[str, object] | None
+        self,
+        folder: Path,
+        configuration: Configuration,
+        framework: str,
+        ranks: Mapping[str, object] | None,
+        stack: Callable[[list[Any]], np.ndarray[Any, Any]],
     ) -> None:
         """Create the files, empty, in place of those of an earlier dump. The folder exists. Raises OSError.
 
-        `ranks` is `Framework.ranks` at this moment.
+        `ranks` is `Framework.ranks` at this moment, `stack` `FrameworkValues.stacked`.
         """
         self.has_replaced = remove_earlier_dump(folder)
         self.folder = folder
@@ -57,6 +64,9 @@ class StepFiles:
         if configuration.extra_info and not is_debug:
             self.stacks = GrowingFile(folder / "stack.json")
             self.construct = GrowingFile(folder / "construct.json", entries_per_write=256)
+        self.sketches: SketchRows | None = None
+        if configuration.summary == "sketch":
+            self.sketches = SketchRows(folder / SKETCH_FILE, stack)
         try:
             for file in self._files():
                 file.create()
@@ -118,8 +128,9 @@ class StepFiles:
         }
         return head if self._ranks is None else {**head, "ranks": self._ranks}
 
-    def _files(self) -> list[GrowingFile]:
-        return [file for file in (self.dump, self.stacks, self.construct) if file is not None]
+    def _files(self) -> list[GrowingFile | SketchRows]:
+        files = (self.dump, self.stacks, self.construct, self.sketches)
+        return [file for file in files if file is not None]
 
 
 class WritingQueue:

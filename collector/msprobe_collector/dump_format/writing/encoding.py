@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, Union
 
 import numpy as np
 import xxhash
@@ -23,12 +23,17 @@ from msprobe_collector.dump_format.values import (
     DATA_NAME,
     FINGERPRINT,
     INF_COUNT,
+    MADE_BY,
     NAN_COUNT,
     STATISTICS,
     dtype_of_array,
 )
 from msprobe_collector.dump_format.writing.files import quoted
 from msprobe_collector.dump_format.writing.parts import ValueParts
+
+if TYPE_CHECKING:
+    from msprobe_collector.dump_format.sketch_files import SketchRows
+    from msprobe_collector.dump_format.sketches import Row
 
 
 class Fingerprint:
@@ -198,8 +203,8 @@ class TensorValues:
         fields: further fields of the entry as JSON text that begins with a comma: `, "requires_grad": true`.
         origin: where it comes from, as far as that is followed.
 
-    A framework that computes statistics where its tensors are overrides `shape`, `statistics` and `array`, which is
-    then asked for only where the elements are written.
+    A framework that computes statistics where its tensors are overrides `shape`, `statistics`, `sketch` and `array`,
+    which is then asked for only where the elements are written.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "origin", "type_name")
@@ -219,6 +224,13 @@ class TensorValues:
     def statistics(self) -> Statistics:
         """Statistics of the elements, for the dump."""
         return statistics_of(self.array)
+
+    def sketch(self, largest: float | None) -> Row | None:
+        """Sketch of the elements, of which the largest magnitude may be known; None where they are no numbers.
+
+        Its numbers may be on a device until `FrameworkValues.stacked` fetches them.
+        """
+        return _sketch_of(self.array, largest)
 
 
 #: Encodes a value that stands inside another: (value, last step of its path) -> JSON text.
@@ -257,6 +269,9 @@ class FrameworkValues(Protocol):
     def frozen(self, tensor: Any) -> TensorValues:
         """Values as of `read`, in memory of their own: the training may change the tensor afterwards."""
 
+    def stacked(self, numbers: Sequence[Any]) -> np.ndarray[Any, Any]:
+        """The numbers of several sketches in an array on the host; those on a device in one copy."""
+
     def dtype_text(self, dtype: Any) -> str:
         """The `value` of a dtype's entry."""
 
@@ -266,8 +281,8 @@ class FrameworkValues(Protocol):
 
 #: The reader's limit, which no real argument comes near.
 _MAX_DEPTH = 100
-#: What is written of each tensor: statistics, and perhaps a checksum or a fingerprint.
-Summary = Literal["statistics", "md5", "fingerprint"]
+#: What is written of each tensor: statistics, and perhaps a checksum, a fingerprint or a sketch.
+Summary = Literal["statistics", "md5", "fingerprint", "sketch"]
 _STATISTICS = ", ".join(f'"{name}": %s' for name in STATISTICS)
 _SHORT: dict[type, Callable[[Any], str]] = {
     type(None): lambda value: "null",
@@ -294,9 +309,10 @@ class RecordText:
         has_nonfinite: whether a tensor so far held NaN or Inf.
         arrays: (file name, values) of the tensors to save, in the form in which they are stored.
         origins: follows its tensors; None where nobody does.
+        rows: takes the sketches of its tensors; None where none are wanted.
     """
 
-    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "saves")
+    __slots__ = ("_files", "arrays", "has_nonfinite", "name", "origins", "rows", "saves")
 
     def __init__(self, name: str, *, saves: bool) -> None:
         self.name = name
@@ -305,6 +321,7 @@ class RecordText:
         self.has_nonfinite = False
         self.arrays: list[tuple[str, np.ndarray[Any, Any]]] = []
         self.origins: Origins | None = None
+        self.rows: SketchRows | None = None
 
     def file_name(self, place: str) -> str:
         """The name, without suffix, of the file of the tensor at `place` (`input.0`) of the record.
@@ -433,17 +450,19 @@ class ValueEncoder:
         if not shape:
             return self._unknown(next(length for length in tensor.shape if type(length) is not int), record)
         # Elements are asked for only where they are written: statistics may be computed on a device.
-        array = tensor.array if record.saves or self._summary != "statistics" else None
+        array = tensor.array if record.saves or self._summary in ("md5", "fingerprint") else None
         if array is not None and array.dtype.kind not in "biufcV":
             array = None
         fingerprint = Fingerprint(array) if array is not None and self._summary == "fingerprint" else None
-        text, has_nonfinite = _described(tensor, shape, fingerprint)
-        if has_nonfinite:
+        text, statistics = _described(tensor, shape, fingerprint)
+        if statistics.nan_count or statistics.inf_count:
             record.has_nonfinite = True
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
-        if tensor.origin is not None:
-            text += tensor.origin.keys(text)
+        origin = tensor.origin.keys(text) if tensor.origin is not None else ""
+        text += origin
+        if record.rows is not None:
+            text += _sketched(tensor, statistics, origin, f"{record.name}.{path}", record.rows)
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
@@ -488,8 +507,8 @@ def _shape_text(shape: Iterable[int]) -> str:
         return ""
 
 
-def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None) -> tuple[str, bool]:
-    """(what a dump says about `tensor`, without the closing brace; whether it holds NaN or Inf).
+def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None) -> tuple[str, Statistics]:
+    """(what a dump says about `tensor`, without the closing brace; its statistics).
 
     `fingerprint` takes the elements meanwhile.
     """
@@ -502,8 +521,29 @@ def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None
     else:
         text += _STATISTICS % tuple(map(number_text, (maximum, minimum, mean, norm)))
     if nan_count or inf_count:
-        return f'{text}, "{NAN_COUNT}": {nan_count}, "{INF_COUNT}": {inf_count}{tensor.fields}', True
-    return text + tensor.fields, False
+        text += f', "{NAN_COUNT}": {nan_count}, "{INF_COUNT}": {inf_count}'
+    return text + tensor.fields, found
+
+
+def _sketched(tensor: TensorValues, statistics: Statistics, origin: str, name: str, rows: SketchRows) -> str:
+    """The key of the sketch of the tensor `name`; that of the value which made it, where nothing has changed it."""
+    facts = tensor.dtype_name, tensor.shape, statistics
+    made_by = f', "{MADE_BY}": '
+    if origin.startswith(made_by) and origin.count('": ') == 1:
+        known = rows.known(json.loads(origin[len(made_by) :]), facts)
+        if known is not None:
+            return known
+    maximum, minimum = statistics.maximum, statistics.minimum
+    is_known = maximum is not None and minimum is not None
+    with np.errstate(all="ignore"):
+        row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
+    return "" if row is None else rows.add(row, name, facts)
+
+
+def _sketch_of(array: np.ndarray[Any, Any] | None, largest: float | None) -> Row | None:
+    from msprobe_collector.dump_format.sketches import row_of  # NumPy and tables, for those who ask
+
+    return None if array is None or array.dtype.kind in "OSUMm" else row_of(array, largest=largest)
 
 
 def number_text(number: Number) -> str:

@@ -1,0 +1,183 @@
+"""The sketches of a dump: `sketches.bin` beside dump.json, whose records hold the numbers of its rows.
+
+Layout: 256 bytes of JSON text, filled with blanks, which say version, numbers and seed; then rows of 64 float32,
+little-endian. A binary file, since 256 bytes in base64 are 344 characters of a text that every reader of dump.json has
+to pass over.
+
+In a record the key `sketch` of a tensor holds the number of its row, from 0, or an object: `row`, `exponent` where the
+row is of the value divided by 2**exponent, `not_finite` with the numbers of NaN, +Inf and -Inf where there are such.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Row, Sketch
+from msprobe_collector.dump_format.tensors import open_plain
+from msprobe_collector.dump_format.values import SKETCH, DumpError, FieldPath, abbreviated
+
+if TYPE_CHECKING:
+    from msprobe_collector.dump_format.values import TensorValue
+
+SKETCH_FILE = "sketches.bin"
+_ROW_BYTES = 4 * NUMBERS
+_MOST_WAITING = 256
+#: What the norm that a sketch estimates may be of the recorded one: values for which chance gives more are unknown.
+_MOST_RATIO = 4.0
+_HEAD = {"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}
+
+
+class SketchRows:
+    """Writes the rows of one step, many at a time: they are fetched from a device in one copy."""
+
+    def __init__(self, path: Path, stack: Callable[[list[Any]], np.ndarray[Any, Any]]) -> None:
+        """Rows for the file at `path`; `stack` puts the numbers of several into an array on the host."""
+        self.path = path
+        self._stack = stack
+        self._lock = Lock()
+        self._waiting: list[Any] = []
+        self._written = 0
+        self._descriptor = -1
+        #: Of each value that a record made: its row and what is known of it.
+        self._known: dict[str, tuple[Any, str]] = {}
+        self._is_full = False
+        self._error: OSError | None = None
+
+    def create(self) -> None:
+        """Make the file, without rows, in place of one that stood there. Raises OSError."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        self._descriptor = os.open(self.path, flags, 0o640)
+        self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
+
+    def known(self, name: str, facts: Any) -> str | None:
+        """The key of the value that the record of `name` made, where it has the same facts."""
+        found = self._known.get(name)
+        return found[1] if found is not None and found[0] == facts else None
+
+    def add(self, row: Row, name: str = "", facts: Any = None) -> str:
+        """The key of a row as JSON text; "" where the disk takes no more. `name` is of the value that has it."""
+        with self._lock:
+            if self._is_full:
+                return ""
+            number = self._written + len(self._waiting)
+            self._waiting.append(row.numbers)
+            if len(self._waiting) >= _MOST_WAITING:
+                self._flush()
+        text = str(number)
+        if row.exponent or any(row.not_finite):
+            text = json.dumps({"row": number, "exponent": row.exponent, "not_finite": row.not_finite})
+        text = f', "{SKETCH}": {text}'
+        if name:
+            self._known[name] = facts, text
+        return text
+
+    def flush(self) -> None:
+        """Write the rows that wait. Raises OSError, once; no more are taken then."""
+        with self._lock:
+            self._flush()
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Write what waits and close the file. Raises OSError."""
+        try:
+            self.flush()
+        finally:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting or self._is_full:
+            return
+        try:
+            self._write(self._stack(waiting).astype("<f4").tobytes(), at=_ROW_BYTES * (1 + self._written))
+            self._written += len(waiting)
+        except OSError as error:
+            self._is_full, self._error = True, error
+
+    def _write(self, content: bytes, *, at: int) -> None:
+        view = memoryview(content)
+        while view:
+            written = os.pwrite(self._descriptor, view, at)
+            view, at = view[written:], at + written
+
+
+class SketchFile:
+    """The rows of a dump, read where they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Look at the header of the file at `path`.
+
+        Raises:
+            DumpError: it is not there, cannot be read, or holds sketches that cannot be used.
+        """
+        self.path = path
+        try:
+            with open_plain(path) as file:
+                head = file.read(_ROW_BYTES)
+                self.rows = max(0, os.fstat(file.fileno()).st_size // _ROW_BYTES - 1)
+                _check_head(head, path)
+                self._numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (self.rows, NUMBERS)) if self.rows else None
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror}), and the records name sketches in it; collect the step again"
+            raise DumpError(problem, file=str(path)) from None
+
+    def sketch(self, value: TensorValue, place: FieldPath) -> Sketch | None:
+        """The sketch of the tensor `value`, which stands at `place`; None where the dump has none of it.
+
+        Raises:
+            DumpError: its row is not there, or contradicts the statistics.
+        """
+        if (known := value.sketch) is None:
+            return None
+        if known.problem:
+            raise place.fault(known.problem, SKETCH)
+        if not known.row < self.rows or self._numbers is None:
+            raise place.fault(
+                f"row {known.row} is not in {self.path}, which holds {self.rows} rows (was the training killed?)",
+                SKETCH,
+            )
+        row = Row(np.asarray(self._numbers[known.row]), known.exponent, known.not_finite)
+        sketch = Sketch.of_row(row, value.shape)
+        if problem := _contradiction(sketch, value):
+            raise place.fault(f"row {known.row} of {self.path} contradicts the statistics: {problem}", SKETCH)
+        return sketch
+
+
+def _check_head(head: bytes, path: Path) -> None:
+    try:
+        found = json.loads(head)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or "sketches" not in found or len(head) != _ROW_BYTES:
+        raise DumpError("is not a file of sketches; collect the step again", file=str(path))
+    for key, wanted in _HEAD.items():
+        if found.get(key) != wanted:
+            problem = f"sketches with {key} {abbreviated(found.get(key))} cannot be used here, only {wanted}"
+            raise DumpError(f"{problem}; collect both sides with one version of the collector", file=str(path))
+
+
+def _contradiction(sketch: Sketch, value: TensorValue) -> str:
+    """Why a sketch is not one of this tensor; "" where it may be."""
+    nan, above, below = sketch.not_finite
+    if (nan, above + below) != (value.nan_count or 0, value.inf_count or 0):
+        return f"{nan} NaN and {above + below} Inf, where these are {value.nan_count or 0} and {value.inf_count or 0}"
+    if not np.isfinite(sketch.counters).all():
+        return "it holds NaN or Inf"
+    norm, estimate = value.norm, sketch.norm
+    if nan or above or below or isinstance(norm, bool) or norm is None or not math.isfinite(norm):
+        return ""
+    if not abs(norm) / _MOST_RATIO <= estimate <= abs(norm) * _MOST_RATIO:
+        return f"its norm is about {estimate:.3g}, and Norm {norm:.3g}"
+    return ""
