@@ -46,6 +46,7 @@ _MODES: dict[str, tuple[dict[str, str], float | None]] = {
     "mix": ({"level": "mix", "task": "statistics"}, 3.5),
     "off": ({"level": "mix", "task": "statistics"}, 1.0),
     "L1 fingerprint": ({"level": "L1", "task": "statistics", "summary_mode": "fingerprint"}, None),
+    "L1 sketch": ({"level": "L1", "task": "statistics", "summary_mode": "sketch"}, None),
     "L0 tensor": ({"level": "L0", "task": "tensor"}, None),
     "L1 tensor": ({"level": "L1", "task": "tensor"}, None),
 }

@@ -80,7 +80,11 @@ class SketchRows:
         return text
 
     def flush(self) -> None:
-        """Write the rows that wait. Raises OSError, once; no more are taken then."""
+        """Write the rows that wait.
+
+        Raises:
+            OSError: the disk refused some since the last call; no more are taken then.
+        """
         with self._lock:
             self._flush()
             error, self._error = self._error, None
