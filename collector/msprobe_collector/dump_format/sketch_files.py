@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ class SketchRows:
         self._waiting: list[Any] = []
         self._written = 0
         self._descriptor = -1
-        #: Of each value that a record made: its row and what is known of it.
-        self._known: dict[str, tuple[Any, str]] = {}
+        #: Of values by name or place: what is known of one, its key in the record, and what keeps its place its own.
+        self._known: dict[Any, tuple[Any, str, Any]] = {}
         self._is_full = False
         self._error: OSError | None = None
 
@@ -57,13 +57,20 @@ class SketchRows:
         self._descriptor = os.open(self.path, flags, 0o640)
         self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
 
-    def known(self, name: str, facts: Any) -> str | None:
-        """The key of the value that the record of `name` made, where it has the same facts."""
-        found = self._known.get(name)
+    def known(self, key: Any, facts: Any) -> str | None:
+        """What `add` gave for the value of this key, where it has the same facts."""
+        found = self._known.get(key)
         return found[1] if found is not None and found[0] == facts else None
 
-    def add(self, row: Row, name: str = "", facts: Any = None) -> str:
-        """The key of a row as JSON text; "" where the disk takes no more. `name` is of the value that has it."""
+    def add(self, row: Row, keys: Iterable[Any] = (), facts: Any = None, kept: Any = None) -> str:
+        """The key of a row as JSON text; "" where the disk takes no more.
+
+        Args:
+            row: to be written.
+            keys: of the value, under which `known` finds it.
+            facts: that the value has which is known by them.
+            kept: is kept as long as the keys are known.
+        """
         with self._lock:
             if self._is_full:
                 return ""
@@ -75,8 +82,7 @@ class SketchRows:
         if row.exponent or any(row.not_finite):
             text = json.dumps({"row": number, "exponent": row.exponent, "not_finite": row.not_finite})
         text = f', "{SKETCH}": {text}'
-        if name:
-            self._known[name] = facts, text
+        self._known.update(dict.fromkeys(keys, (facts, text, kept)))
         return text
 
     def flush(self) -> None:

@@ -265,25 +265,25 @@ def _axes(dimension: int, length: int) -> list[_Axis]:
 
 
 class Plan:
-    """How tensors of one shape are folded into their counters: the same steps in every framework.
+    """How tensors of one shape and order in memory are folded into counters: the same steps in every framework.
 
     Attributes:
         pads: (rows, length, padded length, columns) as which the elements are seen in turn, to be filled with zeros.
         groups: of neighbouring axes, the last first; each has one table of phases.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        """Of tensors of `shape`, which are not empty."""
+    def __init__(self, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+        """Of tensors of `shape`, which are not empty, with their dimensions in this order in memory."""
         self.pads: list[tuple[int, int, int, int]] = []
         self.groups: list[tuple[_Axis, ...]] = []
         axes: list[_Axis] = []
-        for dimension, length in enumerate(shape):
-            own = _axes(dimension, length)
-            odd, digits = _odd_part(length)
+        for place, dimension in enumerate(order):
+            own = _axes(dimension, shape[dimension])
+            odd, digits = _odd_part(shape[dimension])
             padded = math.prod(axis.length for axis in own) >> digits
             if padded != odd:
                 before = math.prod(axis.length for axis in axes) << digits
-                self.pads.append((before, odd, padded, math.prod(shape[dimension + 1 :])))
+                self.pads.append((before, odd, padded, math.prod(shape[after] for after in order[place + 1 :])))
             axes += own
         group: tuple[_Axis, ...] = ()
         for axis in reversed([axis for axis in axes if axis.length > 1]):
@@ -335,58 +335,73 @@ class Tables:
 _ROTATION = np.kron(np.array([[0, 1], [-1, 0]], np.float32), np.eye(COUNTERS, dtype=np.float32))
 
 
-def fold(
-    flat: Any,
-    plan: Plan,
-    tables: Tables,
-    raise_dtype: Callable[[Any], Any],
-    join: Callable[[Any], Any],
-    *,
-    block: int = _BLOCK,
-) -> Any:
-    """The 64 numbers of a real tensor, by operations that NumPy and the frameworks share.
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a framework computes on a device.
 
-    Args:
-        flat: its elements in C order, as many as `plan` says after padding.
-        plan: of its shape.
-        tables: of the dtype and device in which is computed.
-        raise_dtype: puts some elements into the dtype in which is computed.
-        join: joins a list of tensors along their first dimension.
+    Attributes:
+        tables: of phases, in the dtype and on the device in which is computed.
+        raised: elements in that dtype.
+        weighted: (counters (n, m, 64), table (m, 64)) -> their products, summed over m.
+        joined: joins a list of tensors along their first dimension.
         block: elements that are raised and multiplied at a time.
     """
-    columns = plan.lengths[0]
-    rows = math.prod(plan.lengths[1:])
-    step = plan.lengths[1] if len(plan.groups) > 1 else 1
-    step *= max(1, block // (columns * step))
-    table = tables.of(plan.groups[0], -1)
-    found = []
-    for start in range(0, rows, step):
-        part = raise_dtype(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
-        found.append(_contracted(part, plan, 1, tables) if len(plan.groups) > 1 else part)
-    folded = found[0] if len(found) == 1 else join(found)
-    for at in range(2, len(plan.groups)):
-        folded = _contracted(folded, plan, at, tables)
-    return folded.reshape(-1)
 
+    tables: Tables
+    raised: Callable[[Any], Any]
+    weighted: Callable[[Any, Any], Any]
+    joined: Callable[[list[Any]], Any]
+    block: int
 
-def _contracted(counters: Any, plan: Plan, at: int, tables: Tables) -> Any:
-    """Sum `counters` (n, 64) over the group `at` of axes, which vary fastest, with its phases."""
-    counters = counters.reshape(-1, plan.lengths[at], NUMBERS)
-    group = plan.groups[at]
-    return (counters * tables.of(group, 0)).sum(1) + (counters * tables.of(group, 1)).sum(1) @ tables.rotation
+    def fold(self, flat: Any, plan: Plan) -> Any:
+        """The 64 numbers of a real tensor; `flat` are its elements, in the order and as many as `plan` says."""
+        columns = plan.lengths[0]
+        rows = math.prod(plan.lengths[1:])
+        step = plan.lengths[1] if len(plan.groups) > 1 else 1
+        step *= max(1, self.block // (columns * step))
+        table = self.tables.of(plan.groups[0], -1)
+        found = []
+        for start in range(0, rows, step):
+            part = self.raised(flat[start * columns : (start + step) * columns]).reshape(-1, columns) @ table
+            found.append(self._contracted(part, plan, 1) if len(plan.groups) > 1 else part)
+        folded = found[0] if len(found) == 1 else self.joined(found)
+        for at in range(2, len(plan.groups)):
+            folded = self._contracted(folded, plan, at)
+        return folded.reshape(-1)
+
+    def _contracted(self, counters: Any, plan: Plan, at: int) -> Any:
+        """Sum `counters` (n, 64) over the group `at` of axes, which vary fastest, with its phases."""
+        counters = counters.reshape(-1, plan.lengths[at], NUMBERS)
+        real, imaginary = (self.tables.of(plan.groups[at], part) for part in (0, 1))
+        return self.weighted(counters, real) + self.weighted(counters, imaginary) @ self.tables.rotation
 
 
 # Of arrays
 
-_NARROW = Tables(lambda table: table)
-_WIDE = Tables(lambda table: table.astype(np.float64))
+
+def _of_arrays(dtype: type[np.floating[Any]]) -> Arithmetic:
+    return Arithmetic(
+        tables=Tables(lambda table: table.astype(dtype)),
+        raised=lambda part: part.astype(dtype, copy=False),
+        weighted=lambda counters, table: np.einsum("nmk,mk->nk", counters, table),
+        joined=np.concatenate,
+        block=_BLOCK,
+    )
+
+
+_NARROW, _WIDE = _of_arrays(np.float32), _of_arrays(np.float64)
+
+
+def memory_order(strides: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions in the order in which they lie in memory, the slowest first: a transposed tensor is not copied."""
+    return tuple(sorted(range(len(strides)), key=lambda dimension: -abs(strides[dimension])))
 
 
 def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
     """The sketch of an array of any shape and numeric dtype (bfloat16 and float8 through ml_dtypes too).
 
     Elements are multiplied in float32, those of 64 bits and integers of 32 in float64. `largest` is the largest
-    magnitude, where it is known to be finite.
+    magnitude, where it is known.
 
     Raises:
         ValueError: it holds no numbers.
@@ -397,36 +412,30 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
         return Row(np.zeros(NUMBERS, np.float32))
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
-    flat = np.ascontiguousarray(array).reshape(-1)
-    is_wide = array.dtype == np.float64 or (array.dtype.kind in "iu" and array.dtype.itemsize > 2)
+    order = memory_order(array.strides)
+    flat, plan = array.transpose(order).reshape(-1), plan_of(array.shape, order)
     if array.dtype.kind in "biu":
-        return Row(_folded(flat, array.shape, is_wide=is_wide))
+        return Row(_folded(flat, plan, is_wide=array.dtype.itemsize > 2))
     if largest is None:
         with np.errstate(all="ignore"):
             largest = max(abs(float(np.maximum.reduce(flat))), abs(float(np.minimum.reduce(flat))))
     if LEAST < largest < MOST or largest == 0.0:
-        return Row(_folded(flat, array.shape, is_wide=is_wide))
-    return _row_of_extremes(flat.astype(np.float64), array.shape)
+        return Row(_folded(flat, plan, is_wide=array.dtype == np.float64))
+    return _row_of_extremes(flat.astype(np.float64), plan)
 
 
-def _row_of_extremes(flat: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Row:
+def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> Row:
     """Of elements that are not finite, or whose sums may leave the range of float32."""
-    finite = np.isfinite(flat)
-    not_finite = tuple(int(np.count_nonzero(found)) for found in (np.isnan(flat), flat == np.inf, flat == -np.inf))
-    flat = np.where(finite, flat, 0.0)
+    nan, above, below = (int(np.count_nonzero(found)) for found in (np.isnan(flat), flat == np.inf, flat == -np.inf))
+    flat = np.where(np.isfinite(flat), flat, 0.0)
     largest = float(np.abs(flat).max())
     exponent = 0 if LEAST < largest < MOST or largest == 0.0 else math.frexp(largest)[1]
-    numbers = _folded(np.ldexp(flat, -exponent), shape, is_wide=True)
-    return Row(numbers, exponent, (not_finite[0], not_finite[1], not_finite[2]))
+    return Row(_folded(np.ldexp(flat, -exponent), plan, is_wide=True), exponent, (nan, above, below))
 
 
-def _folded(flat: np.ndarray[Any, Any], shape: tuple[int, ...], *, is_wide: bool) -> np.ndarray[Any, Any]:
-    plan = plan_of(shape)
+def _folded(flat: np.ndarray[Any, Any], plan: Plan, *, is_wide: bool) -> np.ndarray[Any, Any]:
     for rows, length, padded, columns in plan.pads:
         zeros = np.zeros((rows, padded - length, columns), flat.dtype)
         flat = np.concatenate([flat.reshape(rows, length, columns), zeros], axis=1).reshape(-1)
-    dtype = np.float64 if is_wide else np.float32
-    tables = _WIDE if is_wide else _NARROW
-    found = fold(flat, plan, tables, lambda part: part.astype(dtype, copy=False), np.concatenate)
-    numbers: np.ndarray[Any, Any] = found.astype(np.float32)
-    return numbers
+    found: np.ndarray[Any, Any] = (_WIDE if is_wide else _NARROW).fold(flat, plan).astype(np.float32)
+    return found

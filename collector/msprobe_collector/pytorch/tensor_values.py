@@ -16,7 +16,17 @@ from torch._C import _functorch
 from torch.utils import _pytree
 
 from msprobe_collector.dump_format import array_dtype, find_dtype
-from msprobe_collector.dump_format.sketches import LEAST, MOST, NUMBERS, Row, Tables, fold, plan_of, row_of
+from msprobe_collector.dump_format.sketches import (
+    LEAST,
+    MOST,
+    NUMBERS,
+    Arithmetic,
+    Row,
+    Tables,
+    memory_order,
+    plan_of,
+    row_of,
+)
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
     Statistics,
@@ -25,6 +35,7 @@ from msprobe_collector.dump_format.writing.encoding import (
     statistics_of,
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
+from msprobe_collector.pytorch.provenance import NO_VERSION, place_of, weak_storage
 
 _T = TypeVar("_T")
 
@@ -84,6 +95,14 @@ class TorchTensorValues(TensorValues):
         if tensor.is_cpu and tensor.dtype not in _HALF:
             return super().sketch(largest)
         return _outside_transforms(lambda tensor: _sketched(tensor, largest), tensor)
+
+    def place(self) -> tuple[Any, Any] | None:
+        """Storage, version and part, and a weak reference that keeps the number of the storage its own."""
+        place = place_of(self._tensor)
+        if place is None or place[1] == NO_VERSION:
+            return None
+        storage, version, (offset, shape, strides, dtype) = place
+        return (storage._cdata, version, offset, tuple(shape), strides, dtype), weak_storage(storage)
 
 
 class TorchValues:
@@ -349,8 +368,14 @@ _BLOCK = 1 << 24
 
 
 @cache
-def _tables(device: Any, dtype: Any) -> Tables:
-    return Tables(lambda table: torch.from_numpy(table).to(device, dtype))
+def _arithmetic(device: Any, dtype: Any) -> Arithmetic:
+    return Arithmetic(
+        tables=Tables(lambda table: torch.from_numpy(table).to(device, dtype)),
+        raised=lambda part: part.to(dtype),
+        weighted=lambda counters, table: (counters * table).sum(1),
+        joined=torch.cat,
+        block=_BLOCK,
+    )
 
 
 def _sketched(tensor: Any, largest: float | None) -> Row:
@@ -367,13 +392,13 @@ def _sketched(tensor: Any, largest: float | None) -> Row:
         is_wide = True
     # A script may have allowed products of float32 to lose digits.
     is_wide = is_wide or (tensor.is_cuda and torch.backends.cuda.matmul.allow_tf32)
-    plan = plan_of(tuple(tensor.shape))
+    order = memory_order(tensor.stride())
+    plan = plan_of(tuple(tensor.shape), order)
+    flat = tensor.permute(order).reshape(-1)
     for rows, length, padded, columns in plan.pads:
-        tensor = torch.nn.functional.pad(tensor.reshape(rows, length, columns), (0, 0, 0, padded - length))
-    dtype = torch.float64 if is_wide else torch.float32
-    tables = _tables(tensor.device, dtype)
-    with torch.autocast(tensor.device.type, enabled=False):
-        numbers = fold(tensor.reshape(-1), plan, tables, lambda part: part.to(dtype), torch.cat, block=_BLOCK)
+        flat = torch.nn.functional.pad(flat.reshape(rows, length, columns), (0, 0, 0, padded - length)).reshape(-1)
+    with torch.autocast(flat.device.type, enabled=False):
+        numbers = _arithmetic(flat.device, torch.float64 if is_wide else torch.float32).fold(flat, plan)
     return Row(numbers.float(), exponent, not_finite)
 
 

@@ -153,7 +153,8 @@ def test_large_integers_are_not_rounded_before_they_are_subtracted() -> None:
 
 def test_views_and_empty_arrays() -> None:
     array = noise(20, 30)
-    assert row_of(array.T[::2]).numbers.tolist() == row_of(np.ascontiguousarray(array.T[::2])).numbers.tolist()
+    for view in (array.T, array.T[::2], array[::-1], np.broadcast_to(array[:, :1], (20, 30))):
+        assert distance(Sketch.of(view), Sketch.of(np.ascontiguousarray(view))).value <= 1e-5
     assert row_of(np.zeros((0, 3), np.float32)).numbers.tolist() == [0.0] * NUMBERS
     assert Sketch.of(np.zeros((2, 3))).norm == 0.0
 
@@ -179,7 +180,7 @@ def test_magnitudes_beyond_float32(scale: float) -> None:
 def test_tables_are_bounded() -> None:
     tables = sketches.Tables(lambda table: table, most_bytes=1 << 16)
     for length in range(2, 200):
-        tables.of(sketches.plan_of((length,)).groups[0], -1)
+        tables.of(sketches.plan_of((length,), (0,)).groups[0], -1)
     assert tables._bytes == sum(size for _, size in tables._tables.values()) <= 1 << 16
 
 

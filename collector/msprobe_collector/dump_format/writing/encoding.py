@@ -204,7 +204,7 @@ class TensorValues:
         origin: where it comes from, as far as that is followed.
 
     A framework that computes statistics where its tensors are overrides `shape`, `statistics`, `sketch` and `array`,
-    which is then asked for only where the elements are written.
+    which is then asked for only where the elements are written; one that knows when memory was written to, `place`.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "origin", "type_name")
@@ -231,6 +231,10 @@ class TensorValues:
         Its numbers may be on a device until `FrameworkValues.stacked` fetches them.
         """
         return _sketch_of(self.array, largest)
+
+    def place(self) -> tuple[Any, Any] | None:
+        """(key of these elements in memory, what to keep so that no other value gets it); None where it is unknown."""
+        return None
 
 
 #: Encodes a value that stands inside another: (value, last step of its path) -> JSON text.
@@ -526,18 +530,22 @@ def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None
 
 
 def _sketched(tensor: TensorValues, statistics: Statistics, origin: str, name: str, rows: SketchRows) -> str:
-    """The key of the sketch of the tensor `name`; that of the value which made it, where nothing has changed it."""
+    """The key of the sketch of the tensor `name`; that of the same value before, where nothing has changed it.
+
+    Same is what lies in the same memory since, or what `origin` says is another record's; statistics are equal too.
+    """
     facts = tensor.dtype_name, tensor.shape, statistics
-    made_by = f', "{MADE_BY}": '
-    if origin.startswith(made_by) and origin.count('": ') == 1:
-        known = rows.known(json.loads(origin[len(made_by) :]), facts)
-        if known is not None:
-            return known
+    key, kept = tensor.place() or (None, None)
+    if key is None:
+        made_by = f', "{MADE_BY}": '
+        key = json.loads(origin[len(made_by) :]) if origin.startswith(made_by) and origin.count('": ') == 1 else name
+    if (known := rows.known(key, facts)) is not None:
+        return known
     maximum, minimum = statistics.maximum, statistics.minimum
     is_known = maximum is not None and minimum is not None
     with np.errstate(all="ignore"):
         row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
-    return "" if row is None else rows.add(row, name, facts)
+    return "" if row is None else rows.add(row, (key, name), facts, kept)
 
 
 def _sketch_of(array: np.ndarray[Any, Any] | None, largest: float | None) -> Row | None:
