@@ -219,6 +219,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Any]] = {
     "mix": (with_level("mix"), trained),
     "tensors in a thread": (with_level("mix", "tensor", async_dump=True), trained),
     "fingerprints in a range": (with_level("mix", summary_mode="fingerprint"), trained_in_a_range),
+    "sketches": (with_level("L1", summary_mode="sketch"), trained),
     "overflow": (with_level("L1", "overflow_check", overflow_nums=1), trained),
     "graph": (with_level("L0"), trained_in_a_graph),
     "save": (with_level("debug", "tensor"), saved),

@@ -301,6 +301,7 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Any]] = {
     "tensors in a thread": (with_level("mix", "tensor", async_dump=True), trained_little),
     "fingerprints in a range": (with_level("mix", summary_mode="fingerprint"), trained_in_a_range),
     "a list": (with_level("L1", "tensor", list=["cat"]), trained_little),
+    "sketches": (with_level("L1", summary_mode="sketch"), trained_little),
     "overflow": (with_level("L1", "overflow_check", overflow_nums=1), trained_little),
     "save": (with_level("debug", "tensor"), saved),
     "monitor": ({"task": "grad_probe", "grad_probe": {"grad_level": "L2", "bounds": [-1, 0, 1]}}, monitored),

@@ -18,6 +18,7 @@ _MODES = {
     "mix": {"level": "mix"},
     "tensor": {"level": "mix", "task": "tensor"},
     "md5": {"level": "mix", "summary_mode": "md5"},
+    "sketch": {"level": "mix", "summary_mode": "sketch"},
     "structure": {"level": "mix", "task": "structure"},
     "asynchronous": {"level": "mix", "task": "tensor", "common": {"async_dump": True}},
 }

@@ -49,7 +49,7 @@ class SketchRows:
         #: Of values by name or place: what is known of one, its key in the record, and what keeps its place its own.
         self._known: dict[Any, tuple[Any, str, Any]] = {}
         self._is_full = False
-        self._error: OSError | None = None
+        self._error: Exception | None = None
 
     def create(self) -> None:
         """Make the file, without rows, in place of one that stood there. Raises OSError."""
@@ -89,7 +89,7 @@ class SketchRows:
         """Write the rows that wait.
 
         Raises:
-            OSError: the disk refused some since the last call; no more are taken then.
+            OSError: the disk refused some since the last call; no more are taken then. Also what a device raises.
         """
         with self._lock:
             self._flush()
@@ -113,7 +113,7 @@ class SketchRows:
         try:
             self._write(self._stack(waiting).astype("<f4").tobytes(), at=_ROW_BYTES * (1 + self._written))
             self._written += len(waiting)
-        except OSError as error:
+        except Exception as error:  # also of a device: rows that come later would get wrong numbers
             self._is_full, self._error = True, error
 
     def _write(self, content: bytes, *, at: int) -> None:

@@ -92,9 +92,9 @@ class TorchTensorValues(TensorValues):
         tensor = self._tensor
         if not _is_plain(tensor) or tensor.is_quantized or tensor.layout is not torch.strided or not tensor.numel():
             return super().sketch(largest)
-        if tensor.is_cpu and tensor.dtype not in _HALF:
+        if tensor.is_cpu:  # NumPy is quicker there
             return super().sketch(largest)
-        return _outside_transforms(lambda tensor: _sketched(tensor, largest), tensor)
+        return _outside_transforms(lambda tensor: row_on_device(tensor, largest), tensor)
 
     def place(self) -> tuple[Any, Any] | None:
         """Storage, version and part, and a weak reference that keeps the number of the storage its own."""
@@ -378,13 +378,14 @@ def _arithmetic(device: Any, dtype: Any) -> Arithmetic:
     )
 
 
-def _sketched(tensor: Any, largest: float | None) -> Row:
-    """The sketch of a tensor with elements, in float32 where all its numbers are exact there, else in float64."""
+def row_on_device(tensor: Any, largest: float | None) -> Row:
+    """The sketch of a tensor with elements, in float32 where all its numbers are exact there, else in float64.
+
+    `largest` is its largest magnitude, where that is known.
+    """
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     tensor = tensor.resolve_neg()
-    if tensor.is_cpu:
-        return row_of(_shared(tensor.float()), largest=largest)
     exponent, not_finite = 0, (0, 0, 0)
     is_wide = tensor.dtype in (torch.float64, torch.int32, torch.int64)
     if tensor.is_floating_point() and (largest is None or not (largest == 0.0 or LEAST < largest < MOST)):
