@@ -100,7 +100,8 @@ class Sketch:
     @classmethod
     def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
         """The sketch that a dump holds of a tensor of `shape`."""
-        numbers = np.ldexp(row.numbers.astype(np.float64), row.exponent)
+        with np.errstate(over="ignore", under="ignore"):
+            numbers = np.ldexp(row.numbers.astype(np.float64), row.exponent)
         return cls(numbers[:COUNTERS] + 1j * numbers[COUNTERS:], tuple(shape), row.not_finite)
 
     @property

@@ -25,7 +25,6 @@ from msprobe_collector.dump_format.sketches import (
     Tables,
     memory_order,
     plan_of,
-    row_of,
 )
 from msprobe_collector.dump_format.writing.encoding import (
     EncodeInner,
