@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from page_reader import page_content
 
 from tools.benchmarks import make_ranks
 
@@ -379,10 +380,11 @@ def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, sai
 
 def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _reduced_twice)
-    pytester.runpytest(*ARGUMENTS, "--html=page.html")
-    page = (pytester.path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<rect ") >= RANKS
-    assert "first wrong place: Module.down.Down.backward.0</p>" in page
+    pytester.runpytest(*ARGUMENTS, "--html=page.html", "--msprobe-page=rows.html")
+    (section,) = page_content(pytester.path / "rows.html")["sections"]
+    for page in ((pytester.path / "page.html").read_text(encoding="utf-8"), section["markup"]):
+        assert page.count("<rect ") >= RANKS
+        assert "first wrong place: Module.down.Down.backward.0</p>" in page
 
 
 def test_the_load_of_the_benchmark_is_a_right_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
