@@ -437,3 +437,21 @@ def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pyte
     result.stdout.fnmatch_lines(
         ["*4 parameters are 1/2 of those of the golden dump*judge all its ranks with --msprobe-logical=*"]
     )
+
+
+def _another_loss(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT[::-1].copy()
+
+
+def test_a_gradient_that_comes_in_wrong_is_not_said_to_go_wrong_in_the_layer(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _another_loss)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "At fault in the backward: Module.norm.Norm.backward.0",
+            "*what goes into it is wrong already: it is made by what no record shows",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*it goes wrong in here*")

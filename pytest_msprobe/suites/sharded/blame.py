@@ -35,6 +35,17 @@ def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> 
     return "own" if finding.has_good_inputs or operation.phase == GRADIENTS else "inherited"
 
 
+def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
+    """Records of its pass between a record and the last one before it that was judged: nothing says that they are right."""
+    found: list[str] = []
+    for one in reversed(judge.logical.operations[: operation.index]):
+        if judge.phase(one) == judge.phase(operation):
+            if any(value.state != "unjudged" for value in judge.finding(one).values):
+                break
+            found.insert(0, one.record)
+    return found
+
+
 def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:
     """Findings of records whose wrong values would be the reason for those of `operation`."""
     if operation.phase == GRADIENTS or (operation.is_cell and operation.phase == "backward"):
