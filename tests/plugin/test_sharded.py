@@ -441,7 +441,7 @@ def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pyte
 
 def _another_loss(ranks: list[Arrays]) -> None:
     for values in ranks:
-        values["d_y"] = GRADIENT[::-1].copy()
+        values["d_y"] = GRADIENT * SCALE[::-1]
 
 
 def test_a_gradient_that_comes_in_wrong_is_not_said_to_go_wrong_in_the_layer(pytester: pytest.Pytester) -> None:

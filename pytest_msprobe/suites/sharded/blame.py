@@ -36,7 +36,7 @@ def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> 
 
 
 def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
-    """Records of its pass between a record and the last one before it that was judged: nothing says that they are right."""
+    """Records of its pass between a record and the last judged one before it: nothing says that they are right."""
     found: list[str] = []
     for one in reversed(judge.logical.operations[: operation.index]):
         if judge.phase(one) == judge.phase(operation):
