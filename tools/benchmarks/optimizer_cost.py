@@ -101,7 +101,7 @@ def collecting(kind: str, folder: Path, mode: tuple[str, bool] | None) -> Any:
 def measure(kind: str, rounds: int) -> None:
     """Print the smallest times of each mode."""
     model, train, update = mindspore() if kind == "mindspore" else pytorch(is_sharded=kind == "fsdp2")
-    best = {mode: (9e9, 9e9) for mode in _MODES}
+    best = dict.fromkeys(_MODES, (9e9, 9e9))
     for number in range(rounds * len(_MODES)):
         mode = _MODES[number % len(_MODES)]
         with tempfile.TemporaryDirectory() as folder:
