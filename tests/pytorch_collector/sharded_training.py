@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.nn.utils import parameters_to_vector as vector
 
 from msprobe_collector.pytorch import PrecisionDebugger
@@ -219,7 +219,9 @@ def pipeline() -> Training:
         losses: list[torch.Tensor] = []
         given = (batch(),) if rank == 0 else ()
         schedule.step(*given, target=batch(1) if rank == world - 1 else None, losses=losses)
-        norm = clip_grad_norm_(net.parameters(), 0.1)
+        norm = get_total_norm([parameter.grad for parameter in net.parameters()]).square()
+        dist.all_reduce(norm)  # of all stages
+        clip_grads_with_norm_(net.parameters(), 0.1, norm := norm.sqrt())
         optimizer.step()
         optimizer.zero_grad()
         return torch.stack([norm, *(loss.detach() for loss in losses)])

@@ -160,6 +160,21 @@ def test_a_step_that_calls_that_of_its_base_class_is_one_update(make_debugger: A
     assert record["output"][0]["parameters.0.weight"]["Norm"] == pytest.approx(net[0].weight.norm().item(), rel=1e-6)
 
 
+def test_values_that_cannot_be_read_are_said_in_the_record(make_debugger: Any, records: Any) -> None:
+    class Unreadable(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("gone")
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer.state[net[0].bias]["cache"] = Unreadable(a=1)
+    with make_debugger().collect(net):
+        optimizer.step()
+    record = records()["Optimizer.SGD.0.forward"]
+    assert "RuntimeError: gone" in record["fault"]
+    assert "parameters.2.bias" in record["output"][0]
+
+
 def test_a_closure_that_raises_leaves_what_was_there_before(make_debugger: Any, records: Any) -> None:
     net = network()
 

@@ -85,16 +85,15 @@ class OptimizerSteps:
         self.names.clear()
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._recorder.is_collecting or self._activity.is_inside:
-            return None
-        frame = sys._getframe(1)
+        if self._recorder.is_collecting and not self._activity.is_inside:
+            return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs, sys._getframe(1))
+        return None
+
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
         if _is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
             return None
         self._running[id(optimizer)] = frame
-        return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs)
-
-    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self._records.begin(kind, optimizer, _parameters_in(parameters))
@@ -165,8 +164,10 @@ class OptimizerSteps:
     def _begin_clipping(
         self, owner: Any, given: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if isinstance(given, (torch.Tensor, nn.Module)):  # FSDP1 clips by a method of the Module
+            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
         try:
-            parameters = [given] if isinstance(given, torch.Tensor) else list(_parameters_of(given))
+            parameters = list(given)
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # the call will raise it, too
             return
@@ -198,11 +199,6 @@ def _is_inside(outer: FrameType | None, inner: FrameType) -> bool:
     while frame is not None and frame is not outer:
         frame = frame.f_back
     return frame is not None
-
-
-def _parameters_of(given: Any) -> Any:
-    """What is clipped: the parameters that were given, or those of the Module whose method it is."""
-    return given.parameters() if isinstance(given, nn.Module) else given
 
 
 def _gradient(parameter: Any) -> Any:

@@ -41,8 +41,10 @@ class UpdateRecords:
 
     def leaves(self, owner: Any, values: Named) -> None:
         """The update of `owner` is over, and has left `values`."""
-        self._take(owner, "output", values)
-        self._end(owner)
+        try:
+            self._take(owner, "output", values)
+        finally:
+            self._end(owner)
 
     def returns(self, owner: Any, result: Any) -> None:
         """What `owner` did is over, and has returned `result`."""
@@ -62,8 +64,12 @@ class UpdateRecords:
 
     def _take(self, owner: Any, part: Any, values: Named) -> None:
         if (begun := self._open.get(id(owner))) is not None:
-            for name, value in values:
-                self._recorder.entry(begun[1], part, name, value)
+            try:
+                for name, value in values:
+                    self._recorder.entry(begun[1], part, name, value)
+            except Exception as error:
+                begun[1].fault = f"of its {part} values some are missing: {type(error).__name__}: {error}"
+                raise
 
     def _end(self, owner: Any) -> None:
         if (begun := self._open.pop(id(owner), None)) is not None:
