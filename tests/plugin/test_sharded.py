@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from page_reader import page_content
 
 from tools.benchmarks import make_ranks
 
@@ -379,10 +380,11 @@ def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, sai
 
 def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _reduced_twice)
-    pytester.runpytest(*ARGUMENTS, "--html=page.html")
-    page = (pytester.path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<rect ") >= RANKS
-    assert "first wrong place: Module.down.Down.backward.0</p>" in page
+    pytester.runpytest(*ARGUMENTS, "--html=page.html", "--msprobe-page=rows.html")
+    (section,) = page_content(pytester.path / "rows.html")["sections"]
+    for page in ((pytester.path / "page.html").read_text(encoding="utf-8"), section["markup"]):
+        assert page.count("<rect ") >= RANKS
+        assert "first wrong place: Module.down.Down.backward.0</p>" in page
 
 
 def test_the_load_of_the_benchmark_is_a_right_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,3 +437,34 @@ def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pyte
     result.stdout.fnmatch_lines(
         ["*4 parameters are 1/2 of those of the golden dump*judge all its ranks with --msprobe-logical=*"]
     )
+
+
+def _another_loss(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT * SCALE[::-1]
+
+
+def test_a_gradient_that_comes_in_wrong_is_not_said_to_go_wrong_in_the_layer(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _another_loss)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "At fault in the backward: Module.norm.Norm.backward.0",
+            "*what goes into it is wrong already: it is made by what no record shows",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*it goes wrong in here*")
+
+
+def _rows_in_another_order(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT[[2, 0, 1, 4, 3]]
+        values["d_scale"] = (values["d_y"] * values["out"]).sum(0)
+
+
+def test_what_goes_wrong_behind_another_order_of_indices_says_so(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _rows_in_another_order)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*since Module.norm.Norm.backward.0 indices are in another order than in*"])
