@@ -265,18 +265,39 @@ def _axes(dimension: int, length: int) -> list[_Axis]:
     return found
 
 
+class _Group:
+    """Neighbouring axes in memory; equal ones are one object, which is found quickly in a dictionary."""
+
+    __slots__ = ("axes",)
+
+    def __init__(self, axes: tuple[_Axis, ...]) -> None:
+        self.axes = axes
+
+    def table(self) -> np.ndarray[Any, Any]:
+        """The phases of its row-major indices: float32 (length, 64), real parts before imaginary ones."""
+        table = np.ones((1, COUNTERS), np.complex128)
+        for axis in self.axes:
+            table = (table[:, None] * axis.phases()).reshape(-1, COUNTERS)
+        return np.concatenate([table.real, table.imag], axis=1).astype(np.float32)
+
+
+_group = lru_cache(maxsize=None)(_Group)
+
+
 class Plan:
     """How tensors of one shape and order in memory are folded into counters: the same steps in every framework.
 
     Attributes:
         pads: (rows, length, padded length, columns) as which the elements are seen in turn, to be filled with zeros.
         groups: of neighbouring axes, the last first; each has one table of phases.
+        lengths: of the groups.
     """
 
-    def __init__(self, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
-        """Of tensors of `shape`, which are not empty, with their dimensions in this order in memory."""
+    def __init__(self, shape: tuple[int, ...], order: tuple[int, ...] | None) -> None:
+        """Of tensors of `shape`, which are not empty; `order` is of their dimensions in memory, None for their own."""
+        order = tuple(range(len(shape))) if order is None else order
         self.pads: list[tuple[int, int, int, int]] = []
-        self.groups: list[tuple[_Axis, ...]] = []
+        self.groups: list[_Group] = []
         axes: list[_Axis] = []
         for place, dimension in enumerate(order):
             own = _axes(dimension, shape[dimension])
@@ -289,22 +310,14 @@ class Plan:
         group: tuple[_Axis, ...] = ()
         for axis in reversed([axis for axis in axes if axis.length > 1]):
             if group and axis.length * math.prod(member.length for member in group) > _GROUP:
-                self.groups.append(group)
+                self.groups.append(_group(group))
                 group = ()
             group = (axis, *group)
-        self.groups.append(group)
-        self.lengths = [math.prod(axis.length for axis in group) for group in self.groups]
+        self.groups.append(_group(group))
+        self.lengths = [math.prod(axis.length for axis in found.axes) for found in self.groups]
 
 
 plan_of = lru_cache(maxsize=4096)(Plan)
-
-
-def table_of(group: tuple[_Axis, ...]) -> np.ndarray[Any, Any]:
-    """The phases of the row-major indices of a group: float32 (length, 64), real parts before imaginary ones."""
-    table = np.ones((1, COUNTERS), np.complex128)
-    for axis in group:
-        table = (table[:, None] * axis.phases()).reshape(-1, COUNTERS)
-    return np.concatenate([table.real, table.imag], axis=1).astype(np.float32)
 
 
 class Tables:
@@ -318,11 +331,11 @@ class Tables:
         self._bytes = 0
         self.rotation = convert(_ROTATION)
 
-    def of(self, group: tuple[_Axis, ...], part: int) -> Any:
+    def of(self, group: _Group, part: int) -> Any:
         """The table of a group: whole (-1), or its real (0) or imaginary (1) parts, twice side by side."""
         found = self._tables.get((group, part))
         if found is None:
-            table = table_of(group)
+            table = group.table()
             if part >= 0:
                 table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
             while self._tables and self._bytes + table.nbytes > self._most_bytes:
@@ -413,8 +426,9 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
         return Row(np.zeros(NUMBERS, np.float32))
     if array.dtype.kind == "c":
         array = np.stack([array.real, array.imag], axis=-1)
-    order = memory_order(array.strides)
-    flat, plan = array.transpose(order).reshape(-1), plan_of(array.shape, order)
+    order = None if array.flags.c_contiguous else memory_order(array.strides)
+    flat = array.reshape(-1) if order is None else array.transpose(order).reshape(-1)
+    plan = plan_of(array.shape, order)
     if array.dtype.kind in "biu":
         return Row(_folded(flat, plan, is_wide=array.dtype.itemsize > 2))
     if largest is None:
@@ -422,7 +436,8 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
             largest = max(abs(float(np.maximum.reduce(flat))), abs(float(np.minimum.reduce(flat))))
     if LEAST < largest < MOST or largest == 0.0:
         return Row(_folded(flat, plan, is_wide=array.dtype == np.float64))
-    return _row_of_extremes(flat.astype(np.float64), plan)
+    with np.errstate(all="ignore"):
+        return _row_of_extremes(flat.astype(np.float64), plan)
 
 
 def _row_of_extremes(flat: np.ndarray[Any, Any], plan: Plan) -> Row:

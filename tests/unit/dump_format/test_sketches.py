@@ -180,7 +180,7 @@ def test_magnitudes_beyond_float32(scale: float) -> None:
 def test_tables_are_bounded() -> None:
     tables = sketches.Tables(lambda table: table, most_bytes=1 << 16)
     for length in range(2, 200):
-        tables.of(sketches.plan_of((length,), (0,)).groups[0], -1)
+        tables.of(sketches.plan_of((length,), None).groups[0], -1)
     assert tables._bytes == sum(size for _, size in tables._tables.values()) <= 1 << 16
 
 

@@ -543,8 +543,7 @@ def _sketched(tensor: TensorValues, statistics: Statistics, origin: str, name: s
         return known
     maximum, minimum = statistics.maximum, statistics.minimum
     is_known = maximum is not None and minimum is not None
-    with np.errstate(all="ignore"):
-        row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
+    row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
     return "" if row is None else rows.add(row, (key, name), facts, kept)
 
 
