@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from msprobe_collector.dump_format import dtype_of_array
+from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchRows
+from msprobe_collector.dump_format.sketches import row_of
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 
 Json = Any
@@ -16,10 +18,16 @@ Json = Any
 
 class DumpBuilder:
     """A dump in `folder`: add API calls, then `write`. Arrays become tensors; with `real`, their values files too, with
-    `fingerprints` as the collector writes them."""
+    `fingerprints` or `sketches` as the collector writes them."""
 
     def __init__(
-        self, folder: Path, *, real: bool = True, framework: str = "mindspore", fingerprints: bool = False
+        self,
+        folder: Path,
+        *,
+        real: bool = True,
+        framework: str = "mindspore",
+        fingerprints: bool = False,
+        sketches: bool = False,
     ) -> None:
         self.folder = folder
         self.real = real
@@ -33,6 +41,9 @@ class DumpBuilder:
         self.records: dict[str, Json] = {}
         self.stacks: dict[str, list[str]] = {}
         (folder / "dump_tensor_data").mkdir(parents=True, exist_ok=True)
+        self.rows = SketchRows(folder / SKETCH_FILE, np.stack) if sketches else None
+        if self.rows is not None:
+            self.rows.create()
 
     @property
     def path(self) -> Path:
@@ -55,6 +66,11 @@ class DumpBuilder:
         entry |= dict(zip(("Max", "Min", "Mean", "Norm"), stats))
         if self.fingerprints:
             entry["fingerprint"] = fingerprint_of(array)
+        if self.rows is not None:
+            row = row_of(array)
+            nan, *infinities = row.not_finite
+            entry |= {"NaN_count": nan, "Inf_count": sum(infinities)} if any(row.not_finite) else {}
+            entry |= json.loads(f"{{{self.rows.add(row).removeprefix(', ')}}}")
         if self.real:
             stored = array.astype(np.float32) if dtype.stored_as == "float32" else array
             np.save(self.folder / "dump_tensor_data" / data_name, stored)
@@ -109,6 +125,8 @@ class DumpBuilder:
 
     def write(self) -> Path:
         """Write dump.json and stack.json; the path of the dump."""
+        if self.rows is not None:
+            self.rows.flush()
         self.path.write_text(json.dumps({**self.header, "data": self.records}, indent=1), encoding="utf-8")
         stacks = {str(i): [[name], frames] for i, (name, frames) in enumerate(self.stacks.items())}
         (self.folder / "stack.json").write_text(json.dumps(stacks), encoding="utf-8")

@@ -17,6 +17,7 @@ from typing import Literal
 
 from msprobe_collector.dump_format import Dump, DumpError, TensorValue, find_dtype
 from msprobe_collector.dump_format.leaves import Leaf
+from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.sides import ComparedDump, pair_dumps
 from pytest_msprobe.suites.comparison.values import DistanceLimits, ValueComparison, statistics_of
 
@@ -91,6 +92,7 @@ class NoiseRun:
             raise DumpError(f"--msprobe-noise: {root} has no dump that goes with it", file=str(golden.path))
         self._golden = golden
         self._noise = ComparedDump(path)
+        self._sketches = Sketches((self._noise, golden))
         self._limits = limits
         self._floors = {**FLOORS, **dict(changes)}
         if not any(operation.record in self._noise for operation in golden.operations):
@@ -111,12 +113,13 @@ class NoiseRun:
             noise = {leaf.path: leaf for leaf in self._noise.leaves(record)} if record in self._noise else {}
         except DumpError:
             noise = {}
-        found = {}
+        found, bounds = {}, set()
         for leaf in golden:
             other = noise.get(leaf.path)
             if leaf.tensor is not None and other is not None and other.tensor is not None:
-                found[leaf.path] = self._level(leaf, other)
-        return RecordNoise(found, self)
+                found[leaf.path], is_bound = self._level(leaf, other)
+                bounds |= {leaf.path} if is_bound else set()
+        return RecordNoise(found, frozenset(bounds), self)
 
     def tolerance(self, dtypes: Sequence[str], noise: float | None, rms: float) -> Tolerance:
         """The tolerance of a value of `dtypes` with the root mean square `rms`; its noise is None where it has none."""
@@ -130,26 +133,29 @@ class NoiseRun:
             return Tolerance(floor, "floor", noise)
         return Tolerance(FACTOR * noise, "noise", noise)
 
-    def _level(self, golden: Leaf, noise: Leaf) -> float | None:
+    def _level(self, golden: Leaf, noise: Leaf) -> tuple[float | None, bool]:
+        """(distance, whether it is a mere bound from statistics)."""
         assert golden.tensor is not None
         assert noise.tensor is not None
         if golden.shape != noise.shape:
-            return None
+            return None, False
         if golden.fingerprint and golden.fingerprint == noise.fingerprint:
-            return 0.0
-        if golden.data_name and noise.data_name:
+            return 0.0, False
+        try:
+            if not (golden.data_name and noise.data_name):
+                estimate = self._sketches.estimate(noise, golden, self._limits.limit(golden.dtype))
+                if isinstance(estimate, str):
+                    return max(_estimates(golden.tensor, noise.tensor), default=None), True
+                return estimate.distance, False
             from pytest_msprobe.suites.comparison.figures import measure_pair
 
-            try:
-                arrays = (
-                    self._noise.tensors.load(noise.tensor, noise.place),
-                    self._golden.tensors.load(golden.tensor, golden.place),
-                )
-            except DumpError:
-                return None
-            figures = measure_pair(*arrays)
-            return math.inf if figures.metrics.nonfinite_mismatches else figures.distance
-        return max(_estimates(golden.tensor, noise.tensor), default=None)
+            figures = measure_pair(
+                self._noise.tensors.load(noise.tensor, noise.place),
+                self._golden.tensors.load(golden.tensor, golden.place),
+            )
+        except DumpError:
+            return None, False
+        return math.inf if figures.metrics.nonfinite_mismatches else figures.distance, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +164,11 @@ class RecordNoise:
 
     Attributes:
         by_path: distance from the golden run by place of the value; None where it cannot be told.
+        bounds: places of values whose distance statistics prove at least.
     """
 
     by_path: dict[str, float | None]
+    bounds: frozenset[str]
     _run: NoiseRun
 
     def tolerance(self, target: Leaf, golden: Leaf) -> Tolerance:
@@ -173,7 +181,8 @@ class RecordNoise:
         if own is not None and (own or golden.is_output):
             is_scalar = golden.tensor is not None and golden.tensor.size == 1
             most = max((level for level in self.by_path.values() if level is not None), default=0.0)
-            own = max(own, most if is_scalar else 0.0 if golden.data_name else min(most, _CHANCE * own))
+            is_bound = golden.path in self.bounds
+            own = max(own, most if is_scalar else min(most, _CHANCE * own) if is_bound else 0.0)
         rms = _rms(golden.tensor) if golden.tensor is not None else 0.0
         return self._run.tolerance((target.dtype, golden.dtype), own, rms)
 

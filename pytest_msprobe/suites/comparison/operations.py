@@ -17,6 +17,7 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.apis.topics import UnwrittenMemory, unwritten_memory
+from pytest_msprobe.suites.comparison.estimates import Sketches
 from pytest_msprobe.suites.comparison.mapping import (
     ValuePairing,
     api_naming,
@@ -196,7 +197,10 @@ class DumpComparison:
         accept = settings.accept | {"bits"} if settings.noise else settings.accept
         if self._naming.is_translated:
             accept |= {"integers"}  # MindSpore counts in int32 where PyTorch does in int64
-        self._tensors = TensorComparison((self.target.tensors, self.golden.tensors), self.limits, accept)
+        self._sketches = Sketches((self.target, self.golden))
+        self._tensors = TensorComparison(
+            (self.target.tensors, self.golden.tensors), self.limits, accept, self._sketches
+        )
         frameworks = (self.target.framework, self.golden.framework) if self._naming.is_translated else None
         self._values = ValuePairing(frameworks=frameworks, rules=self._rules, names=self._names)
 
@@ -252,14 +256,14 @@ class DumpComparison:
             held = "both" if partner is not None else "target"
             return OperationComparison(operation, partner, held, operation.index, fault=str(error))  # type: ignore[arg-type]
         if partner is None:
-            lone = tuple(_lone(leaf, None) for leaf in target)
+            lone = tuple(self._lone(leaf, None) for leaf in target)
             return OperationComparison(operation, None, "target", operation.index, lone)
         unwritten = _unwritten(operation, self.target), _unwritten(partner, self.golden)
         noise = self._noise.of_record(partner.record, golden) if self._noise is not None else None
         values = []
         for left, right in self._values.pairs(operation, partner, target, golden):
             if left is None or right is None:
-                found = _lone(left, right)
+                found = self._lone(left, right)
             elif (unwritten[0] and unwritten[0].covers(left.path)) or (
                 unwritten[1] and unwritten[1].covers(right.path)
             ):
@@ -282,7 +286,7 @@ class DumpComparison:
         """The verdict on an operation that only the golden dump has."""
         order = len(self.target.operations) + operation.index
         try:
-            values = tuple(_lone(None, leaf) for leaf in self.golden.leaves(operation.record))
+            values = tuple(self._lone(None, leaf) for leaf in self.golden.leaves(operation.record))
         except DumpError as error:
             return OperationComparison(operation, None, "golden", order, fault=str(error))
         return OperationComparison(operation, None, "golden", order, values)
@@ -314,6 +318,13 @@ class DumpComparison:
         tolerance = noise.tolerance(target, golden)
         found = self._tensors.judge(target, golden, limit=tolerance.limit)
         return apply_tolerance(found, tolerance)
+
+    def _lone(self, target: Leaf | None, golden: Leaf | None) -> ValueComparison:
+        missing = "golden dump" if golden is None else "target"
+        keys = [self._sketches.key(side, leaf) if leaf else "" for side, leaf in enumerate((target, golden))]
+        contents = (keys[0], keys[1]) if any(keys) else None
+        words = (f"The {missing} has no such value.",)
+        return ValueComparison(target, golden, "unmatched", words, contents=contents)
 
     def unused_mappings(self) -> Iterator[str]:
         """A line on each mapping file with entries that fit nothing in the dumps.
@@ -372,11 +383,6 @@ def _record_of(value_name: str, side: ComparedDump) -> str | None:
             return name
         name = name.rpartition(".")[0]
     return None
-
-
-def _lone(target: Leaf | None, golden: Leaf | None) -> ValueComparison:
-    missing = "golden dump" if golden is None else "target"
-    return ValueComparison(target, golden, "unmatched", (f"The {missing} has no such value.",))
 
 
 def _unwritten(operation: Operation, side: ComparedDump) -> UnwrittenMemory | None:

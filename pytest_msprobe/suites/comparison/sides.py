@@ -91,6 +91,15 @@ class ComparedDump(Dump):
         return any(b'"md5"' in memoryview(raw).tobytes() for raw in self._records.values())
 
     @cached_property
+    def sketches_problem(self) -> str:
+        """Why the file of the sketches cannot be used, one line; "" where it can."""
+        try:
+            self.sketches  # noqa: B018  # reads the header
+        except DumpError as error:
+            return str(error)
+        return ""
+
+    @cached_property
     def has_calls(self) -> bool:
         """Whether there are records of API calls, not of layers alone."""
         return any(not operation.holds_calls for operation in self.operations)

@@ -1,6 +1,6 @@
 """One value of the target against its partner: state, verdict, figures and reasons.
 
-Two tensors compared by the best that both dumps hold: real data, fingerprints or checksums, else statistics.
+Two tensors compared by the best that both dumps hold: real data, checksums, sketches, fingerprints, else statistics.
 
 When two dumps agree: the largest differences that are rounding, by dtype.
 
@@ -9,6 +9,8 @@ follows from it:
 
 - real data: distance within the limit, and no element off by more than 10 limits of the largest magnitude, so that a
   single wrong element of many is seen;
+- sketches: an estimate of the distance, see `estimates`; Max and Min as single elements, and what follows for
+  statistics besides;
 - statistics: |Norm(t) - Norm(g)| <= |t-g| (triangle inequality) and |Mean(t) - Mean(g)| <= |t-g| / sqrt(n)
   (Cauchy-Schwarz) must hold for a distance within the limit; Max and Min as single elements above;
 - checksums: equal or not.
@@ -27,6 +29,7 @@ from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.values import STATISTICS, printable
 
 if TYPE_CHECKING:
+    from pytest_msprobe.suites.comparison.estimates import Estimate, Sketches
     from pytest_msprobe.suites.comparison.figures import Figures, PairFigures
     from pytest_msprobe.suites.comparison.noise import Tolerance
 
@@ -176,13 +179,16 @@ class ValueComparison:
         target, golden: the values; None where a side has none.
         status: see `ValueStatus`.
         reasons: whole sentences; empty for a plain pass.
-        distance: relative distance of the two, or what their statistics prove of it; 0 for equal ones, inf where it
-            cannot be determined; None where nothing was compared, or bits differ with equal statistics.
+        distance: relative distance of the two, what their sketches estimate or their statistics prove of it; 0 for
+            equal ones, inf where it cannot be determined; None where nothing was compared, or bits differ with equal
+            statistics.
         figures: of real data of one shape and kind.
         explanation: several lines for a failure of real data, else "".
         tolerance: of this value, where a noise run gives each its own.
         limit: largest distance of a pass; None where nothing was compared.
-        contents: keys of the content of both, where real data was compared.
+        contents: keys of the content of both, where real data or sketches were compared.
+        estimate: of the distance, where sketches were compared.
+        is_beyond: whether it is farther off than it may be beyond doubt, where sketches were compared.
         path: place in the record.
         name: full name, the target's where there is one.
         is_tensor: whether either side has a tensor here.
@@ -199,6 +205,8 @@ class ValueComparison:
     tolerance: Tolerance | None = None
     limit: float | None = None
     contents: tuple[str, str] | None = None
+    estimate: Estimate | None = None
+    is_beyond: bool = False
     path: str = field(init=False)
     name: str = field(init=False)
     is_tensor: bool = field(init=False)
@@ -304,11 +312,13 @@ class TensorComparison:
         folders: tensor files of the target and of the golden dump.
         limits: of the run.
         accept: differences that only warn.
+        sketches: of both dumps.
     """
 
     folders: tuple[TensorFolder, TensorFolder]
     limits: DistanceLimits
     accept: frozenset[str]
+    sketches: Sketches
 
     def judge(self, target: Leaf, golden: Leaf, *, limit: float | None = None) -> ValueComparison:
         """The verdict on two tensors; `limit` is in place of the dtype's."""
@@ -327,14 +337,32 @@ class TensorComparison:
                 return pair.verdict((), 0.0)
             reason = f"The checksum is {target.md5} in the target and {golden.md5} in the golden dump."
             return pair.verdict((reason,), math.inf)
+        try:
+            estimate = "" if target.shape != golden.shape else self.sketches.estimate(target, golden, limit)
+        except DumpError as error:
+            return ValueComparison(target, golden, "unreadable", (str(error),))
+        if not isinstance(estimate, str):
+            return self._by_sketch(pair, estimate)
         if not has_common_statistics(left, right):
             return ValueComparison(target, golden, "unmatched", ("The dumps hold nothing in common about this value.",))
         if pair.hard:
             return pair.verdict((), math.inf)
         reasons, distance = statistics_reasons(left, right, limit, self.limits)
+        soft = (estimate,) if estimate else ()
         if not (left.fingerprint and right.fingerprint and pair.is_one_dtype):
-            return pair.verdict(reasons, distance)
-        return self._by_fingerprint(pair, reasons, distance)
+            return pair.verdict(reasons, distance, *soft)
+        return self._by_fingerprint(pair, reasons, distance, *soft)
+
+    def _by_sketch(self, pair: _Pair, estimate: Estimate) -> ValueComparison:
+        """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
+        reasons, soft = estimate.judged(pair.limit)
+        reasons += statistics_reasons(pair.left, pair.right, pair.limit, self.limits)[0]
+        is_beyond = bool(pair.hard or reasons)
+        if pair.left.fingerprint and pair.right.fingerprint and pair.is_one_dtype:
+            found = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
+        else:
+            found = pair.verdict(reasons, estimate.distance, *soft)
+        return replace(found, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
 
     def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:
         target, golden = leaves
@@ -353,17 +381,17 @@ class TensorComparison:
             (soft if "requires_grad" in self.accept else hard).append(words)
         return _Pair(*leaves, *tensors, limit, is_one_dtype, tuple(hard), tuple(soft))
 
-    def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float) -> ValueComparison:
-        """Equal fingerprints are equal bits. For others the statistics say how far apart they are, if they can."""
+    def _by_fingerprint(self, pair: _Pair, reasons: tuple[str, ...], distance: float, *soft: str) -> ValueComparison:
+        """Equal fingerprints are equal bits. For others sketches or statistics say how far apart they are."""
         left, right = pair.left.fingerprint, pair.right.fingerprint
         if left == right:
             return pair.verdict((), 0.0)
         bits = f"The bits differ: fingerprint {left}, golden {right}"
         bits += f", statistics {distance:.3g} apart." if distance else ", with equal statistics."
         if reasons or "bits" not in self.accept:
-            verdict = pair.verdict((*reasons, bits), distance)
+            verdict = pair.verdict((*reasons, bits), distance, *soft)
         else:
-            verdict = pair.verdict((), distance, bits)
+            verdict = pair.verdict((), distance, bits, *soft)
         # Equal statistics do not say that the distance is 0.
         return verdict if distance else replace(verdict, distance=None)
 

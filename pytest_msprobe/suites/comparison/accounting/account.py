@@ -35,7 +35,7 @@ Kind = Literal[
 ]
 #: What the content of values is known by; `values`: by their elements, of which nothing was computed again; `none`: the
 #: record has no tensor.
-Basis = Literal["tensors", "values", "fingerprints", "checksums", "statistics", "none"]
+Basis = Literal["tensors", "values", "fingerprints", "checksums", "sketches", "statistics", "none"]
 
 
 class ValueKey(msgspec.Struct, frozen=True, array_like=True):
@@ -281,6 +281,8 @@ def is_beyond(value: ValueComparison, limits: DistanceLimits) -> bool:
         return False
     if target.data_name and golden.data_name:
         return value.status == "error"
+    if value.estimate is not None:
+        return value.is_beyond
     if value.distance is None:
         return (
             golden.tensor is not None

@@ -41,12 +41,15 @@ _EQUAL = {
     "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
     "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
     "values": "Every tensor that was compared is equal, element by element.",
+    "sketches": "All sketches and statistics that were compared are equal: no tensor differs by more than about a "
+    "millionth of its norm.",
     "statistics": "All statistics that were compared are equal, which equal bits would make and others may.",
     "none": "No tensor was compared.",
 }
 #: Of operations that an origin reaches, behind their number.
 REACHED: dict[Basis, str] = {
     "values": "of those that get it differ by more than they may, too",
+    "sketches": "of those that get it differ by more than they may, too",
     "statistics": "of those that get it differ by more than they may, too",
     "fingerprints": "of those that get it differ by more than they may, too",
     "checksums": "of those that get it differ, too",

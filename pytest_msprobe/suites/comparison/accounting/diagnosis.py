@@ -19,7 +19,7 @@ from pytest_msprobe.suites.comparison.sides import ComparedDump
 if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.elements import ElementSearch
 
-_ORDER: tuple[Basis, ...] = ("tensors", "statistics", "values", "checksums", "fingerprints", "none")
+_ORDER: tuple[Basis, ...] = ("tensors", "statistics", "sketches", "values", "checksums", "fingerprints", "none")
 
 
 def basis_of(steps: Iterable[Step]) -> Basis:

@@ -28,11 +28,20 @@ FIRST = "first"
 #: The same where the arguments show why.
 ARGUMENTS = "arguments"
 _KEY_BYTES = 8
-_BASES: dict[str, Basis] = {"v": "values", "f": "fingerprints", "m": "checksums", "s": "statistics"}
+_BASES: dict[str, Basis] = {
+    "v": "values",
+    "f": "fingerprints",
+    "m": "checksums",
+    "k": "sketches",
+    "s": "statistics",
+}
+
+#: Of inputs that are equal as far as keys of that kind tell.
+_EQUAL_BY = {"s": "its inputs have equal statistics", "k": "its inputs have equal sketches"}
 
 
 def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
-    """The account of an operation by its fingerprints, checksums and statistics."""
+    """The account of an operation by its fingerprints, checksums, sketches and statistics."""
     tensors = [value for value in found.values if value.is_tensor]
     keys = [_key(value, limits) for value in tensors]
     if found.partner is None:
@@ -72,13 +81,13 @@ def _outputs(
 def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[ValueKey]) -> dict[str, str]:
     """Why this is the first that differs, as far as that is known."""
     inputs = [key for key in keys if not key.is_output]
-    exact = not any(key.target.startswith("s") for key in inputs)
+    kinds = {key.target[:1] for key in inputs}
     if not inputs:
         state = "it has no tensor among its inputs"
     elif any(key.differs for key in inputs):
         state = "its inputs agree within their tolerances"
     else:
-        state = "its inputs are equal" if exact else "its inputs have equal statistics"
+        state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
     plain = [other for other in found.values if not other.is_tensor and not other.is_output and other.status == "error"]
     message = value.reasons[0].rstrip(".") if value.reasons else "see the table"
     if value.tolerance is not None:
@@ -95,7 +104,12 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
     leaf = value.target or value.golden
     dtype = leaf.tensor.dtype if leaf is not None and leaf.tensor is not None else None
     is_integer = dtype is not None and dtype.kind in ("int", "bool")
-    contents = _of_elements(value) if value.figures is not None else _contents(value.target, value.golden)
+    if value.figures is not None:
+        contents = _of_elements(value)
+    elif value.contents is not None and "k" in {key[:1] for key in value.contents}:
+        contents = value.contents
+    else:
+        contents = _contents(value.target, value.golden)
     return value_key(value, contents, value.distance, limits, is_integer=is_integer)
 
 
@@ -127,4 +141,4 @@ def _content(leaf: Leaf | None, kind: str) -> str:
 def _basis(keys: Sequence[ValueKey]) -> Basis:
     """The weakest kind of key: what all of them prove."""
     kinds = {key[0] for value in keys for key in (value.target, value.golden) if key}
-    return next((_BASES[kind] for kind in ("s", "v", "m", "f") if kind in kinds), "none")
+    return next((_BASES[kind] for kind in ("s", "k", "v", "m", "f") if kind in kinds), "none")
