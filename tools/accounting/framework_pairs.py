@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,10 @@ from unittest import mock
 import numpy as np
 import torch
 
+from tools.accounting.foreign.training import collected
+
+Keys = Mapping[str, Any]
+_PLAIN: Keys = {}
 EXAMPLES = Path(__file__).parents[2] / "collector" / "examples"
 
 
@@ -44,15 +47,18 @@ class FrameworkPair:
     expected: tuple[str, ...] = ()
     network: str = "gpt"
 
-    def write(self, folder: Path) -> tuple[Path, Path]:
-        """(target, golden) dumps."""
+    def write(self, folder: Path, target: Keys = _PLAIN, golden: Keys = _PLAIN) -> tuple[Path, Path]:
+        """(target, golden) dumps, collected with these keys of config.json besides."""
         weights = folder / "weights.npz"
         folder.mkdir(parents=True, exist_ok=True)
         with _faulty_kernel(self.faulty):
-            return _mindspore_step(self, weights, folder / "target"), _pytorch_step(self, weights, folder / "golden")
+            return (
+                _mindspore_step(self, weights, folder / "target", target),
+                _pytorch_step(self, weights, folder / "golden", golden),
+            )
 
 
-def _mindspore_step(pair: FrameworkPair, weights: Path, folder: Path) -> Path:
+def _mindspore_step(pair: FrameworkPair, weights: Path, folder: Path, keys: Keys) -> Path:
     import mindspore as ms
 
     from msprobe_collector.mindspore import PrecisionDebugger
@@ -65,7 +71,7 @@ def _mindspore_step(pair: FrameworkPair, weights: Path, folder: Path) -> Path:
     pair.mindspore(net)
     letters, targets = next(example.batches(1))
     forward_backward = ms.value_and_grad(lambda *batch: example.loss_of(net, *batch), None, net.trainable_params())
-    with _collected(PrecisionDebugger, folder) as debugger:
+    with collected(PrecisionDebugger, folder, **keys) as debugger:
         debugger.start(net)
         forward_backward(letters, targets)
         debugger.stop()
@@ -73,7 +79,7 @@ def _mindspore_step(pair: FrameworkPair, weights: Path, folder: Path) -> Path:
     return _dump(folder)
 
 
-def _pytorch_step(pair: FrameworkPair, weights: Path, folder: Path) -> Path:
+def _pytorch_step(pair: FrameworkPair, weights: Path, folder: Path, keys: Keys) -> Path:
     from msprobe_collector.pytorch import PrecisionDebugger
 
     example = _example("gpt_torch")
@@ -81,7 +87,7 @@ def _pytorch_step(pair: FrameworkPair, weights: Path, folder: Path) -> Path:
     example.use_weights(weights, net)
     pair.pytorch(net)
     letters, targets = next(example.batches(1))
-    with _collected(PrecisionDebugger, folder) as debugger:
+    with collected(PrecisionDebugger, folder, **keys) as debugger:
         debugger.start(net)
         example.loss_of(net, letters, targets).backward()
         debugger.stop()
@@ -97,20 +103,6 @@ def _example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
-
-
-@contextmanager
-def _collected(debugger_class: Any, folder: Path) -> Iterator[Any]:
-    """A debugger that writes tensors at level mix, and is forgotten at the end."""
-    folder.mkdir(parents=True)
-    path = folder / "config.json"
-    path.write_text(json.dumps({"task": "tensor", "level": "mix", "step": [0], "dump_path": str(folder)}))
-    try:
-        yield debugger_class(path)
-    finally:
-        if debugger_class._the_one is not None:
-            debugger_class._the_one._at_exit()
-        debugger_class._the_one = None
 
 
 def _dump(folder: Path) -> Path:

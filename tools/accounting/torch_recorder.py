@@ -29,7 +29,7 @@ view permute mean var sum pow float half bfloat16 to contiguous exp sqrt rsqrt a
 _OPERATORS = {"add": "__add__", "mul": "__mul__", "div": "__truediv__", "sub": "__sub__"}
 
 
-def _names() -> dict[Any, str]:
+def recorded_names() -> dict[Any, str]:
     found: dict[Any, str] = {}
     for kind, holder, names in (
         ("Tensor", torch.Tensor, _TENSOR),
@@ -60,7 +60,7 @@ class _Recorder(TorchFunctionMode):
 
     def __init__(self, change: Callable[[str, Any, Any, Any], Any] | None) -> None:
         super().__init__()
-        self.names = _names()
+        self.names = recorded_names()
         self.counts: dict[str, int] = {}
         #: (direction, record) in the order of execution.
         self.records: list[tuple[str, dict[str, Any]]] = []

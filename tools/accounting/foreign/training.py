@@ -131,8 +131,8 @@ class Way:
             yield device
 
 
-def collect(build: Callable[[], Training], way: Way, folder: Path) -> tuple[Path, Watch]:
-    """(dump.json, the watch) of one step.
+def collect(build: Callable[[], Training], way: Way, folder: Path, **keys: Any) -> tuple[Path, Watch]:
+    """(dump.json, the watch) of one step; `keys` as for `collected`.
 
     Raises:
         ValueError: what should be wrong did not happen, or changed nothing.
@@ -145,7 +145,7 @@ def collect(build: Callable[[], Training], way: Way, folder: Path) -> tuple[Path
     way.prepare(training)
     watch = Watch(way.planted)
     with (
-        collected(PrecisionDebugger, folder, way.level) as debugger,
+        collected(PrecisionDebugger, folder, level=way.level, **keys) as debugger,
         watch.watching(),
         way.around(training, watch) as device,
     ):
@@ -172,11 +172,13 @@ def _seed() -> None:
 
 
 @contextmanager
-def collected(debugger_class: Any, folder: Path, level: str = "mix") -> Iterator[Any]:
-    """A debugger that writes tensors of one step, and is forgotten at the end."""
+def collected(debugger_class: Any, folder: Path, **keys: Any) -> Iterator[Any]:
+    """A debugger that writes tensors of one step at level mix, unless `keys` of config.json say otherwise; it is
+    forgotten at the end.
+    """
     folder.mkdir(parents=True)
     path = folder / "config.json"
-    path.write_text(json.dumps({"task": "tensor", "level": level, "step": [0], "dump_path": str(folder)}))
+    path.write_text(json.dumps({"task": "tensor", "level": "mix", "step": [0], **keys, "dump_path": str(folder)}))
     debugger_class._the_one = None
     try:
         yield debugger_class(path)

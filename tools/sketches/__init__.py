@@ -1,0 +1,1 @@
+"""What sketches find of planted causes, and what the tensors of the suspects show then."""

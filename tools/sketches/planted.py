@@ -1,0 +1,63 @@
+"""Runs of both sides of a planted cause, collected by the collectors with any keys of config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tools.accounting.causes import Cause, Change
+from tools.accounting.foreign.training import collected
+from tools.accounting.framework_pairs import FrameworkPair
+from tools.accounting.networks import Training
+from tools.accounting.torch_recorder import recorded_names
+
+Keys = Mapping[str, Any]
+
+
+class _Changed(TorchFunctionMode):
+    """Does something else in a call, below the collector; calls are counted as the collector counts them."""
+
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self._change = change
+        self._names = recorded_names()
+        self._counts: dict[str, int] = {}
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (name := self._names.get(function)) is None:
+            return function(*args, **kwargs)
+        number = self._counts[name] = self._counts.get(name, -1) + 1
+        found = self._change(f"{name}.{number}", function, args, kwargs)
+        return function(*args, **kwargs) if found is None else found
+
+
+def write(pair: Cause | FrameworkPair, folder: Path, target: Keys, golden: Keys) -> tuple[Path, Path]:
+    """(target, golden) dumps of a cause, below `folder`."""
+    if isinstance(pair, FrameworkPair):
+        return pair.write(folder, target, golden)
+    plain = pair.golden() if pair.golden is not None else Training.of(pair.network)
+    wrong = pair.target()
+    return _step(wrong, folder / "target", target, pair.change), _step(plain, folder / "golden", golden, None)
+
+
+def _step(training: Training, folder: Path, keys: Keys, change: Change | None) -> Path:
+    from msprobe_collector.pytorch import PrecisionDebugger
+
+    training.warm_up()
+    torch.manual_seed(0)
+    with (
+        _Changed(change) if change is not None else nullcontext(),
+        collected(PrecisionDebugger, folder, **keys) as debugger,
+    ):
+        debugger.start(training.net)
+        training.step()
+        debugger.stop()
+        debugger.step()
+    (path,) = folder.glob("step0/*/dump.json")
+    return path
