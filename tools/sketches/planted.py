@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from tools.accounting.causes import Cause, Change
@@ -17,6 +18,12 @@ from tools.accounting.networks import Training
 from tools.accounting.torch_recorder import recorded_names
 
 Keys = Mapping[str, Any]
+#: What the collector sees of causes that the catalogue's recorder does not: calls that prepare the batch.
+ALSO_RIGHT = {
+    "mask shifted by one": ("Torch.triu.0",),
+    "one word of the batch": ("Tensor.__setitem__.0",),
+    "one pixel of the batch": ("Tensor.__setitem__.0",),
+}
 
 
 class _Changed(TorchFunctionMode):
@@ -37,6 +44,16 @@ class _Changed(TorchFunctionMode):
         return function(*args, **kwargs) if found is None else found
 
 
+@contextmanager
+def _below_all(mode: TorchFunctionMode) -> Iterator[None]:
+    """`mode` below all others of this thread, that of the collector included."""
+    others = [overrides._pop_mode() for _ in range(overrides._len_torch_function_stack())]
+    for other in (mode, *reversed(others)):
+        overrides._push_mode(other)
+    yield
+    overrides._pop_mode()
+
+
 def write(pair: Cause | FrameworkPair, folder: Path, target: Keys, golden: Keys) -> tuple[Path, Path]:
     """(target, golden) dumps of a cause, below `folder`."""
     if isinstance(pair, FrameworkPair):
@@ -51,13 +68,11 @@ def _step(training: Training, folder: Path, keys: Keys, change: Change | None) -
 
     training.warm_up()
     torch.manual_seed(0)
-    with (
-        _Changed(change) if change is not None else nullcontext(),
-        collected(PrecisionDebugger, folder, **keys) as debugger,
-    ):
+    with collected(PrecisionDebugger, folder, **keys) as debugger:
         debugger.start(training.net)
-        training.step()
-        debugger.stop()
+        with _below_all(_Changed(change)) if change is not None else nullcontext():
+            training.step()
+            debugger.stop()
         debugger.step()
     (path,) = folder.glob("step0/*/dump.json")
     return path

@@ -145,7 +145,7 @@ def collect(build: Callable[[], Training], way: Way, folder: Path, **keys: Any) 
     way.prepare(training)
     watch = Watch(way.planted)
     with (
-        collected(PrecisionDebugger, folder, level=way.level, **keys) as debugger,
+        collected(PrecisionDebugger, folder, **{"level": way.level, **keys}) as debugger,
         watch.watching(),
         way.around(training, watch) as device,
     ):

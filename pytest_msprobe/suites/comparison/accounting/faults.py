@@ -92,7 +92,8 @@ class FaultFinder:
         # A run in another precision changes the dtypes of most of its outputs, and is no fault.
         casts = sum(bool(step.account.dtype) for step in with_floats)
         is_other_precision = 2 * casts >= len(with_floats) or is_policy(with_floats)
-        self._tells_dtypes = not is_other_precision and with_floats[0].account.basis == "tensors"
+        basis = with_floats[0].account.basis if with_floats else "none"
+        self._tells_dtypes = not is_other_precision and basis in ("tensors", "sketches")
         # Frameworks cut one formula into other calls: a call of one side says nothing while the values agree.
         self._is_one_framework = not any(step.has_other_type for step in steps)
         self._first_place = self._first_beyond()

@@ -1,21 +1,25 @@
 """The smallest next collection: the tensors of the calls that a comparison without tensors suspects.
 
 Sketches and statistics tell where two runs part, tensors whether a call is wrong there. Only the first suspects are
-needed: what they reach is explained by them.
+needed: what they reach is explained by them. With each go the records without which its tensors prove nothing: the
+forward of a backward, who uses what a call of one run makes, and the gradients that a gradient is the sum of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.suites.comparison.accounting.account import Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 MOST_CALLS = 10
+_MOST_PARAMETERS = 3
 SIDES = ("target", "golden")
 
 
@@ -25,46 +29,83 @@ def next_collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, Any] | None:
     `calls` are the suspects, `target` and `golden` what config.json of these runs has besides `dump_path`.
     """
     known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
-    suspects = [(each, fault) for each in known for fault in each.faults]
-    # What another suspect reaches is most often explained by it.
-    suspects.sort(key=lambda pair: bool(pair[1].after))
-    names: list[dict[str, None]] = [{}, {}]
+    names: tuple[dict[str, None], dict[str, None]] = ({}, {})
     calls: dict[str, None] = {}
-    for each, fault in suspects:
-        if fault.step.operation.call not in calls and len(calls) == MOST_CALLS:
-            break
-        calls[fault.step.operation.call] = None
-        for records, found in zip(names, _records(each, fault)):
-            records.update(dict.fromkeys(found))
+    for each in known:
+        for steps in _suspected(each):
+            found = {step.operation.call: None for step in steps if step.operation.call not in calls}
+            if calls and len(calls) + len(found) > MOST_CALLS:
+                continue
+            calls |= found
+            for step in steps:
+                _add(each, step, names)
     if not calls:
         return None
     dumps = [[each.sides[side] for each in known if each.sides is not None] for side in (0, 1)]
-    return {"calls": list(calls), **{side: _keys(dumps[at], list(names[at])) for at, side in enumerate(SIDES)}}
+    # An empty list would keep every record; what the other run is asked for is at most as much.
+    listed = [list(names[side] or names[1 - side]) for side in (0, 1)]
+    return {"calls": list(calls), **{side: _keys(dumps[at], listed[at]) for at, side in enumerate(SIDES)}}
 
 
-def _records(diagnosis: RunDiagnosis, fault: Fault) -> tuple[list[str], list[str]]:
-    """Records of target and golden dump to collect for a fault: of a backward its forward, too."""
-    assert diagnosis.sides is not None
-    step, has_target = fault.step, fault.step.account.place >= 0
-    mine = step.record if has_target else ""
-    theirs = step.account.partner if has_target else step.record
-    return _with_forward(mine, diagnosis.sides[0]), _with_forward(theirs, diagnosis.sides[1])
+def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
+    """A suspect with the records that its tensors are judged with; of those that another one reaches, none."""
+    flow = DataFlow(diagnosis.steps)
+    first = [fault for fault in diagnosis.faults if not fault.after]
+    # Of many parameters that differ a few say what all of them do: another initial state.
+    parameters = [fault for fault in first if fault.kind == "parameter"][_MOST_PARAMETERS:]
+    for fault in first:
+        if any(fault is other for other in parameters):
+            continue
+        yield [fault.step, *([] if fault.step.account.partner else _up_to_both(diagnosis, fault))]
+    for fault in [] if first else diagnosis.unknown:
+        key = next((key for key in fault.step.inputs if key.path == fault.value), None)
+        makers = [] if key is None else flow.gradient_sources(fault.step, key)
+        if key is not None and not makers:
+            makers = [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
+        yield [fault.step, *(maker.step for maker in makers)]
+    if not (first or diagnosis.unknown):
+        beyond = (step for step in flow.steps.values() if any(key.is_beyond for key in step.account.keys))
+        yield from ([step] for step in beyond)
 
 
-def _with_forward(record: str, dump: Dump) -> list[str]:
-    if not record:
+def _up_to_both(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:
+    """Calls of one run that follow on one at fault, up to the first of both runs that gets what they make."""
+    side = int(fault.step.account.place < 0)
+
+    def place(step: Step) -> int:
+        return step.account.partner_place if side else step.account.place
+
+    end = next((step for step in fault.reached if step.account.partner), None)
+    if end is None:
+        after = [step for step in diagnosis.steps if step.account.partner and place(step) > place(fault.step)]
+        end = min((step for step in after if not step.operation.holds_calls), key=place, default=None)
+    if end is None:
         return []
-    operation = Operation.of(record, 0)
-    forward = f"{operation.call}.forward"
-    return [*([forward] if operation.phase == "backward" and forward in dump else []), record]
+    lone = [step for step in diagnosis.steps if not step.account.partner and not step.operation.holds_calls]
+    return [*(step for step in lone if place(fault.step) < place(step) < place(end)), end]
+
+
+def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict[str, None]]) -> None:
+    """Add the record of a step on both sides, as far as they have it, and of a backward its forward."""
+    assert diagnosis.sides is not None
+    partner = step.account.partner
+    own = (step.record, partner) if step.account.place >= 0 else ("", step.record)
+    for record, dump, found in zip(own, diagnosis.sides, names):
+        if not record:
+            continue
+        forward = f"{Operation.of(record, 0).call}.forward"
+        if step.operation.phase == "backward" and forward in dump:
+            found[forward] = None
+        found[record] = None
 
 
 def _keys(dumps: Sequence[Dump], names: Sequence[str]) -> dict[str, Any]:
     """Keys of config.json."""
     slots = [Slot.of(dump.path) for dump in dumps]
-    keys = {"task": "tensor", "level": dumps[0].level or "mix", "tensor": {"list": list(names)}}
-    return keys | {
-        name: numbers for name in ("step", "rank") if (numbers := _numbers(getattr(slot, name) for slot in slots))
+    numbers = {name: _numbers(getattr(slot, name) for slot in slots) for name in ("step", "rank")}
+    level = dumps[0].level or "mix"
+    return {"task": "tensor", "level": level, **{name: found for name, found in numbers.items() if found}} | {
+        "tensor": {"list": list(names)}
     }
 
 

@@ -74,7 +74,10 @@ def _outputs(
     if not pairs:
         return ()
     value, key = max(pairs, key=lambda pair: (pair[1].is_beyond, pair[1].distance or 0.0))
-    blamed = _first(found, value, keys) if kind == "first" else {}
+    # Of equal inputs other arguments make any difference.
+    is_called_otherwise = kind == "within" and not any(key.differs for key in keys if not key.is_output)
+    is_called_otherwise &= any(map(_is_other_argument, found.values))
+    blamed = _first(found, value, keys) if kind == "first" or is_called_otherwise else {}
     return (OutputAccount(key.path, after, {}, {}, growth or None, blamed),)
 
 
@@ -88,8 +91,8 @@ def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[Va
         state = "its inputs agree within their tolerances"
     else:
         state = next((words for kind, words in _EQUAL_BY.items() if kind in kinds), "its inputs are equal")
-    plain = [other for other in found.values if not other.is_tensor and not other.is_output and other.status == "error"]
-    message = value.reasons[0].rstrip(".") if value.reasons else "see the table"
+    plain = list(filter(_is_other_argument, found.values))
+    message = value.reasons[0].rstrip(".") if value.reasons else f"by {value.distance or 0.0:.3g}"
     if value.tolerance is not None:
         message += f" (tolerance {value.tolerance.limit:.3g}, noise run {value.tolerance.noise:.3g})"
     if plain:
@@ -98,6 +101,10 @@ def _first(found: OperationComparison, value: ValueComparison, keys: Sequence[Va
             ARGUMENTS: f"it is called with other arguments ({called}), {state}, and {value.path} differs: {message}"
         }
     return {FIRST: f"{state}, and {value.path} differs: {message}"}
+
+
+def _is_other_argument(value: ValueComparison) -> bool:
+    return not value.is_tensor and not value.is_output and value.status == "error"
 
 
 def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
