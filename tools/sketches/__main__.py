@@ -1,8 +1,9 @@
 """Whether sketches lead to planted causes, and the tensors of the suspects prove them.
 
-    python -m tools.sketches [NAME...]
+    python -m tools.sketches [NAME...] [--foreign N]
 
-Each NAME is a part of names of causes of tools/accounting; none: all of them.
+Each NAME is a part of names of causes of tools/accounting; none: all of them. With --foreign it is every Nth pair of
+PyTorch of tools/accounting/foreign of which a fault should be found, in the environment that these need.
 """
 
 from __future__ import annotations
@@ -10,44 +11,56 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 def main() -> int:
     """Play all causes, print the table."""
     parser = argparse.ArgumentParser(prog="python -m tools.sketches")
     parser.add_argument("names", nargs="*", help="parts of names of causes; none: all")
+    parser.add_argument("--foreign", type=int, metavar="N", help="every Nth pair of networks of others instead")
     arguments = parser.parse_args()
 
     import torch
 
-    from tools.accounting.page import CAUSES, is_right, name_of
+    from tools.accounting.page import name_of
     from tools.sketches.localising import HEAD, localised, summary
-    from tools.sketches.planted import ALSO_RIGHT, write
 
     torch.set_num_threads(1)
-    chosen = [cause for cause in CAUSES if not arguments.names or any(name in cause.name for name in arguments.names)]
     answers = []
     sys.stdout.write("\n".join([*HEAD, ""]))
-    for cause in chosen:
+    for name, write, is_right in _foreign(arguments.foreign) if arguments.foreign else _catalogue():
+        if arguments.names and not any(part in name for part in arguments.names):
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            answers.append(
-                localised(
-                    cause.name,
-                    partial(write, cause),
-                    partial(is_right, replace(cause, expected=(*cause.expected, *ALSO_RIGHT.get(cause.name, ())))),
-                    lambda found: (
-                        [f"`{name_of(fault)}` ({fault.kind})" for fault in found.faults[:4]] or [found.outcome]
-                    ),
-                    Path(folder),
-                )
-            )
+            answers.append(localised(name, write, is_right, lambda found: [*map(name_of, found.faults)], Path(folder)))
         sys.stdout.write(f"{answers[-1]}\n")
         sys.stdout.flush()
     sys.stdout.write("\n".join([*summary(answers), ""]))
     return 0
+
+
+def _catalogue() -> Iterator[tuple[str, Any, Any]]:
+    from tools.accounting.page import CAUSES, is_right
+    from tools.sketches.planted import ALSO_RIGHT, write
+
+    for cause in CAUSES:
+        expected = (*cause.expected, *ALSO_RIGHT.get(cause.name, ()))
+        yield cause.name, partial(write, cause), partial(is_right, replace(cause, expected=expected))
+
+
+def _foreign(each: int) -> Iterator[tuple[str, Any, Any]]:
+    from tools.accounting.foreign import catalogue
+    from tools.sketches.planted import ForeignPair
+
+    pairs = [pair for pair in catalogue.chosen([], None) if pair.framework == "pytorch" and pair.answer == "fault"]
+    for pair in pairs[::each]:
+        found = ForeignPair(pair)
+        yield pair.name, found.write, found.is_right
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
+from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from tools.accounting.causes import Cause, Change
+from tools.accounting.foreign.answers import described, verdict_of
+from tools.accounting.foreign.pairs import Pair
 from tools.accounting.foreign.training import collected
+from tools.accounting.foreign.writing import run_torch
 from tools.accounting.framework_pairs import FrameworkPair
 from tools.accounting.networks import Training
 from tools.accounting.torch_recorder import recorded_names
@@ -76,3 +81,25 @@ def _step(training: Training, folder: Path, keys: Keys, change: Change | None) -
         debugger.step()
     (path,) = folder.glob("step0/*/dump.json")
     return path
+
+
+@dataclass
+class ForeignPair:
+    """A pair of tools/accounting/foreign: what may be named shows where it is run."""
+
+    pair: Pair
+    _expected: list[str] = field(default_factory=list)
+
+    def write(self, folder: Path, target: Keys, golden: Keys) -> tuple[Path, Path]:
+        """(target, golden) dumps, below `folder`."""
+        pair = self.pair
+        path, marks = run_torch(pair.network, pair.target, folder / "target", **target)
+        other, other_marks = run_torch(pair.network, pair.golden, folder / "golden", **golden)
+        if not self._expected:  # of the first run, which is of everything
+            self._expected = pair.accepted(marks, other_marks)
+        return path, other
+
+    def is_right(self, diagnosis: RunDiagnosis) -> bool:
+        """Whether it names what was planted, and nothing else."""
+        names = [described(fault) for fault in diagnosis.faults]
+        return verdict_of(diagnosis.outcome, names, self._expected, self.pair.answer) == "exact"

@@ -240,7 +240,7 @@ def collect(network: str, way: CellWay, folder: Path) -> tuple[Path, Watch]:
         if way.is_reordered:
             stack.enter_context(_in_halves())
         done = stack.enter_context(_wrong_kernel(way.kernel, net, watch))
-        debugger = stack.enter_context(collected(PrecisionDebugger, folder, **{"level": way.level, **keys}))
+        debugger = stack.enter_context(collected(PrecisionDebugger, folder, level=way.level))
         stack.enter_context(watch.watching())
         ms.set_seed(SEED)
         debugger.start(net)

@@ -18,8 +18,8 @@ INDEX = "index.json"
 Run = Callable[[str, Any, Path], tuple[Path, Mapping[str, list[str]]]]
 
 
-def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, list[str]]]:
-    """See `Run`."""
+def run_torch(network: str, way: Any, folder: Path, **keys: Any) -> tuple[Path, Mapping[str, list[str]]]:
+    """See `Run`; collected with these keys of config.json besides."""
     from tools.accounting.foreign.fourth_packages import FOURTH_PACKAGES
     from tools.accounting.foreign.fourth_scripts import FOURTH_SCRIPTS
     from tools.accounting.foreign.late_packages import LATE_PACKAGES
@@ -30,7 +30,7 @@ def run_torch(network: str, way: Any, folder: Path) -> tuple[Path, Mapping[str, 
     from tools.accounting.foreign.training import collect
 
     known = {**SCRIPTS, **PACKAGES, **PRECISIONS, **LATE_SCRIPTS, **LATE_PACKAGES, **FOURTH_SCRIPTS, **FOURTH_PACKAGES}
-    path, watch = collect(known[network], way, folder)
+    path, watch = collect(known[network], way, folder, **keys)
     return path, watch.marked
 
 
