@@ -188,7 +188,7 @@ class ValueComparison:
         limit: largest distance of a pass; None where nothing was compared.
         contents: keys of the content of both, where real data or sketches were compared.
         estimate: of the distance, where sketches were compared.
-        is_beyond: whether it is farther off than it may be beyond doubt, where sketches were compared.
+        is_beyond: whether its elements are farther off than they may be beyond doubt, where sketches were compared.
         path: place in the record.
         name: full name, the target's where there is one.
         is_tensor: whether either side has a tensor here.
@@ -357,7 +357,7 @@ class TensorComparison:
         """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
         reasons, soft = estimate.judged(pair.limit)
         reasons += statistics_reasons(pair.left, pair.right, pair.limit, self.limits)[0]
-        is_beyond = bool(pair.hard or reasons)
+        is_beyond = bool(reasons)
         if pair.left.fingerprint and pair.right.fingerprint and pair.is_one_dtype:
             found = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
         else:

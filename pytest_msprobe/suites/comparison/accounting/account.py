@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import structs
 
-from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format import find_dtype
+from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import UNKNOWN, Provenance
 from pytest_msprobe.suites.comparison.operations import OperationComparison
@@ -306,6 +307,34 @@ def account_of(found: OperationComparison, kind: Kind, keys: Sequence[ValueKey],
         kind = "unmatched"
     name = partner.record if partner is not None else ""
     return Account(kind, keys=tuple(keys), partner=name, place=place, partner_place=partner_place, **fields)
+
+
+def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
+    """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
+    pairs = [(value.is_output, value.target, value.golden) for value in values if value.is_tensor]
+    changed = next((words for is_output, *pair in pairs if is_output and (words := _dtype_words(*pair))), "")
+    if not changed:
+        return "", False
+    tensors = [
+        (canonical_dtype(target.dtype), canonical_dtype(golden.dtype))
+        for is_output, target, golden in pairs
+        if not is_output and target is not None and golden is not None and target.tensor and golden.tensor
+    ]
+    floats = [(left, right) for left, right in tensors if _kind(left) in ("float", "complex")]
+    return changed, bool(floats) and all(left == right for left, right in floats)
+
+
+def _dtype_words(target: Leaf | None, golden: Leaf | None) -> str:
+    """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
+    if target is None or golden is None or target.dtype == golden.dtype or not (target.tensor and golden.tensor):
+        return ""
+    left, right = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
+    return f"{left} against {right}" if left != right and {_kind(left), _kind(right)} != {"int"} else ""
+
+
+def _kind(dtype: str) -> str:
+    found = find_dtype(dtype)
+    return found.kind if found is not None else ""
 
 
 BORN_TARGET, INHERITED, DEFINED, BORN_GOLDEN = PARTS = ("born_target", "inherited", "defined", "born_golden")

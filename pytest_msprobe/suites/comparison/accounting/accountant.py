@@ -22,11 +22,9 @@ from msprobe_collector.dump_format import (
     DumpError,
     TensorValue,
     array_dtype,
-    find_dtype,
     parse_api_name,
     split_record_name,
 )
-from msprobe_collector.dump_format.leaves import Leaf, canonical_dtype
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.cases.recorded_call import DropoutCall, RecordedCall, RecordedOutput, is_dropout
 from pytest_msprobe.engines.protocol import (
@@ -51,6 +49,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    dtype_change,
     kind_of_outputs,
     of_equal_inputs,
     of_given_back,
@@ -156,34 +155,6 @@ def _in_order(places: Sequence[LeafPath], order: Sequence[int]) -> list[LeafPath
 
 def _of_width(array: Array, other: Array) -> Array:
     return array.astype(other.dtype) if array.dtype.kind in "iu" and other.dtype.kind in "iu" else array
-
-
-def dtype_change(values: Sequence[ValueComparison]) -> tuple[str, bool]:
-    """(how the dtypes of outputs differ, whether those of the inputs do not); ("", False) when outputs agree."""
-    pairs = [(value.is_output, value.target, value.golden) for value in values if value.is_tensor]
-    changed = next((words for is_output, *pair in pairs if is_output and (words := _dtype_words(*pair))), "")
-    if not changed:
-        return "", False
-    tensors = [
-        (canonical_dtype(target.dtype), canonical_dtype(golden.dtype))
-        for is_output, target, golden in pairs
-        if not is_output and target is not None and golden is not None and target.tensor and golden.tensor
-    ]
-    floats = [(left, right) for left, right in tensors if _kind(left) in ("float", "complex")]
-    return changed, bool(floats) and all(left == right for left, right in floats)
-
-
-def _dtype_words(target: Leaf | None, golden: Leaf | None) -> str:
-    """How the dtypes of an output differ; "" where they do not, or only in the width of integers."""
-    if target is None or golden is None or target.dtype == golden.dtype or not (target.tensor and golden.tensor):
-        return ""
-    left, right = canonical_dtype(target.dtype), canonical_dtype(golden.dtype)
-    return f"{left} against {right}" if left != right and {_kind(left), _kind(right)} != {"int"} else ""
-
-
-def _kind(dtype: str) -> str:
-    found = find_dtype(dtype)
-    return found.kind if found is not None else ""
 
 
 #: It is to blame only when its error is this many times what rounding explains: of ten thousand right outputs a few are

@@ -7,6 +7,7 @@ forward of a backward, who uses what a call of one run makes, and the gradients 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ from pytest_msprobe.suites.comparison.accounting.flow import DataFlow
 
 MOST_CALLS = 10
 _MOST_PARAMETERS = 3
+_OF_ONE_DTYPE = 5
+#: Kinds of faults that are shown by where a value comes from.
+_OF_VALUES = ("rewired", "unrecorded", "gradient")
 SIDES = ("target", "golden")
 
 
@@ -56,16 +60,38 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
     for fault in first:
         if any(fault is other for other in parameters):
             continue
-        yield [fault.step, *([] if fault.step.account.partner else _up_to_both(diagnosis, fault))]
+        if not fault.step.account.partner:
+            yield [fault.step, *_up_to_both(diagnosis, fault)]
+        elif fault.kind == "dtype":
+            yield [fault.step, *_of_one_dtype(flow)]
+        else:
+            yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
     for fault in [] if first else diagnosis.unknown:
-        key = next((key for key in fault.step.inputs if key.path == fault.value), None)
-        makers = [] if key is None else flow.gradient_sources(fault.step, key)
-        if key is not None and not makers:
-            makers = [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
-        yield [fault.step, *(maker.step for maker in makers)]
+        yield [fault.step, *_made_by(flow, fault)]
     if not (first or diagnosis.unknown):
         beyond = (step for step in flow.steps.values() if any(key.is_beyond for key in step.account.keys))
         yield from ([step] for step in beyond)
+
+
+def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
+    """Who made the value that a fault is about: for a gradient all whose gradients it is the sum of."""
+    key = next((key for key in fault.step.inputs if key.path == fault.value), None)
+    if key is None:
+        return []
+    makers = flow.gradient_sources(fault.step, key) if fault.step.operation.phase == "backward" else []
+    makers = makers or [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
+    return [maker.step for maker in makers]
+
+
+def _of_one_dtype(flow: DataFlow) -> list[Step]:
+    """Small calls that give one dtype on both sides: without them another dtype may be that of a whole run."""
+    steps = [
+        step
+        for step in flow.steps.values()
+        if step.operation.phase == "forward" and step.account.partner and not step.account.dtype
+    ]
+    steps = [step for step in steps if any(not key.is_integer for key in step.outputs)]
+    return sorted(steps, key=lambda step: sum(math.prod(key.shape) for key in step.account.keys))[:_OF_ONE_DTYPE]
 
 
 def _up_to_both(diagnosis: RunDiagnosis, fault: Fault) -> list[Step]:

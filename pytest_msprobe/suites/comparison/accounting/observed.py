@@ -18,6 +18,7 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     OutputAccount,
     ValueKey,
     account_of,
+    dtype_change,
     value_key,
 )
 from pytest_msprobe.suites.comparison.operations import GROWTH, OperationComparison
@@ -50,7 +51,10 @@ def observed(found: OperationComparison, limits: DistanceLimits) -> Account:
     differing = [value for value, key in zip(tensors, keys) if key.differs]
     is_noise = all(value.tolerance is not None and value.tolerance.basis != "dtype" for value in differing)
     outputs = _outputs(found, tensors, keys, kind)
-    return account_of(found, kind, keys, outputs=outputs, basis=_basis(keys), is_noise=is_noise)
+    dtype, is_cast = dtype_change(found.values)
+    return account_of(
+        found, kind, keys, outputs=outputs, basis=_basis(keys), is_noise=is_noise, dtype=dtype, is_cast=is_cast
+    )
 
 
 def _kind(keys: Sequence[ValueKey]) -> Kind:
@@ -117,7 +121,9 @@ def _key(value: ValueComparison, limits: DistanceLimits) -> ValueKey:
         contents = value.contents
     else:
         contents = _contents(value.target, value.golden)
-    return value_key(value, contents, value.distance, limits, is_integer=is_integer)
+    # Values of two dtypes are no further apart than their elements are.
+    distance = value.distance if value.estimate is None else value.estimate.distance
+    return value_key(value, contents, distance, limits, is_integer=is_integer)
 
 
 def _of_elements(value: ValueComparison) -> tuple[str, str]:
