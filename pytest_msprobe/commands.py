@@ -1,15 +1,19 @@
-"""The commands of `python -m pytest_msprobe`: `conftest`, `docs`, `merge` and `page`."""
+"""The commands of `python -m pytest_msprobe`: `conftest`, `docs`, `merge`, `next` and `page`."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import asdict
+
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.jsonl import MERGED_NAME, merge_runs
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.suites.registry import suite_class
@@ -54,6 +58,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--page", metavar="FILE", type=Path, help="write the page of the merged rows as well")
     parser.set_defaults(run=merge)
     parser = commands.add_parser(
+        "next",
+        help="write the configurations that collect the tensors of suspects",
+        description="Write the config.json of both runs that collects the tensors of the calls which a comparison "
+        "without tensors suspects, and say how to prove it with them.",
+    )
+    parser.add_argument("diagnosis", metavar="FILE", type=Path, help="a file of --msprobe-diagnosis")
+    parser.add_argument(
+        "-o",
+        dest="file",
+        metavar="FILE",
+        type=Path,
+        default=Path("config.json"),
+        help="of the target; that of the golden run stands beside it as FILE with _golden; default: config.json",
+    )
+    parser.set_defaults(run=write_next)
+    parser = commands.add_parser(
         "page",
         help="make the page of finished runs",
         description="Make one page from rows of --msprobe-jsonl: of one run, or of shards, resumed runs and ranks "
@@ -88,6 +108,33 @@ def make_page(arguments: argparse.Namespace) -> None:
     """
     with _stated_errors():
         _write_page(arguments.page, arguments.sources)
+
+
+def write_next(arguments: argparse.Namespace) -> None:
+    """Write the configurations of the next collection, and say what to do with them.
+
+    Raises:
+        CommandError: the diagnosis is not what it should be, asks for nothing, or a file cannot be written.
+    """
+    from pytest_msprobe.suites.comparison.accounting.next_collection import read_next_collection
+
+    with _stated_errors():
+        found = read_next_collection(arguments.diagnosis)
+    if found is None:
+        raise CommandError(f"{arguments.diagnosis}: suspects no call whose tensors would tell more")
+    target, folder = arguments.file, arguments.file.stem
+    files = {"target": target, "golden": target.with_name(f"{target.stem}_golden{target.suffix}")}
+    dumps = {side: f"{folder}_dumps/{side}" for side in files}
+    for side, file in files.items():
+        keys = {name: value for name, value in asdict(getattr(found, side)).items() if value}
+        _create(file, json.dumps({**keys, "dump_path": dumps[side]}, indent=2) + "\n")
+    command = f"pytest --msprobe-dump={dumps['target']} --msprobe-golden={dumps['golden']}"
+    sys.stdout.write(
+        f"{len(found.calls)} {'call' if len(found.calls) == 1 else 'calls'}: {', '.join(map(printable, found.calls))}\n"
+        f"1. run the target again with PrecisionDebugger({str(files['target'])!r}), the golden run with "
+        f"PrecisionDebugger({str(files['golden'])!r})\n"
+        f"2. {command} --msprobe-diagnosis={folder}_diagnosis.json\n"
+    )
 
 
 def _write_page(page: Path, sources: Sequence[Path]) -> None:
@@ -179,9 +226,13 @@ def _listing(templates: dict[str, Path]) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
+    _create(target, source.read_text(encoding="utf-8"))
+
+
+def _create(target: Path, content: str) -> None:
     try:
         with target.open("x", encoding="utf-8") as file:
-            file.write(source.read_text(encoding="utf-8"))
+            file.write(content)
     except FileExistsError:
         raise CommandError(f"{target} exists and is left as it is; name another file with -o") from None
     except OSError as error:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchRows
+from msprobe_collector.dump_format.sketches import row_of
 from msprobe_collector.dump_format.writing.encoding import fingerprint_of
 
 PERTURBED = Path(__file__).parent / "dumps" / "gpt_perturbed" / "dumps.tar.xz"
@@ -76,6 +78,20 @@ def make_fingerprints(dump: Path) -> None:
         entry["fingerprint"] = fingerprint_of(np.load(folder / entry.pop("data_name")))
 
     change_tensors(dump, change)
+    _retask(dump)
+
+
+def make_sketches(dump: Path) -> None:
+    """Turn a tensor dump into one that holds statistics and sketches."""
+    rows = SketchRows(dump.parent / SKETCH_FILE, np.stack)
+    rows.create()
+
+    def change(entry: dict[str, Any], folder: Path) -> None:
+        key = rows.add(row_of(np.load(folder / entry.pop("data_name"))))
+        entry |= json.loads(f"{{{key.removeprefix(', ')}}}")
+
+    change_tensors(dump, change)
+    rows.close()
     _retask(dump)
 
 

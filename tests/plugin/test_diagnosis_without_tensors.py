@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison_dumps import make_fingerprints, make_md5, make_statistics
+from comparison_dumps import make_fingerprints, make_md5, make_sketches, make_statistics
 from dump_builder import DumpBuilder
 
 X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
 W = np.random.default_rng(2).normal(size=(8, 5)).astype(np.float32) * np.float32(0.3)
-MODES = {"statistics": make_statistics, "fingerprints": make_fingerprints, "checksums": make_md5}
+MODES = {
+    "statistics": make_statistics,
+    "fingerprints": make_fingerprints,
+    "checksums": make_md5,
+    "sketches": make_sketches,
+}
+INEXACT = ("statistics", "sketches")
 EACH_MODE = pytest.mark.parametrize("mode", MODES)
 ANSWER = "--msprobe-diagnosis=diagnosis.json"
 
@@ -56,10 +62,10 @@ def test_the_first_that_differs_is_named_and_not_called_wrong(pytester: pytest.P
     assert origin["inheriting"] == 3
     assert origin["source"]["line"] == 7
     assert any('"task": "tensor"' in line for line in origin["next"])
-    state = "equal statistics" if mode == "statistics" else "are equal"
+    state = f"equal {mode}" if mode in INEXACT else "are equal"
     result.stdout.fnmatch_lines([f"First that differs*: Mint.exp.0.forward: its inputs *{state}*Without tensors*"])
     result.stdout.no_fnmatch_line("*t fault:*")
-    bits = None if mode == "statistics" else {"record": "Mint.exp.0.forward", "value": "output.0"}
+    bits = None if mode in INEXACT else {"record": "Mint.exp.0.forward", "value": "output.0"}
     assert found["first_bits"] == bits
 
 
@@ -80,7 +86,7 @@ def test_equal_dumps_are_equal_as_far_as_they_tell(pytester: pytest.Pytester, mo
         step(pytester.path / side, mode)
     result, found = diagnose(pytester)
     assert (result.ret, found["outcome"], found["origins"]) == (pytest.ExitCode.OK, "equal", [])
-    assert ("bit by bit" in found["text"]) == (mode != "statistics")
+    assert ("bit by bit" in found["text"]) == (mode not in INEXACT)
 
 
 def test_other_arguments_are_named(pytester: pytest.Pytester) -> None:
@@ -100,7 +106,7 @@ def test_small_differences_without_a_noise_run_stay_open(pytester: pytest.Pytest
     assert "--msprobe-noise" in found["text"]
 
 
-@pytest.mark.parametrize("mode", ["statistics", "fingerprints"])
+@pytest.mark.parametrize("mode", ["statistics", "fingerprints", "sketches"])
 def test_what_the_noise_run_allows_is_rounding_and_more_is_not(pytester: pytest.Pytester, mode: str) -> None:
     step(pytester.path / "target", mode, moved=1e-6)
     step(pytester.path / "golden", mode)

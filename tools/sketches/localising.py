@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.next_collection import next_collection
 from tools.accounting.diagnosing import diagnose
@@ -83,14 +85,14 @@ def localised(
     accounted = diagnose(*whole)
     all_bytes, small_bytes, shown, is_exact = _bytes(whole), 0, ["nothing was suspected"], False
     if (proof := next_collection([sketched])) is not None:
-        small = write(folder / "suspects", proof["target"], proof["golden"])
+        small = write(folder / "suspects", msgspec.to_builtins(proof.target), msgspec.to_builtins(proof.golden))
         found = diagnose(*small)
         is_exact, shown, small_bytes = is_right(found), named(found), _bytes(small)
     return Answer(
         name,
         first_of(sketched),
         first_of(accounted),
-        tuple(proof["calls"]) if proof is not None else (),
+        tuple(proof.calls) if proof is not None else (),
         tuple(shown),
         is_exact,
         is_right(accounted),

@@ -33,6 +33,7 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import (
     explains,
     is_suspect,
 )
+from pytest_msprobe.suites.comparison.accounting.next_collection import next_collection
 from pytest_msprobe.suites.comparison.cells import CellDifference
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 from pytest_msprobe.verdicts import Wire
@@ -56,7 +57,7 @@ REACHED: dict[Basis, str] = {
 }
 HOW_TO_TELL = (
     'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
-    "this call"
+    "this call (python -m pytest_msprobe next FILE writes that configuration from the FILE of --msprobe-diagnosis)"
 )
 #: The same where both dumps hold tensors.
 NO_BENCHMARK = (
@@ -561,6 +562,7 @@ def content(found: Sequence[PairDiagnosis]) -> dict[str, Any]:
         "at_fault": [_fault(diagnosis, fault) for diagnosis in known for fault in diagnosis.faults],
         "groups": [_group(diagnosis, group) for diagnosis in known for group in grouped(diagnosis.faults)],
         "dumps": [_dump(pair) for pair in found],
+        "next_collection": msgspec.to_builtins(next_collection([pair.diagnosis for pair in found])),
     }
 
 

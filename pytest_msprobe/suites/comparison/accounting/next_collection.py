@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.dump import Slot
@@ -24,14 +27,53 @@ _MOST_PARAMETERS = 3
 _OF_ONE_DTYPE = 5
 #: Kinds of faults that are shown by where a value comes from.
 _OF_VALUES = ("rewired", "unrecorded", "gradient")
-SIDES = ("target", "golden")
 
 
-def next_collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, Any] | None:
-    """What to collect of both runs, in builtin types; None where nothing is suspected that tensors would clear up.
+Level = Literal["L0", "L1", "mix"]
 
-    `calls` are the suspects, `target` and `golden` what config.json of these runs has besides `dump_path`.
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What config.json of one run has besides `dump_path`: documented in collector/README.md."""
+
+    task: Literal["tensor"]
+    level: Level
+    tensor: dict[Literal["list"], list[str]]
+    step: list[int] = []
+    rank: list[int] = []
+
+
+class NextCollection(msgspec.Struct, frozen=True):
+    """What to collect of both runs.
+
+    Attributes:
+        calls: whose tensors are asked for.
+        target, golden: the configurations of both runs; calls may have other names there.
     """
+
+    calls: list[str]
+    target: Configuration
+    golden: Configuration
+
+
+class _Diagnosis(msgspec.Struct):
+    next_collection: NextCollection | None
+
+
+def read_next_collection(path: Path) -> NextCollection | None:
+    """What the file of --msprobe-diagnosis says of it; None where it says that there is nothing to collect.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Diagnosis).next_collection
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is not what --msprobe-diagnosis writes ({error}); compare the dumps again") from None
+
+
+def next_collection(diagnoses: Sequence[RunDiagnosis]) -> NextCollection | None:
+    """What to collect next; None where nothing is suspected that tensors would clear up."""
     known = [each for each in diagnoses if each.sides is not None and each.basis not in ("tensors", "values", "none")]
     names: tuple[dict[str, None], dict[str, None]] = ({}, {})
     calls: dict[str, None] = {}
@@ -45,10 +87,12 @@ def next_collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, Any] | None:
                 _add(each, step, names)
     if not calls:
         return None
-    dumps = [[each.sides[side] for each in known if each.sides is not None] for side in (0, 1)]
     # An empty list would keep every record; what the other run is asked for is at most as much.
-    listed = [list(names[side] or names[1 - side]) for side in (0, 1)]
-    return {"calls": list(calls), **{side: _keys(dumps[at], listed[at]) for at, side in enumerate(SIDES)}}
+    target, golden = (
+        _configuration([each.sides[side] for each in known if each.sides is not None], names[side] or names[1 - side])
+        for side in (0, 1)
+    )
+    return NextCollection(list(calls), target, golden)
 
 
 def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
@@ -125,15 +169,12 @@ def _add(diagnosis: RunDiagnosis, step: Step, names: tuple[dict[str, None], dict
         found[record] = None
 
 
-def _keys(dumps: Sequence[Dump], names: Sequence[str]) -> dict[str, Any]:
-    """Keys of config.json."""
+def _configuration(dumps: Sequence[Dump], names: Iterable[str]) -> Configuration:
     slots = [Slot.of(dump.path) for dump in dumps]
-    numbers = {name: _numbers(getattr(slot, name) for slot in slots) for name in ("step", "rank")}
-    level = dumps[0].level or "mix"
-    return {"task": "tensor", "level": level, **{name: found for name, found in numbers.items() if found}} | {
-        "tensor": {"list": list(names)}
-    }
+    steps, ranks = ({number for number in found if number is not None} for found in zip(*map(_numbers, slots)))
+    level: Level = "L0" if dumps[0].level == "L0" else "L1" if dumps[0].level == "L1" else "mix"
+    return Configuration("tensor", level, {"list": list(names)}, sorted(steps), sorted(ranks))
 
 
-def _numbers(found: Iterable[int | None]) -> list[int]:
-    return sorted({number for number in found if number is not None})
+def _numbers(slot: Slot) -> tuple[int | None, int | None]:
+    return slot.step, slot.rank

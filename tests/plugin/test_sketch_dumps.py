@@ -1,0 +1,146 @@
+"""Dumps with sketches compared from the command line, and what the diagnosis asks to be collected next."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dump_builder import DumpBuilder
+
+from pytest_msprobe.__main__ import main
+
+X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
+RUN = ("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
+
+
+def write(folder: Path, output: np.ndarray, **how: Any) -> Path:
+    """exp of x, which is `output`, and its square."""
+    builder = DumpBuilder(
+        folder / "step3" / "rank1", **{"real": False, "sketches": True, "framework": "pytorch", **how}
+    )
+    builder.call("Torch.exp.0", [X], [output]).call("Torch.square.0", [output], [np.square(output)])
+    return builder.write()
+
+
+def diagnosis(pytester: pytest.Pytester) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_permuted_rows_are_seen(pytester: pytest.Pytester) -> None:
+    write(pytester.path / "target", np.exp(X)[::-1].copy())
+    write(pytester.path / "golden", np.exp(X))
+    result = pytester.runpytest(*RUN)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*Torch.exp.0.forward: its inputs have equal sketches, and output.0 differs: *"])
+    (dump,) = diagnosis(pytester)["dumps"]
+    assert (dump["basis"], [origin["record"] for origin in dump["origins"]]) == ("sketches", ["Torch.exp.0.forward"])
+
+
+def test_what_is_missing_of_sketches_is_no_success(pytester: pytest.Pytester) -> None:
+    for side in ("target", "golden"):
+        write(pytester.path / side, np.exp(X))
+    assert pytester.runpytest(*RUN).ret == pytest.ExitCode.OK
+    os.truncate(pytester.path / "golden" / "step3" / "rank1" / "sketches.bin", 2 * 256)
+    result = pytester.runpytest(*RUN)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*sketches.bin lacks the sketches of 3 of 4 values*"])
+    assert diagnosis(pytester)["dumps"][0]["basis"] == "statistics"
+
+
+def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:
+    write(pytester.path / "target", np.exp(X) * np.float32(1.01))
+    write(pytester.path / "golden", np.exp(X))
+    pytester.runpytest(*RUN)
+    capsys.readouterr()
+    assert main(["next", "diagnosis.json", "-o", "proof.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["wrote proof.json", "wrote proof_golden.json", "1 call: Torch.exp.0"]
+    assert "PrecisionDebugger('proof.json')" in lines[3]
+    assert "--msprobe-dump=proof_dumps/target --msprobe-golden=proof_dumps/golden --msprobe-diagnosis=" in lines[4]
+    for name, side in (("proof.json", "target"), ("proof_golden.json", "golden")):
+        assert json.loads((pytester.path / name).read_text(encoding="utf-8")) == {
+            "task": "tensor",
+            "level": "L1",
+            "tensor": {"list": ["Torch.exp.0.forward"]},
+            "step": [3],
+            "rank": [1],
+            "dump_path": f"proof_dumps/{side}",
+        }
+    assert main(["next", "diagnosis.json", "-o", "proof.json"]) == 2
+    assert "proof.json exists and is left as it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "is not what --msprobe-diagnosis writes"),
+        ("[" * 5000, "is not what --msprobe-diagnosis writes"),
+        (
+            '{"next_collection": {"calls": [], "target": {"task": "statistics"}}}',
+            "is not what --msprobe-diagnosis writes",
+        ),
+        ('{"next_collection": null}', "suspects no call whose tensors would tell more"),
+        (None, "No such file"),
+    ],
+)
+def test_what_cannot_be_collected_next_is_one_line(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], content: str | None, words: str
+) -> None:
+    if content is not None:
+        (pytester.path / "diagnosis.json").write_text(content, encoding="utf-8")
+    assert main(["next", "diagnosis.json"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert "diagnosis.json" in error
+    assert len(error.splitlines()) == 1
+    assert not (pytester.path / "config.json").exists()
+
+
+TRAINING = """
+import sys
+import torch
+from msprobe_collector.pytorch import PrecisionDebugger
+
+def step(rows, approximate):
+    hidden = torch.nn.functional.gelu(torch.matmul(rows, rows.T), approximate=approximate)
+    torch.sum(torch.exp(hidden)).backward()
+
+rows = torch.linspace(-1, 1, 48).reshape(6, 8).requires_grad_()
+with PrecisionDebugger(sys.argv[1]).collect():
+    step(rows, sys.argv[2])
+"""
+
+
+@pytest.mark.needs("torch")
+def test_sketches_localise_and_the_tensors_of_the_suspects_prove(pytester: pytest.Pytester) -> None:
+    """Both collections are those of the collector, the second one with what the first comparison asks for."""
+    for side in ("target", "golden"):
+        keys = {"task": "statistics", "level": "L1", "dump_path": side, "statistics": {"summary_mode": "sketch"}}
+        (pytester.path / f"{side}.json").write_text(json.dumps(keys))
+    train(pytester.path, "target.json", "golden.json")
+    pytester.runpytest(*RUN)
+    assert [each["record"] for each in diagnosis(pytester)["dumps"][0]["origins"]] == ["Functional.gelu.0.forward"]
+    assert main(["next", "diagnosis.json"]) == 0
+    train(pytester.path, "config.json", "config_golden.json")
+    pytester.runpytest(
+        *(f"{option.partition('=')[0]}=config_dumps/{option.partition('=')[2]}" for option in RUN[:2]), RUN[2]
+    )
+    found = diagnosis(pytester)
+    assert (found["outcome"], found["dumps"][0]["basis"]) == ("fault", "tensors")
+    (fault,) = found["at_fault"]
+    assert (fault["record"], fault["kind"]) == ("Functional.gelu.0.forward", "defined")
+    assert "approximate 'tanh' against 'none'" in fault["sentence"]
+    records = (json.loads(path.read_text())["data"] for path in (pytester.path / "config_dumps").rglob("dump.json"))
+    assert [list(names) for names in records] == [["Functional.gelu.0.forward"]] * 2
+
+
+def train(folder: Path, target: str, golden: str) -> None:
+    for config, how in ((target, "tanh"), (golden, "none")):
+        subprocess.run([sys.executable, "-c", TRAINING, config, how], cwd=folder, check=True, capture_output=True)
