@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ class SketchRows:
         self._waiting: list[Any] = []
         self._written = 0
         self._descriptor = -1
-        #: Of values by name or place: what is known of one, its key in the record, and what keeps its place its own.
-        self._known: dict[Any, tuple[Any, str, Any]] = {}
+        #: Keys in the record of values by their content.
+        self._known: dict[Hashable, str] = {}
         self._is_full = False
         self._error: Exception | None = None
 
@@ -57,20 +57,12 @@ class SketchRows:
         self._descriptor = os.open(self.path, flags, 0o640)
         self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
 
-    def known(self, key: Any, facts: Any) -> str | None:
-        """What `add` gave for the value of this key, where it has the same facts."""
-        found = self._known.get(key)
-        return found[1] if found is not None and found[0] == facts else None
+    def known(self, content: Hashable) -> str:
+        """What `add` gave for a value of this content, "" for none."""
+        return self._known.get(content, "")
 
-    def add(self, row: Row, keys: Iterable[Any] = (), facts: Any = None, kept: Any = None) -> str:
-        """The key of a row as JSON text; "" where the disk takes no more.
-
-        Args:
-            row: to be written.
-            keys: of the value, under which `known` finds it.
-            facts: that the value has which is known by them.
-            kept: is kept as long as the keys are known.
-        """
+    def add(self, row: Row, content: Hashable | None = None) -> str:
+        """The key of a row as JSON text, for a value of which `content` is a key; "" where the disk takes no more."""
         with self._lock:
             if self._is_full:
                 return ""
@@ -82,7 +74,8 @@ class SketchRows:
         if row.exponent or any(row.not_finite):
             text = json.dumps({"row": number, "exponent": row.exponent, "not_finite": row.not_finite})
         text = f', "{SKETCH}": {text}'
-        self._known.update(dict.fromkeys(keys, (facts, text, kept)))
+        if content is not None:
+            self._known[content] = text
         return text
 
     def flush(self) -> None:

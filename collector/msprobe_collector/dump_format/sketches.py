@@ -41,6 +41,8 @@ _BLOCK = 1 << 20
 LEAST, MOST = 1e-15, 1e15
 #: Halves of a sketch whose squares differ by more see different things.
 _APART = 4.0
+#: Kinds of NumPy's dtypes that are no numbers.
+WITHOUT_NUMBERS = "OSUMm"
 #: Of the norm: what rounding to float32 and another order of summation leave.
 _RESOLUTION = 1e-6
 
@@ -420,7 +422,7 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
     Raises:
         ValueError: it holds no numbers.
     """
-    if array.dtype.kind in "OSUMm":
+    if array.dtype.kind in WITHOUT_NUMBERS:
         raise ValueError(f"an array of {array.dtype} holds no numbers")
     if array.size == 0:
         return Row(np.zeros(NUMBERS, np.float32))
