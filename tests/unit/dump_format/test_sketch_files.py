@@ -211,8 +211,16 @@ def test_a_value_is_known_by_its_content(tmp_path: Path) -> None:
 
 
 def test_content_is_that_of_dtype_shape_and_bits() -> None:
-    array = ARRAYS[0]
-    others = [array.T, array.reshape(10, 6), array[::-1], array.T.copy(), array.astype(np.float64), -array, array[:5]]
+    array: np.ndarray[Any, Any] = ARRAYS[0]
+    others: list[np.ndarray[Any, Any]] = [
+        array.T,
+        array.reshape(10, 6),
+        array[::-1],
+        array.T.copy(),
+        array.astype(np.float64),
+        -array,
+        array[:5],
+    ]
     contents = [TensorValues(other, other.dtype.name, "").content() for other in [array, *others]]
     assert len(set(contents)) == len(contents)
     assert TensorValues(array.copy(), "float32", "").content() == contents[0]
