@@ -129,7 +129,8 @@ import os, signal, sys
 training = Training()
 debugger = PrecisionDebugger(sys.argv[2], dump_path=sys.argv[1], level="mix")
 debugger.start(training.net, rank_id=0)
-training.step()
+for _ in range(3):
+    training.step()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
