@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SKETCH_FILE = "sketches.bin"
 _ROW_BYTES = 4 * NUMBERS
-_MOST_WAITING = 256
+#: What a kill may cost; as many are fetched from a device in one copy.
+_MOST_WAITING = 64
 #: What the norm that a sketch estimates may be of the recorded one: values for which chance gives more are unknown.
 _MOST_RATIO = 4.0
 _HEAD = {"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}
