@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ _WHOLE = COUNTERS // 2
 _GROUP, _LONGEST = 1 << 10, 1 << 16
 #: Elements that are raised to float32 or float64 at a time.
 _BLOCK = 1 << 20
+#: Products that are added one after the other.
+_PIECE = 1 << 8
 #: Magnitudes that float32 holds with their sums.
 LEAST, MOST = 1e-15, 1e15
 #: Halves of a sketch whose squares differ by more see different things.
@@ -44,7 +47,7 @@ _APART = 4.0
 #: Kinds of NumPy's dtypes that are no numbers.
 WITHOUT_NUMBERS = "OSUMm"
 #: Of the norm: what rounding to float32 and another order of summation leave.
-_RESOLUTION = 1e-6
+_RESOLUTION = 2e-6
 
 
 class Row(NamedTuple):
@@ -110,6 +113,10 @@ class Sketch:
     def norm(self) -> float:
         """Estimate of the L2 norm of the finite elements."""
         return _norm(self.counters, has_whole=self.has_whole)
+
+    def scaled(self, factor: float) -> Sketch:
+        """The sketch of the tensor times `factor`."""
+        return replace(self, counters=self.counters * factor)
 
 
 def distance(left: Sketch, right: Sketch) -> Distance:
@@ -283,7 +290,7 @@ class _Group:
         return np.concatenate([table.real, table.imag], axis=1).astype(np.float32)
 
 
-_group = lru_cache(maxsize=None)(_Group)
+_group = lru_cache(maxsize=1 << 14)(_Group)
 
 
 class Plan:
@@ -329,6 +336,7 @@ class Tables:
         """`convert` puts an array where it is computed with; all of them together take at most `most_bytes`."""
         self._convert = convert
         self._most_bytes = most_bytes
+        self._lock = Lock()
         self._tables: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
         self.rotation = convert(_ROTATION)
@@ -340,10 +348,12 @@ class Tables:
             table = group.table()
             if part >= 0:
                 table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
-            while self._tables and self._bytes + table.nbytes > self._most_bytes:
-                self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
-            found = self._tables[group, part] = self._convert(table), table.nbytes
-            self._bytes += table.nbytes
+            found = self._convert(table), table.nbytes
+            with self._lock:
+                while self._tables and self._bytes + table.nbytes > self._most_bytes:
+                    self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
+                self._bytes += table.nbytes - self._tables.get((group, part), (None, 0))[1]
+                self._tables[group, part] = found
         return found[0]
 
 
@@ -399,10 +409,17 @@ def _of_arrays(dtype: type[np.floating[Any]]) -> Arithmetic:
     return Arithmetic(
         tables=Tables(lambda table: table.astype(dtype)),
         raised=lambda part: part.astype(dtype, copy=False),
-        weighted=lambda counters, table: np.einsum("nmk,mk->nk", counters, table),
+        weighted=_weighted,
         joined=np.concatenate,
         block=_BLOCK,
     )
+
+
+def _weighted(counters: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In pieces: a sum of many float32 in a row loses digits."""
+    pieces = [slice(start, start + _PIECE) for start in range(0, len(table), _PIECE)]
+    parts = [np.einsum("nmk,mk->nk", counters[:, piece], table[piece]) for piece in pieces]
+    return parts[0] if len(parts) == 1 else np.add.reduce(np.array(parts))
 
 
 _NARROW, _WIDE = _of_arrays(np.float32), _of_arrays(np.float64)

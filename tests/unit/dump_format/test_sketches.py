@@ -96,6 +96,18 @@ def test_partial_sums_add_up(count: int) -> None:
     assert found.relative < 0.09
 
 
+def test_a_mean_is_a_scaled_sum() -> None:
+    parts = [noise(12, 20, seed=seed) for seed in range(4)]
+    found = merged([Sketch.of(part) for part in parts], None).scaled(0.25)
+    assert distance(found, mean := Sketch.of(np.mean(parts, axis=0))).value <= 1e-6 * mean.norm
+
+
+def test_sums_of_many_rows_keep_their_digits() -> None:
+    array = noise(50257, 8)
+    found = distance(Sketch.of(array), Sketch.of(array.astype(np.float64)))
+    assert found.value < 0.5 * found.resolution
+
+
 @pytest.mark.parametrize("count", [3, 5, 6, 7])
 def test_other_numbers_of_shards_compare_with_their_own_kind(count: int) -> None:
     left, right = noise(4, 2 * count), noise(4, 2 * count, seed=1)
