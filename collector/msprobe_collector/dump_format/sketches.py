@@ -419,7 +419,8 @@ def _weighted(counters: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> np
     """In pieces: a sum of many float32 in a row loses digits."""
     pieces = [slice(start, start + _PIECE) for start in range(0, len(table), _PIECE)]
     parts = [np.einsum("nmk,mk->nk", counters[:, piece], table[piece]) for piece in pieces]
-    return parts[0] if len(parts) == 1 else np.add.reduce(np.array(parts))
+    total: np.ndarray[Any, Any] = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+    return total
 
 
 _NARROW, _WIDE = _of_arrays(np.float32), _of_arrays(np.float64)
