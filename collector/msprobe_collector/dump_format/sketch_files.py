@@ -118,7 +118,12 @@ class SketchRows:
 
 
 class SketchFile:
-    """The rows of a dump, read where they are asked for."""
+    """The rows of a dump, read where they are asked for.
+
+    Attributes:
+        path: the file.
+        numbers: its rows, float32 (rows, 64), mapped into memory.
+    """
 
     def __init__(self, path: Path) -> None:
         """Look at the header of the file at `path`.
@@ -130,9 +135,11 @@ class SketchFile:
         try:
             with open_plain(path) as file:
                 head = file.read(_ROW_BYTES)
-                self.rows = max(0, os.fstat(file.fileno()).st_size // _ROW_BYTES - 1)
+                rows = max(0, os.fstat(file.fileno()).st_size // _ROW_BYTES - 1)
                 _check_head(head, path)
-                self._numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (self.rows, NUMBERS)) if self.rows else None
+                self.numbers: np.ndarray[Any, Any] = np.zeros((0, NUMBERS), np.float32)
+                if rows:
+                    self.numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (rows, NUMBERS))
         except OSError as error:
             problem = f"cannot be read ({error.strerror}), and the records name sketches in it; collect the step again"
             raise DumpError(problem, file=str(path)) from None
@@ -147,12 +154,10 @@ class SketchFile:
             return None
         if known.problem:
             raise place.fault(known.problem, SKETCH)
-        if not known.row < self.rows or self._numbers is None:
-            raise place.fault(
-                f"row {known.row} is not in {self.path}, which holds {self.rows} rows (was the training killed?)",
-                SKETCH,
-            )
-        row = Row(np.asarray(self._numbers[known.row]), known.exponent, known.not_finite)
+        if known.row >= (rows := len(self.numbers)):
+            problem = f"row {known.row} is not in {self.path}, which holds {rows} rows (was the training killed?)"
+            raise place.fault(problem, SKETCH)
+        row = Row(self.numbers[known.row], known.exponent, known.not_finite)
         sketch = Sketch.of_row(row, value.shape)
         if problem := _contradiction(sketch, value):
             raise place.fault(f"row {known.row} of {self.path} contradicts the statistics: {problem}", SKETCH)

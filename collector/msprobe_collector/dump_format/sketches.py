@@ -11,9 +11,9 @@ with complex phases in place of signs).
   the digits of r: a rank need not know which shard it holds, nor a whole tensor how others split it. Constants,
   ramps and all products of real factors over the digits keep their norm exactly. What they do not see well are
   values that repeat along the digits of two dimensions (a constant diagonal) or oscillate in many digits (a sine).
-- *Whole counters* (16) see these too. Their phases are chirps over the whole length, exp(i pi (a i^2 + 2 m i) / n),
-  whose spectrum is flat (D. C. Chu, "Polyphase codes with good periodic correlation properties", 1972). They compare
-  values of one shape only.
+- *Whole counters* (16) see these too. Their phases are chirps, whose frequency rises with the index and whose spectrum
+  is flat (D. C. Chu, "Polyphase codes with good periodic correlation properties", 1972). They compare values of one
+  shape.
 """
 
 from __future__ import annotations
@@ -103,6 +103,11 @@ class Sketch:
         return cls.of_row(row_of(array), array.shape)
 
     @classmethod
+    def of_split(cls, array: np.ndarray[Any, Any], dimension: int, count: int) -> Sketch:
+        """The sketch of an array as of `count` shards along `dimension`, for those that are not 2, 4, 8 ..."""
+        return merged([cls.of(part) for part in np.split(array, count, dimension)], dimension)
+
+    @classmethod
     def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
         """The sketch that a dump holds of a tensor of `shape`."""
         with np.errstate(over="ignore", under="ignore"):
@@ -190,22 +195,19 @@ def _hashed(*keys: Any) -> np.ndarray[Any, Any]:
 
 
 def _chirps(length: int, kind: int, dimension: int, level: int) -> np.ndarray[Any, Any]:
-    """(length, 16) of exp(i pi (a l^2 + 2 m l) / length), for odd lengths with l (l + 1) for l^2; m is uniform.
+    """(length, 16) of exp(2 pi i (a l (l + 1) / 2 + m l) / P), with random a and m and the least odd prime P >= length.
 
-    a = 1 (mod 12), so that the sum of two of them has few factors in common with the length: diagonals are seen.
+    A prime, so that what repeats at any distance meets phases that do not.
     """
+    prime = length | 1
+    while prime < 3 or any(prime % divisor == 0 for divisor in range(3, math.isqrt(prime) + 1, 2)):
+        prime += 2
     bits = _hashed(kind, dimension, level, length, np.arange(_WHOLE))
-    roots = []
-    for start in (bits & np.uint64(0xFFFFFFFF)).tolist():
-        root = 1 + 12 * (start % length)
-        while math.gcd(root, length) > 1:
-            root += 12
-        roots.append(root % (2 * length))
+    roots = 1 + ((bits & np.uint64(0xFFFFFFFF)) % np.uint64(prime - 1)).astype(np.int64)
+    shifts = ((bits >> np.uint64(32)) % np.uint64(prime)).astype(np.int64)
     index = np.arange(length)[:, None]
-    squares = index * (index + length % 2) % (2 * length)
-    shifts = ((bits >> np.uint64(32)) % np.uint64(length)).astype(np.int64)
-    turns = (squares * np.array(roots) + 2 * index * shifts) % (2 * length)
-    found: np.ndarray[Any, Any] = np.exp(1j * np.pi / length * turns)
+    turns = (index * (index + 1) // 2 % prime * roots + index * shifts) % prime
+    found: np.ndarray[Any, Any] = np.exp(2j * np.pi / prime * turns)
     return found
 
 
@@ -231,7 +233,7 @@ def _shard_phases(dimension: int, length: int, count: int) -> np.ndarray[Any, An
 
 def _odd_part(length: int) -> tuple[int, int]:
     """(u, p) of length = u * 2**p."""
-    digits = (length & -length).bit_length() - 1
+    digits = max(0, (length & -length).bit_length() - 1)
     return length >> digits, digits
 
 
