@@ -443,7 +443,7 @@ class Dump:
         if not self.holds_sketches:
             return ""
         try:
-            rows = self.sketches.rows
+            rows = len(self.sketches.numbers)
         except DumpError as error:
             return str(error)
         named = [int(row) for raw in self._records.values() for row in _SKETCHED.findall(memoryview(raw))]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 SKETCH_FILE = "sketches.bin"
 _ROW_BYTES = 4 * NUMBERS
-_MOST_WAITING = 256
+#: What a kill may cost; as many are fetched from a device in one copy.
+_MOST_WAITING = 64
 #: What the norm that a sketch estimates may be of the recorded one: values for which chance gives more are unknown.
 _MOST_RATIO = 4.0
 _HEAD = {"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}
@@ -46,8 +47,8 @@ class SketchRows:
         self._waiting: list[Any] = []
         self._written = 0
         self._descriptor = -1
-        #: Of values by name or place: what is known of one, its key in the record, and what keeps its place its own.
-        self._known: dict[Any, tuple[Any, str, Any]] = {}
+        #: Keys in the record of values by their content.
+        self._known: dict[Hashable, str] = {}
         self._is_full = False
         self._error: Exception | None = None
 
@@ -57,20 +58,12 @@ class SketchRows:
         self._descriptor = os.open(self.path, flags, 0o640)
         self._write(json.dumps(_HEAD).ljust(_ROW_BYTES - 1).encode() + b"\n", at=0)
 
-    def known(self, key: Any, facts: Any) -> str | None:
-        """What `add` gave for the value of this key, where it has the same facts."""
-        found = self._known.get(key)
-        return found[1] if found is not None and found[0] == facts else None
+    def known(self, content: Hashable) -> str:
+        """What `add` gave for a value of this content, "" for none."""
+        return self._known.get(content, "")
 
-    def add(self, row: Row, keys: Iterable[Any] = (), facts: Any = None, kept: Any = None) -> str:
-        """The key of a row as JSON text; "" where the disk takes no more.
-
-        Args:
-            row: to be written.
-            keys: of the value, under which `known` finds it.
-            facts: that the value has which is known by them.
-            kept: is kept as long as the keys are known.
-        """
+    def add(self, row: Row, content: Hashable | None = None) -> str:
+        """The key of a row as JSON text, for a value of which `content` is a key; "" where the disk takes no more."""
         with self._lock:
             if self._is_full:
                 return ""
@@ -82,7 +75,8 @@ class SketchRows:
         if row.exponent or any(row.not_finite):
             text = json.dumps({"row": number, "exponent": row.exponent, "not_finite": row.not_finite})
         text = f', "{SKETCH}": {text}'
-        self._known.update(dict.fromkeys(keys, (facts, text, kept)))
+        if content is not None:
+            self._known[content] = text
         return text
 
     def flush(self) -> None:
@@ -124,7 +118,12 @@ class SketchRows:
 
 
 class SketchFile:
-    """The rows of a dump, read where they are asked for."""
+    """The rows of a dump, read where they are asked for.
+
+    Attributes:
+        path: the file.
+        numbers: its rows, float32 (rows, 64), mapped into memory.
+    """
 
     def __init__(self, path: Path) -> None:
         """Look at the header of the file at `path`.
@@ -136,9 +135,11 @@ class SketchFile:
         try:
             with open_plain(path) as file:
                 head = file.read(_ROW_BYTES)
-                self.rows = max(0, os.fstat(file.fileno()).st_size // _ROW_BYTES - 1)
+                rows = max(0, os.fstat(file.fileno()).st_size // _ROW_BYTES - 1)
                 _check_head(head, path)
-                self._numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (self.rows, NUMBERS)) if self.rows else None
+                self.numbers: np.ndarray[Any, Any] = np.zeros((0, NUMBERS), np.float32)
+                if rows:
+                    self.numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (rows, NUMBERS))
         except OSError as error:
             problem = f"cannot be read ({error.strerror}), and the records name sketches in it; collect the step again"
             raise DumpError(problem, file=str(path)) from None
@@ -153,12 +154,10 @@ class SketchFile:
             return None
         if known.problem:
             raise place.fault(known.problem, SKETCH)
-        if not known.row < self.rows or self._numbers is None:
-            raise place.fault(
-                f"row {known.row} is not in {self.path}, which holds {self.rows} rows (was the training killed?)",
-                SKETCH,
-            )
-        row = Row(np.asarray(self._numbers[known.row]), known.exponent, known.not_finite)
+        if known.row >= (rows := len(self.numbers)):
+            problem = f"row {known.row} is not in {self.path}, which holds {rows} rows (was the training killed?)"
+            raise place.fault(problem, SKETCH)
+        row = Row(self.numbers[known.row], known.exponent, known.not_finite)
         sketch = Sketch.of_row(row, value.shape)
         if problem := _contradiction(sketch, value):
             raise place.fault(f"row {known.row} of {self.path} contradicts the statistics: {problem}", SKETCH)

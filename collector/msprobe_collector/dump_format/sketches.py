@@ -11,17 +11,18 @@ with complex phases in place of signs).
   the digits of r: a rank need not know which shard it holds, nor a whole tensor how others split it. Constants,
   ramps and all products of real factors over the digits keep their norm exactly. What they do not see well are
   values that repeat along the digits of two dimensions (a constant diagonal) or oscillate in many digits (a sine).
-- *Whole counters* (16) see these too. Their phases are chirps over the whole length, exp(i pi (a i^2 + 2 m i) / n),
-  whose spectrum is flat (D. C. Chu, "Polyphase codes with good periodic correlation properties", 1972). They compare
-  values of one shape only.
+- *Whole counters* (16) see these too. Their phases are chirps, whose frequency rises with the index and whose spectrum
+  is flat (D. C. Chu, "Polyphase codes with good periodic correlation properties", 1972). They compare values of one
+  shape.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,12 +38,16 @@ _WHOLE = COUNTERS // 2
 _GROUP, _LONGEST = 1 << 10, 1 << 16
 #: Elements that are raised to float32 or float64 at a time.
 _BLOCK = 1 << 20
+#: Products that are added one after the other.
+_PIECE = 1 << 8
 #: Magnitudes that float32 holds with their sums.
 LEAST, MOST = 1e-15, 1e15
 #: Halves of a sketch whose squares differ by more see different things.
 _APART = 4.0
+#: Kinds of NumPy's dtypes that are no numbers.
+WITHOUT_NUMBERS = "OSUMm"
 #: Of the norm: what rounding to float32 and another order of summation leave.
-_RESOLUTION = 1e-6
+_RESOLUTION = 2e-6
 
 
 class Row(NamedTuple):
@@ -98,6 +103,11 @@ class Sketch:
         return cls.of_row(row_of(array), array.shape)
 
     @classmethod
+    def of_split(cls, array: np.ndarray[Any, Any], dimension: int, count: int) -> Sketch:
+        """The sketch of an array as of `count` shards along `dimension`, for those that are not 2, 4, 8 ..."""
+        return merged([cls.of(part) for part in np.split(array, count, dimension)], dimension)
+
+    @classmethod
     def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
         """The sketch that a dump holds of a tensor of `shape`."""
         with np.errstate(over="ignore", under="ignore"):
@@ -108,6 +118,10 @@ class Sketch:
     def norm(self) -> float:
         """Estimate of the L2 norm of the finite elements."""
         return _norm(self.counters, has_whole=self.has_whole)
+
+    def scaled(self, factor: float) -> Sketch:
+        """The sketch of the tensor times `factor`."""
+        return replace(self, counters=self.counters * factor)
 
 
 def distance(left: Sketch, right: Sketch) -> Distance:
@@ -181,22 +195,19 @@ def _hashed(*keys: Any) -> np.ndarray[Any, Any]:
 
 
 def _chirps(length: int, kind: int, dimension: int, level: int) -> np.ndarray[Any, Any]:
-    """(length, 16) of exp(i pi (a l^2 + 2 m l) / length), for odd lengths with l (l + 1) for l^2; m is uniform.
+    """(length, 16) of exp(2 pi i (a l (l + 1) / 2 + m l) / P), with random a and m and the least odd prime P >= length.
 
-    a = 1 (mod 12), so that the sum of two of them has few factors in common with the length: diagonals are seen.
+    A prime, so that what repeats at any distance meets phases that do not.
     """
+    prime = length | 1
+    while prime < 3 or any(prime % divisor == 0 for divisor in range(3, math.isqrt(prime) + 1, 2)):
+        prime += 2
     bits = _hashed(kind, dimension, level, length, np.arange(_WHOLE))
-    roots = []
-    for start in (bits & np.uint64(0xFFFFFFFF)).tolist():
-        root = 1 + 12 * (start % length)
-        while math.gcd(root, length) > 1:
-            root += 12
-        roots.append(root % (2 * length))
+    roots = 1 + ((bits & np.uint64(0xFFFFFFFF)) % np.uint64(prime - 1)).astype(np.int64)
+    shifts = ((bits >> np.uint64(32)) % np.uint64(prime)).astype(np.int64)
     index = np.arange(length)[:, None]
-    squares = index * (index + length % 2) % (2 * length)
-    shifts = ((bits >> np.uint64(32)) % np.uint64(length)).astype(np.int64)
-    turns = (squares * np.array(roots) + 2 * index * shifts) % (2 * length)
-    found: np.ndarray[Any, Any] = np.exp(1j * np.pi / length * turns)
+    turns = (index * (index + 1) // 2 % prime * roots + index * shifts) % prime
+    found: np.ndarray[Any, Any] = np.exp(2j * np.pi / prime * turns)
     return found
 
 
@@ -222,7 +233,7 @@ def _shard_phases(dimension: int, length: int, count: int) -> np.ndarray[Any, An
 
 def _odd_part(length: int) -> tuple[int, int]:
     """(u, p) of length = u * 2**p."""
-    digits = (length & -length).bit_length() - 1
+    digits = max(0, (length & -length).bit_length() - 1)
     return length >> digits, digits
 
 
@@ -281,7 +292,7 @@ class _Group:
         return np.concatenate([table.real, table.imag], axis=1).astype(np.float32)
 
 
-_group = lru_cache(maxsize=None)(_Group)
+_group = lru_cache(maxsize=1 << 14)(_Group)
 
 
 class Plan:
@@ -327,6 +338,7 @@ class Tables:
         """`convert` puts an array where it is computed with; all of them together take at most `most_bytes`."""
         self._convert = convert
         self._most_bytes = most_bytes
+        self._lock = Lock()
         self._tables: dict[Any, tuple[Any, int]] = {}
         self._bytes = 0
         self.rotation = convert(_ROTATION)
@@ -338,10 +350,12 @@ class Tables:
             table = group.table()
             if part >= 0:
                 table = np.tile(table[:, part * COUNTERS : (part + 1) * COUNTERS], 2)
-            while self._tables and self._bytes + table.nbytes > self._most_bytes:
-                self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
-            found = self._tables[group, part] = self._convert(table), table.nbytes
-            self._bytes += table.nbytes
+            found = self._convert(table), table.nbytes
+            with self._lock:
+                while self._tables and self._bytes + table.nbytes > self._most_bytes:
+                    self._bytes -= self._tables.pop(next(iter(self._tables)))[1]
+                self._bytes += table.nbytes - self._tables.get((group, part), (None, 0))[1]
+                self._tables[group, part] = found
         return found[0]
 
 
@@ -397,10 +411,18 @@ def _of_arrays(dtype: type[np.floating[Any]]) -> Arithmetic:
     return Arithmetic(
         tables=Tables(lambda table: table.astype(dtype)),
         raised=lambda part: part.astype(dtype, copy=False),
-        weighted=lambda counters, table: np.einsum("nmk,mk->nk", counters, table),
+        weighted=_weighted,
         joined=np.concatenate,
         block=_BLOCK,
     )
+
+
+def _weighted(counters: np.ndarray[Any, Any], table: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In pieces: a sum of many float32 in a row loses digits."""
+    pieces = [slice(start, start + _PIECE) for start in range(0, len(table), _PIECE)]
+    parts = [np.einsum("nmk,mk->nk", counters[:, piece], table[piece]) for piece in pieces]
+    total: np.ndarray[Any, Any] = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+    return total
 
 
 _NARROW, _WIDE = _of_arrays(np.float32), _of_arrays(np.float64)
@@ -420,7 +442,7 @@ def row_of(array: np.ndarray[Any, Any], *, largest: float | None = None) -> Row:
     Raises:
         ValueError: it holds no numbers.
     """
-    if array.dtype.kind in "OSUMm":
+    if array.dtype.kind in WITHOUT_NUMBERS:
         raise ValueError(f"an array of {array.dtype} holds no numbers")
     if array.size == 0:
         return Row(np.zeros(NUMBERS, np.float32))

@@ -25,7 +25,7 @@ from msprobe_collector.recording.guard import Guard
 _UNINITIALIZED = f', "{UNINITIALIZED}": true'
 _CHANGED = f', "{CHANGED}": true'
 #: Of a tensor made in inference mode, which counts none.
-NO_VERSION = -1
+_NO_VERSION = -1
 #: Storages that are kept before those that are gone are thrown out; names and writes of one storage.
 _LEAST_STORAGES, _MOST_NAMES = 1024, 64
 weak_storage: Callable[[Any], Any] = StorageWeakRef
@@ -323,7 +323,7 @@ class RecordOrigins:
         storage, version, part = place
         if self._is_layer:
             before = self._versions[storage._cdata]
-            is_told = before in (version, NO_VERSION) or version in memory.versions
+            is_told = before in (version, _NO_VERSION) or version in memory.versions
             if not is_told:
                 memory.write(part, text, before, version)
             return not is_told
@@ -361,7 +361,7 @@ class RecordOrigins:
     def _is_written(self, known: _Input) -> bool:
         if self._uncounted and f"{known.path}.".startswith(self._uncounted):
             return True
-        if known.version == NO_VERSION:
+        if known.version == _NO_VERSION:
             return known is self._inputs[0] and changes_first_argument(api_of(self._name))
         return known.version_now() != known.version
 
@@ -377,8 +377,8 @@ class _Input(NamedTuple):
 
     def version_now(self) -> int:
         """Of its memory."""
-        if self.version == NO_VERSION:
-            return NO_VERSION
+        if self.version == _NO_VERSION:
+            return _NO_VERSION
         tensor = self.tensor
         version: int = (tensor if type(tensor) in _OWN_TYPES else _local(tensor))._version
         return version
@@ -395,7 +395,7 @@ def place_of(tensor: Any) -> Place | None:
         if tensor.is_conj() if dtype.is_complex else tensor.is_neg():  # other values than those in memory
             return None
         storage, part = tensor.untyped_storage(), (tensor.storage_offset(), tensor.shape, tensor.stride(), dtype)
-        return storage, NO_VERSION if tensor.is_inference() else tensor._version, part
+        return storage, _NO_VERSION if tensor.is_inference() else tensor._version, part
     except (RuntimeError, NotImplementedError):
         return None
 

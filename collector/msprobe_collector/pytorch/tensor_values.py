@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -34,7 +34,6 @@ from msprobe_collector.dump_format.writing.encoding import (
     statistics_of,
 )
 from msprobe_collector.dump_format.writing.parts import ValueParts
-from msprobe_collector.pytorch.provenance import NO_VERSION, place_of, weak_storage
 
 _T = TypeVar("_T")
 
@@ -95,13 +94,9 @@ class TorchTensorValues(TensorValues):
             return super().sketch(largest)
         return _outside_transforms(lambda tensor: row_on_device(tensor, largest), tensor)
 
-    def place(self) -> tuple[Any, Any] | None:
-        """Storage, version and part, and a weak reference that keeps the number of the storage its own."""
-        place = place_of(self._tensor)
-        if place is None or place[1] == NO_VERSION:
-            return None
-        storage, version, (offset, shape, strides, dtype) = place
-        return (storage._cdata, version, offset, tuple(shape), strides, dtype), weak_storage(storage)
+    def content(self) -> Hashable | None:
+        """A key of the elements; None on a device, where a sketch costs less than to fetch them."""
+        return super().content() if self._tensor.is_cpu else None
 
 
 class TorchValues:

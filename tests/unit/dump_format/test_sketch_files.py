@@ -15,7 +15,7 @@ from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.sketch_files import SKETCH_FILE, SketchFile, SketchRows
 from msprobe_collector.dump_format.sketches import NUMBERS, SEED, VERSION, Row, row_of
-from msprobe_collector.dump_format.writing.encoding import statistics_of
+from msprobe_collector.dump_format.writing.encoding import TensorValues, statistics_of
 
 ARRAYS = [np.random.default_rng(seed).standard_normal((6, 10)).astype(np.float32) for seed in range(3)]
 
@@ -180,10 +180,10 @@ def test_many_rows_are_stacked_at_once(tmp_path: Path) -> None:
         assert rows.add(Row(np.full(NUMBERS, number, np.float32))) == f', "sketch": {number}'
     rows.close()
     rows.close()
-    assert stacks == [256, 256, 88]
+    assert stacks == [*[64] * 9, 24]
     found = SketchFile(tmp_path / SKETCH_FILE)
-    assert found.rows == 600
-    assert np.fromfile(tmp_path / SKETCH_FILE, "<f4", offset=256)[::NUMBERS].tolist() == list(range(600))
+    assert len(found.numbers) == 600
+    assert found.numbers[:, 0].tolist() == list(range(600))
 
 
 def test_what_a_device_raises_ends_the_rows(tmp_path: Path) -> None:
@@ -198,14 +198,31 @@ def test_what_a_device_raises_ends_the_rows(tmp_path: Path) -> None:
     rows.flush()
     assert rows.add(row_of(ARRAYS[0])) == ""
     rows.close()
-    assert SketchFile(tmp_path / SKETCH_FILE).rows == 0
+    assert len(SketchFile(tmp_path / SKETCH_FILE).numbers) == 0
 
 
-def test_a_value_is_known_by_its_keys_and_facts(tmp_path: Path) -> None:
+def test_a_value_is_known_by_its_content(tmp_path: Path) -> None:
     rows = SketchRows(tmp_path / SKETCH_FILE, np.stack)
     rows.create()
-    key = rows.add(row_of(ARRAYS[0]), ("name", 3), facts=(1.0, 2.0))
-    assert rows.known("name", (1.0, 2.0)) == rows.known(3, (1.0, 2.0)) == key
-    assert rows.known("name", (1.0, 2.5)) is None
-    assert rows.known("other", (1.0, 2.0)) is None
+    key = rows.add(row_of(ARRAYS[0]), ("float32", 3))
+    assert rows.known(("float32", 3)) == key
+    assert rows.known("other") == ""
     rows.close()
+
+
+def test_content_is_that_of_dtype_shape_and_bits() -> None:
+    array: np.ndarray[Any, Any] = ARRAYS[0]
+    others: list[np.ndarray[Any, Any]] = [
+        array.T,
+        array.reshape(10, 6),
+        array[::-1],
+        array.T.copy(),
+        array.astype(np.float64),
+        -array,
+        array[:5],
+    ]
+    contents = [TensorValues(other, other.dtype.name, "").content() for other in [array, *others]]
+    assert len(set(contents)) == len(contents)
+    assert TensorValues(array.copy(), "float32", "").content() == contents[0]
+    assert TensorValues(np.float32(3).reshape(()), "float32", "").content() is not None
+    assert TensorValues(np.zeros((0, 3)), "float64", "").content() is not None

@@ -12,18 +12,18 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, Union
 
 import numpy as np
 import xxhash
 
+from msprobe_collector.dump_format.sketches import WITHOUT_NUMBERS, Row, memory_order, row_of
 from msprobe_collector.dump_format.values import (
     CHECKSUM,
     DATA_NAME,
     FINGERPRINT,
     INF_COUNT,
-    MADE_BY,
     NAN_COUNT,
     STATISTICS,
     dtype_of_array,
@@ -33,7 +33,6 @@ from msprobe_collector.dump_format.writing.parts import ValueParts
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format.sketch_files import SketchRows
-    from msprobe_collector.dump_format.sketches import Row
 
 
 class Fingerprint:
@@ -112,7 +111,7 @@ def statistics_of(array: np.ndarray[Any, Any], see: See | None = None) -> Statis
     `see` gets the elements in the same pass, while they are in the cache: another one over a large tensor costs half
     as much as the statistics.
     """
-    if array.size == 0 or array.dtype.kind in "OSUMm":
+    if array.size == 0 or array.dtype.kind in WITHOUT_NUMBERS:
         return Statistics(*_NONE_SUCH)
     flat = array.ravel()
     kind = array.dtype.kind
@@ -204,7 +203,7 @@ class TensorValues:
         origin: where it comes from, as far as that is followed.
 
     A framework that computes statistics where its tensors are overrides `shape`, `statistics`, `sketch` and `array`,
-    which is then asked for only where the elements are written; one that knows when memory was written to, `place`.
+    which is then asked for only where the elements are written, and `content`.
     """
 
     __slots__ = ("array", "dtype_name", "fields", "origin", "type_name")
@@ -230,11 +229,22 @@ class TensorValues:
 
         Its numbers may be on a device until `FrameworkValues.stacked` fetches them.
         """
-        return _sketch_of(self.array, largest)
+        array = self.array
+        if array is None or array.dtype.kind in WITHOUT_NUMBERS:
+            return None
+        return row_of(array, largest=largest)
 
-    def place(self) -> tuple[Any, Any] | None:
-        """(key of these elements in memory, what to keep so that no other value gets it); None where it is unknown."""
-        return None
+    def content(self) -> Hashable | None:
+        """A key that values of the same dtype, shape and bits share, and (but for a chance of 2**-64) no others."""
+        array = self.array
+        if array is None or array.dtype.kind in WITHOUT_NUMBERS:
+            return None
+        order = None
+        if not array.flags.c_contiguous:
+            order = memory_order(array.strides)
+            array = array.transpose(order)
+        flat = array.reshape(-1).view(np.uint8)
+        return self.dtype_name, array.shape, order, xxhash.xxh3_64_intdigest(flat.data)
 
 
 #: Encodes a value that stands inside another: (value, last step of its path) -> JSON text.
@@ -463,10 +473,10 @@ class ValueEncoder:
             record.has_nonfinite = True
         if fingerprint is not None:
             text += f', "{FINGERPRINT}": "{fingerprint.text()}"'
-        origin = tensor.origin.keys(text) if tensor.origin is not None else ""
-        text += origin
+        if tensor.origin is not None:
+            text += tensor.origin.keys(text)
         if record.rows is not None:
-            text += _sketched(tensor, statistics, origin, f"{record.name}.{path}", record.rows)
+            text += _sketched(tensor, statistics, record.rows)
         if not (record.saves or self._summary == "md5") or array is None:
             return text + "}"
         stored = stored_form(array)
@@ -529,28 +539,15 @@ def _described(tensor: TensorValues, shape: str, fingerprint: Fingerprint | None
     return text + tensor.fields, found
 
 
-def _sketched(tensor: TensorValues, statistics: Statistics, origin: str, name: str, rows: SketchRows) -> str:
-    """The key of the sketch of the tensor `name`; that of the same value before, where nothing has changed it.
-
-    Same is what lies in the same memory since, or what `origin` says is another record's; statistics are equal too.
-    """
-    facts = tensor.dtype_name, tensor.shape, statistics
-    key, kept = tensor.place() or (None, None)
-    if key is None:
-        made_by = f', "{MADE_BY}": '
-        key = json.loads(origin[len(made_by) :]) if origin.startswith(made_by) and origin.count('": ') == 1 else name
-    if (known := rows.known(key, facts)) is not None:
+def _sketched(tensor: TensorValues, statistics: Statistics, rows: SketchRows) -> str:
+    """The key of the sketch of a tensor: that of the same bits before, where there were such in the step."""
+    content = tensor.content()
+    if content is not None and (known := rows.known(content)):
         return known
     maximum, minimum = statistics.maximum, statistics.minimum
     is_known = maximum is not None and minimum is not None
     row = tensor.sketch(max(abs(maximum), abs(minimum)) if is_known else None)  # type: ignore[arg-type]
-    return "" if row is None else rows.add(row, (key, name), facts, kept)
-
-
-def _sketch_of(array: np.ndarray[Any, Any] | None, largest: float | None) -> Row | None:
-    from msprobe_collector.dump_format.sketches import row_of  # NumPy and tables, for those who ask
-
-    return None if array is None or array.dtype.kind in "OSUMm" else row_of(array, largest=largest)
+    return "" if row is None else rows.add(row, content)
 
 
 def number_text(number: Number) -> str:
