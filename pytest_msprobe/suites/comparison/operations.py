@@ -173,7 +173,7 @@ class DumpComparison:
     Attributes:
         target, golden: the dumps.
         limits: largest distances by dtype.
-        mode: `real`, `md5` or `statistics`: what both hold throughout, which decides the columns of tables.
+        mode: `real`, `md5`, `sketches` or `statistics`: what both hold throughout, which decides the columns of tables.
     """
 
     def __init__(self, target: Path, golden: Path, settings: ComparisonSettings) -> None:
@@ -209,6 +209,8 @@ class DumpComparison:
         """See the class."""
         if self.target.task == self.golden.task == "tensor":
             return "real"
+        if self.target.holds_sketches and self.golden.holds_sketches:
+            return "sketches"
         return "md5" if self.target.holds_md5 and self.golden.holds_md5 else "statistics"
 
     def dumps(self) -> Iterator[Dump]:

@@ -48,6 +48,10 @@ _BASIC = (
     "Bench Requires_grad",
 )
 _STATISTICS = tuple(f"{side} {name}" for side in ("NPU", "Bench") for name in ("max", "min", "mean", "l2norm"))
+_DIFFERENCES = (
+    *(f"{name} diff" for name in ("Max", "Min", "Mean", "L2norm")),
+    *(f"{name}RelativeErr" for name in ("Max", "Min", "Mean", "Norm")),
+)
 _FIGURES = {
     "real": (
         "Cosine",
@@ -58,30 +62,23 @@ _FIGURES = {
         "Five Thousandths Err Ratio",
         *_STATISTICS,
     ),
-    "statistics": (
-        "Max diff",
-        "Min diff",
-        "Mean diff",
-        "L2norm diff",
-        "MaxRelativeErr",
-        "MinRelativeErr",
-        "MeanRelativeErr",
-        "NormRelativeErr",
-        *_STATISTICS,
-    ),
+    "statistics": (*_DIFFERENCES, *_STATISTICS),
+    "sketches": (*_DIFFERENCES, "Distance", "Distance Uncertainty", *_STATISTICS),
     "md5": ("NPU MD5", "BENCH MD5"),
 }
 #: The verdict column of the older generation, by mode: its name, and its word for each of our states.
 _YES_NO = {"pass": "Yes", "warning": "Yes", "error": "No", "unmatched": "Unmatched"}
+_RESULT = {"pass": "", "error": "warning", "warning": "warning", "unmatched": ABSENT}
 _ACCURACY = {
     "real": ("Accuracy Reached or Not", _YES_NO),
-    "statistics": ("Result", {"pass": "", "error": "warning", "warning": "warning", "unmatched": ABSENT}),
+    "statistics": ("Result", _RESULT),
+    "sketches": ("Result", _RESULT),
     "md5": ("Result", {"pass": "pass", "warning": "pass", "error": "Different", "unmatched": ABSENT}),
 }
 
 
 def columns(mode: str, style: str) -> tuple[str, ...]:
-    """Names of the columns in `mode` (`real`, `statistics`, `md5`) and `style` (`result` or `accuracy`)."""
+    """Names of the columns in `mode` (`real`, `sketches`, `statistics`, `md5`) and `style` (`result` or `accuracy`)."""
     verdict = "Result" if style == "result" else _ACCURACY[mode][0]
     message = () if style == "accuracy" and mode == "md5" else ("Err_message",)
     names = (*_BASIC, *_FIGURES[mode], "Requires_grad Consistent", verdict, *message, "NPU_Stack_Info")
@@ -138,7 +135,9 @@ def _figure_cells(value: ValueComparison, mode: str) -> list[Cell]:
     if mode == "md5":
         return [leaf.md5 or ABSENT if leaf is not None else ABSENT for leaf in pair]
     recorded = [_cell(number) for leaf in pair for number in (leaf.statistics if leaf is not None else [ABSENT] * 4)]
-    return [*(_real_cells(value) if mode == "real" else _difference_cells(value)), *recorded]
+    if mode == "real":
+        return [*_real_cells(value), *recorded]
+    return [*_difference_cells(value), *(_estimate_cells(value) if mode == "sketches" else ()), *recorded]
 
 
 def _real_cells(value: ValueComparison) -> list[Cell]:
@@ -150,6 +149,13 @@ def _real_cells(value: ValueComparison) -> list[Cell]:
     metrics = figures.metrics
     numbers = (metrics.cosine, figures.euclid, metrics.max_abs, metrics.max_rel, *figures.shares)
     return [_cell(number) for number in numbers]
+
+
+def _estimate_cells(value: ValueComparison) -> list[Cell]:
+    """The distance that sketches estimate, and its standard deviation, both relative to the golden value."""
+    if (estimate := value.estimate) is None:
+        return [ABSENT, ABSENT]
+    return [_cell(estimate.distance), _cell(max(estimate.deviation * estimate.distance, estimate.resolution))]
 
 
 def _difference_cells(value: ValueComparison) -> list[Cell]:

@@ -17,6 +17,7 @@ from dump_builder import DumpBuilder
 from pytest_msprobe.suites.comparison.accounting.observed import observed
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.table import columns, rows
 
 X = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
 NOISE = np.random.default_rng(1).normal(size=X.shape).astype(np.float32)
@@ -63,6 +64,15 @@ def test_the_distance_is_estimated(tmp_path: Path, target: np.ndarray) -> None:
     account = observed(verdict(found), found.limits)
     assert (account.kind, account.basis) == ("first", "sketches")
     assert "inputs have equal sketches, and output.0 differs: Relative distance by the sketches" in str(account)
+
+
+def test_tables_have_the_distance_and_its_uncertainty(tmp_path: Path) -> None:
+    found = comparison(tmp_path, X * np.float32(1.01), X)
+    header, (_, row) = columns(found.mode, "result"), rows(verdict(found), found.mode, "result")
+    cells = dict(zip(header, row, strict=True))
+    assert cells["Distance"] == pytest.approx(0.01, rel=0.3)
+    assert cells["Distance Uncertainty"] == pytest.approx(cells["Distance"] * 0.088, rel=0.01)
+    assert cells["NormRelativeErr"].startswith(("0.99", "1.0"))
 
 
 def test_what_may_be_at_the_limit_is_a_warning(tmp_path: Path) -> None:
