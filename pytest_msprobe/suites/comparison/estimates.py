@@ -106,7 +106,7 @@ class Sketches:
             return Sketch.of(dump.tensors.load(tensor, leaf.place))
         if dump.sketches_problem:
             return f"Compared by statistics: the sketches of the {name} cannot be used."
-        if tensor.sketch.row >= dump.sketches.rows:
+        if tensor.sketch.row >= len(dump.sketches.numbers):
             return f"Compared by statistics: the {name} lacks row {tensor.sketch.row} of its sketches."
         found = dump.sketch(leaf)
         assert found is not None

@@ -81,17 +81,17 @@ class RunDiagnosis:
         missing = 0
         if sides is not None:
             missing = len(sides[0].operations) - sum(step.account.place >= 0 for step in steps)
-        holds_tensors = basis_of(steps) == "tensors"
+        basis = basis_of(steps)
 
         def is_wrong(step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]) -> bool | None:
-            if sides is None or not holds_tensors:
+            if sides is None or basis not in ("tensors", "sketches"):
                 return False
-            # Without tensors the comparison needs no NumPy.
+            # Without either the comparison needs no NumPy.
             from pytest_msprobe.suites.comparison.accounting.terms import is_wrong_sum
 
             return is_wrong_sum(sides, step, key, sources)
 
-        searches = _searches(steps, sides) if sides is not None and holds_tensors else (None, None)
+        searches = _searches(steps, sides) if sides is not None and basis == "tensors" else (None, None)
         finder = FaultFinder(DataFlow(steps, searches), is_wrong, is_whole=missing == 0)
         faults, passed_on = tuple(finder.find()), frozenset(finder.passed_on)
         return cls(

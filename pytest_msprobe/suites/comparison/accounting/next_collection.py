@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -124,7 +125,16 @@ def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
         return []
     makers = flow.gradient_sources(fault.step, key) if fault.step.operation.phase == "backward" else []
     makers = makers or [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
-    return [maker.step for maker in makers]
+    if makers:
+        return [maker.step for maker in makers]
+    # Who gets in the other run what this call gets here.
+    contents = {key.target, key.golden}
+    users = (
+        step
+        for step in flow.steps.values()
+        if any(len(contents & {other.target, other.golden}) == 1 for other in step.inputs)
+    )
+    return list(islice(users, 2))
 
 
 def _of_one_dtype(flow: DataFlow) -> list[Step]:

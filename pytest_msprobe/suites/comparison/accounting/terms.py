@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from msprobe_collector.dump_format import DumpError, TensorFolder
 from msprobe_collector.dump_format.leaves import Leaf
+from msprobe_collector.dump_format.sketches import distance, merged
 from pytest_msprobe.numerics.dtypes import float_format, kind_of, unit_roundoff
 from pytest_msprobe.numerics.measurement import CHUNK_ELEMENTS, chunks, is_same, unravelled, widened
 from pytest_msprobe.suites.comparison.accounting.account import BORN_GOLDEN, BORN_TARGET, PARTS, Step, ValueKey
@@ -274,6 +275,10 @@ def _oriented(part: Array, shape: tuple[int, ...]) -> Array:
     return part.reshape(mine).T if len(mine) == 2 and mine != other and mine[::-1] == other else part
 
 
+#: Times the limit of the dtype that sketches of a sum are off by where it is none.
+_NO_SUM = 4.0
+
+
 def is_wrong_sum(
     sides: tuple[ComparedDump, ComparedDump], step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]]
 ) -> bool | None:
@@ -288,15 +293,30 @@ def is_wrong_sum(
 def _adds_up(
     side: ComparedDump, step: Step, key: ValueKey, sources: list[tuple[Step, ValueKey]], *, is_golden: bool
 ) -> bool | None:
-    values = ((step, key), *sources)
-    arrays = [_values(side, source, value, is_golden=is_golden) for source, value in values]
-    known = [array for array in arrays if array is not None]
-    return is_sum(known[0], known[1:]) if sources and len(known) == len(arrays) else None
+    leaves = [_leaf(side, source, value, is_golden=is_golden) for source, value in ((step, key), *sources)]
+    if not sources or None in leaves:
+        return None
+    if step.account.basis == "sketches":
+        return _sketches_add_up(side, [leaf for leaf in leaves if leaf is not None], max(key.limits))
+    known = [array for leaf in leaves if (array := load(leaf, side.tensors)) is not None]
+    return is_sum(known[0], known[1:]) if len(known) == len(leaves) else None
 
 
-def _values(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Array | None:
+def _sketches_add_up(side: ComparedDump, leaves: list[Leaf], limit: float) -> bool | None:
+    """Whether the first value is the sum of the others by their sketches; None in between, and where they lack."""
+    try:
+        whole, *parts = (sketch for leaf in leaves if (sketch := side.sketch(leaf)) is not None)
+        apart = distance(merged(parts, None), whole)
+    except (DumpError, ValueError):
+        return None
+    if len(parts) + 1 < len(leaves):
+        return None
+    share = apart.value / max(sum(part.norm for part in parts), whole.norm, apart.resolution)
+    return True if share <= limit else False if share > _NO_SUM * limit else None
+
+
+def _leaf(side: ComparedDump, step: Step, key: ValueKey, *, is_golden: bool) -> Leaf | None:
     record = step.account.partner if is_golden else step.record
     if record not in side:
         return None
-    leaf = next((leaf for leaf in side.leaves(record) if leaf.path == key.path), None)
-    return load(leaf, side.tensors)
+    return next((leaf for leaf in side.leaves(record) if leaf.path == key.path), None)
