@@ -85,3 +85,12 @@ def test_one_value_is_sketched_once_and_a_changed_one_again(make_debugger: Any, 
     found = [records()[f"Torch.exp.{number}.forward"]["input_args"][0]["sketch"] for number in range(4)]
     assert found[0] == found[1]
     assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_one_number_in_every_place_has_a_content(dtype: Any) -> None:
+    """So is the gradient that a sum gives back."""
+    one = torch.ones(1, dtype=dtype).expand(4, 6)
+    contents = [torch_values().read(tensor).content() for tensor in (one, one.clone() * 2)]
+    assert None not in contents
+    assert contents[0] != contents[1]

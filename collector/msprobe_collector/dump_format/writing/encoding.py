@@ -243,7 +243,7 @@ class TensorValues:
         if not array.flags.c_contiguous:
             order = memory_order(array.strides)
             array = array.transpose(order)
-        flat = array.reshape(-1).view(np.uint8)
+        flat = np.ascontiguousarray(array.reshape(-1)).view(np.uint8)  # one number may be broadcast
         return self.dtype_name, array.shape, order, xxhash.xxh3_64_intdigest(flat.data)
 
 
