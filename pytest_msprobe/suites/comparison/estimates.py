@@ -118,8 +118,10 @@ def _estimate(sketches: tuple[Sketch, Sketch], leaves: tuple[Leaf, Leaf], slack:
     from msprobe_collector.dump_format.sketches import distance
 
     target, golden = sketches
-    found = distance(target, golden)
     contents = _key(target, leaves[0]), _key(golden, leaves[1])
+    if contents[0] == contents[1]:
+        return Estimate(0.0, 0.0, 0.0, contents)
+    found = distance(target, golden)
     if target.not_finite != golden.not_finite:
         reason = f"NaN, +Inf and -Inf are {_counts(target)} in the target and {_counts(golden)} in the golden dump."
         return Estimate(math.inf, found.relative, 0.0, contents, reason)
