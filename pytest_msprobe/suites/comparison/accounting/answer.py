@@ -313,6 +313,12 @@ def _open_questions(diagnosis: RunDiagnosis) -> Iterator[str]:
         which = f"For {len(unknown)} inputs it is not known what made them: first"
         yield f"{which if len(unknown) > 1 else 'It is not known what made'} {first}."
     yield from _ended(diagnosis.steps)
+    if diagnosis.outcome == "rounding" and (unheld := diagnosis.unheld):
+        verb = "input that differs comes" if len(unheld) == 1 else "inputs that differ come"
+        yield (
+            f"{len(unheld)} {verb} from calls that the dumps do not hold, and that are not judged: first "
+            f"{'.'.join(unheld[0])}."
+        )
     if diagnosis.missing:
         yield f"{diagnosis.missing} records of the target were not part of this run."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -135,6 +135,17 @@ class RunDiagnosis:
         return self.basis == "tensors" and self.outcome == "unaccounted" and self.missing == 0
 
     @property
+    def unheld(self) -> list[tuple[str, str]]:
+        """(record, place) of the inputs that differ and that a call made which the dumps do not hold."""
+        held = {name for step in self.steps for name in (step.record, step.account.partner)}
+        return [
+            (step.record, key.path)
+            for step in self.steps
+            for key in step.inputs
+            if key.differs and (made_by := key.origins[0].made_by) and not _is_held(made_by, held)
+        ]
+
+    @property
     def counts(self) -> Counter[str]:
         """Records by kind of account."""
         return Counter(step.account.kind for step in self.steps)
@@ -185,6 +196,12 @@ class RunDiagnosis:
             return None
         side = self.sides[fault.step.account.place < 0]
         return side.stacks.user_frame(f"{fault.step.operation.call}.forward")
+
+
+def _is_held(made_by: str, records: Container[str]) -> bool:
+    """Whether one of `records` is that of a value such as `Torch.chunk.0.forward.output.1`."""
+    names = made_by.split(".")
+    return any(".".join(names[:end]) in records for end in range(1, len(names)))
 
 
 def _searches(

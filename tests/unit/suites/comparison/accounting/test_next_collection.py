@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dump_builder import DumpBuilder
 
+from pytest_msprobe.suites.comparison.accounting.answer import Answer
 from pytest_msprobe.suites.comparison.accounting.diagnosis import RunDiagnosis
 from pytest_msprobe.suites.comparison.accounting.next_collection import NextCollection, next_collection
 from tools.accounting.diagnosing import diagnose
@@ -133,3 +134,21 @@ def test_what_has_its_tensors_needs_no_more(diagnosed: Callable[..., RunDiagnosi
     diagnosis = diagnosed(chain, real=True, sketches=False)
     assert diagnosis.outcome == "fault"
     assert next_collection([diagnosis]) is None
+
+
+@pytest.mark.needs("torch")
+def test_rounding_of_the_calls_that_were_collected_is_not_that_of_the_step(
+    diagnosed: Callable[..., RunDiagnosis],
+) -> None:
+    """The input differs already, and who made it is not in the dumps."""
+
+    def fill(builder: DumpBuilder, is_target: bool) -> None:
+        given = X * np.float32(1 + 1e-6 * is_target)
+        builder.call("Torch.exp.0", [given], [np.exp(given)])
+        builder.records["Torch.exp.0.forward"]["input_args"][0]["made_by"] = "Torch.matmul.3.forward.output.0"
+
+    diagnosis = diagnosed(fill, real=True, sketches=False)
+    assert diagnosis.outcome == "rounding"
+    assert "1 input that differs comes from calls that the dumps do not hold, and that are not judged: first " in (
+        Answer.of(diagnosis).text
+    )
