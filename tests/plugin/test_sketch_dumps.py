@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison_dumps import change_tensors
 from dump_builder import DumpBuilder
+from page_reader import page_content
 
 from pytest_msprobe.__main__ import main
 
@@ -52,6 +54,29 @@ def test_what_is_missing_of_sketches_is_no_success(pytester: pytest.Pytester) ->
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*sketches.bin lacks the sketches of 3 of 4 values*"])
     assert diagnosis(pytester)["dumps"][0]["basis"] == "statistics"
+
+
+def test_a_run_that_compared_nothing_is_no_success(pytester: pytest.Pytester) -> None:
+    """No statistics, and sketches of another seed."""
+    for side in ("target", "golden"):
+        path = write(pytester.path / side, np.exp(X))
+        change_tensors(path, lambda entry, folder: [entry.pop(key) for key in ("Max", "Min", "Mean", "Norm")])
+    sketches = pytester.path / "golden" / "step3" / "rank1" / "sketches.bin"
+    sketches.write_bytes(sketches.read_bytes().replace(b"20261124", b"20261125"))
+    result = pytester.runpytest(*RUN)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*sketches with seed 20261125 cannot be used here*", "*no value was compared*"])
+    assert "passed" not in result.parseoutcomes()
+
+
+def test_the_page_and_workers_take_distances_of_sketches(pytester: pytest.Pytester) -> None:
+    write(pytester.path / "target", np.exp(X) * np.float32(1.01))
+    write(pytester.path / "golden", np.exp(X))
+    pytester.runpytest(*RUN, "-n1", "--msprobe-jsonl=rows.jsonl", "--msprobe-page=page.html").assert_outcomes(failed=2)
+    rows = [json.loads(line) for line in (pytester.path / "rows.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = [row["outputs"] for row in rows if row.get("call") == "Torch.exp.0"]
+    assert found[0][-1]["distance"] == pytest.approx(0.01, rel=0.3)
+    assert "by the sketches is 0.0" in str(page_content(pytester.path / "page.html"))
 
 
 def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]) -> None:

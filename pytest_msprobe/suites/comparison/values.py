@@ -357,11 +357,11 @@ class TensorComparison:
         """By the estimate and, for single elements, Max and Min; statistics may prove a distance besides."""
         reasons, soft = estimate.judged(pair.limit)
         reasons += statistics_reasons(pair.left, pair.right, pair.limit, self.limits)[0]
-        is_beyond = bool(reasons)
         if pair.left.fingerprint and pair.right.fingerprint and pair.is_one_dtype:
             found = self._by_fingerprint(pair, reasons, estimate.distance, *soft)
         else:
             found = pair.verdict(reasons, estimate.distance, *soft)
+        is_beyond = bool(reasons) and found.status == "error"  # not of equal fingerprints
         return replace(found, estimate=estimate, contents=estimate.contents, is_beyond=is_beyond)
 
     def _pair(self, leaves: tuple[Leaf, Leaf], tensors: tuple[TensorValue, TensorValue], limit: float) -> _Pair:

@@ -203,3 +203,14 @@ def test_statistics_that_prove_more_than_the_sketches_are_damage(tmp_path: Path)
     assert "the statistics of both sides are" in value.message
     assert "one of the two dumps is damaged" in value.message
     assert verdict(found).status == "error"
+
+
+def test_a_noise_run_is_measured_by_its_sketches(tmp_path: Path) -> None:
+    comparison(tmp_path, X, X)
+    DumpBuilder(tmp_path / "noise", **SKETCH).call("Mint.op.0", [X], [X + np.float32(1e-6) * NOISE]).write()
+    paths = (tmp_path / side / "dump.json" for side in ("target", "golden"))
+    found = DumpComparison(*paths, ComparisonSettings(noise=tmp_path / "noise"))
+    tolerance = verdict(found).values[-1].tolerance
+    assert tolerance is not None
+    assert tolerance.noise == pytest.approx(1e-6, rel=0.3)
+    assert (tolerance.basis, tolerance.limit) == ("noise", 10 * tolerance.noise)

@@ -24,10 +24,10 @@ Fill = Callable[[DumpBuilder, bool], Any]
 def diagnosed(tmp_path: Path) -> Callable[..., RunDiagnosis]:
     """diagnosed(fill) -> the diagnosis of two dumps of sketches; fill(builder, whether it is the target) makes each."""
 
-    def run(fill: Fill, **how: Any) -> RunDiagnosis:
+    def run(fill: Fill, rank: int = 5, **how: Any) -> RunDiagnosis:
         paths = []
         for side in ("target", "golden"):
-            folder = tmp_path / side / "step2" / "rank5"
+            folder = tmp_path / side / "step2" / f"rank{rank}"
             builder = DumpBuilder(folder, **{"real": False, "sketches": True, "framework": "pytorch", **how})
             fill(builder, side == "target")
             paths.append(builder.write())
@@ -123,6 +123,13 @@ def test_no_more_than_ten_calls_are_asked_for(diagnosed: Callable[..., RunDiagno
     found = next_collection([diagnosed(fill)])
     assert found is not None
     assert len(found.calls) == 10
+
+
+def test_ranks_share_one_configuration(diagnosed: Callable[..., RunDiagnosis]) -> None:
+    one = diagnosed(chain)
+    found = next_collection([one, diagnosed(chain, rank=7)])
+    assert found is not None
+    assert (found.calls, found.golden.step, found.golden.rank) == (["Torch.exp.0"], [2], [5, 7])
 
 
 def test_equal_runs_need_nothing(diagnosed: Callable[..., RunDiagnosis]) -> None:
