@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +12,7 @@ from msprobe_collector.dump_format import Frame
 from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, ValueKey
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.faults import FaultFinder, from_another_rank
-from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow
+from pytest_msprobe.suites.comparison.accounting.flow import DataFlow, SideFlow, is_held
 from pytest_msprobe.suites.comparison.cells import Origin
 from pytest_msprobe.suites.comparison.sides import ComparedDump
 
@@ -142,7 +142,7 @@ class RunDiagnosis:
             (step.record, key.path)
             for step in self.steps
             for key in step.inputs
-            if key.differs and (made_by := key.origins[0].made_by) and not _is_held(made_by, held)
+            if key.differs and (made_by := key.origins[0].made_by) and not is_held(made_by, held)
         ]
 
     @property
@@ -196,12 +196,6 @@ class RunDiagnosis:
             return None
         side = self.sides[fault.step.account.place < 0]
         return side.stacks.user_frame(f"{fault.step.operation.call}.forward")
-
-
-def _is_held(made_by: str, records: Container[str]) -> bool:
-    """Whether one of `records` is that of a value such as `Torch.chunk.0.forward.output.1`."""
-    names = made_by.split(".")
-    return any(".".join(names[:end]) in records for end in range(1, len(names)))
 
 
 def _searches(

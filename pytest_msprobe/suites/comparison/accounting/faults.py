@@ -599,6 +599,8 @@ class FaultFinder:
         """A value that no record made: of the batch where an argument or a layer says so, else of unknown origin."""
         if key.is_frozen_on_one_side:
             return self._blame_value(step, key, "parameter", "")
+        if self._flow.unheld(key):
+            return self._note_unknown(step, key)
         exchanged = self._flow.given_elsewhere(key)
         if exchanged is not None and step.operation.phase == "forward":
             sentence = f"gets in the target what {exchanged} is in the golden run"
@@ -630,13 +632,15 @@ class FaultFinder:
             origin = less if maker.key.differs else f"{maker.name}, which made it in one run, agrees"
             sentence = f"{key.path} differs: {origin}, and something that the dump does not hold changed it"
             kind: FaultKind = "unrecorded"
+        elif made_by := self._flow.unheld(key):
+            sentence, kind = f"{key.path} differs: {made_by} made it, which the dumps do not hold", "unknown"
         else:
             far = by_how_much(key)
             sentence, kind = f"{key.path} differs {far}before any operation, and nothing says what it is", "unknown"
         fault = Fault(step, kind, "both", key.path, sentence, "", key.distance)
         # What a call overwrites has no meaning of its own.
         is_first = step.operation.phase == "forward" and step.account.place <= self._first_place
-        is_first &= all(fault.kind == "unknown" for fault in self._causes)
+        is_first &= all(fault.kind == "unknown" for fault in self._causes) and not self._flow.unheld(key)
         if self._is_whole and is_first and not overwrites(step, key):
             if self._blame_silent(step):
                 return True

@@ -7,7 +7,7 @@ elements (`elements.py`), which find views, casts and sums that are not in the d
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -135,6 +135,14 @@ class SideFlow:
         key = next(own, None)
         return Maker(step, key) if step is not None and key is not None else None
 
+    def unheld(self, key: ValueKey) -> str:
+        """Which record made a value, or that backward did, where this side does not hold it; "" for none."""
+        origin = key.origins[self.is_golden]
+        if origin.made_by and not is_held(origin.made_by, self._steps):
+            return origin.made_by
+        has_backward = any(step.operation.phase == "backward" for step in self._steps.values())
+        return f"the backward of {origin.grad_of}" if origin.grad_of and not has_backward else ""
+
     def _source(self, step: Step, key: ValueKey) -> Source:
         origin, place = key.origins[self.is_golden], self.place(step)
         if origin.is_uninitialized:
@@ -216,6 +224,10 @@ class DataFlow:
         """Where the target and the golden run have an input from."""
         return self.sides[0].source(step, key), self.sides[1].source(step, key)
 
+    def unheld(self, key: ValueKey) -> str:
+        """What made a value, as the dumps tell, and they do not hold on one of the sides; "" for none."""
+        return self.sides[0].unheld(key) or self.sides[1].unheld(key)
+
     def forward_of(self, step: Step) -> Step | None:
         """The forward of a backward."""
         if step.operation.phase != "backward":
@@ -289,6 +301,12 @@ class DataFlow:
                 gradient = gradient_of(user, key, backward)
                 if gradient is not None:
                     yield Maker(backward, gradient)
+
+
+def is_held(made_by: str, records: Container[str]) -> bool:
+    """Whether one of `records` is that of a value such as `Torch.chunk.0.forward.output.1`."""
+    names = made_by.split(".")
+    return any(".".join(names[:end]) in records for end in range(1, len(names)))
 
 
 def _is_parameter(key: ValueKey) -> bool:

@@ -111,11 +111,6 @@ def _suspected(diagnosis: RunDiagnosis) -> Iterator[list[Step]]:
             yield [fault.step, *_of_one_dtype(flow)]
         else:
             yield [fault.step, *(_made_by(flow, fault) if fault.kind in _OF_VALUES else ())]
-    for fault in [] if first else diagnosis.unknown:
-        yield [fault.step, *_made_by(flow, fault)]
-    if not (first or diagnosis.unknown):
-        beyond = (step for step in flow.steps.values() if any(key.is_beyond for key in step.account.keys))
-        yield from ([step] for step in beyond)
 
 
 def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
@@ -126,7 +121,8 @@ def _made_by(flow: DataFlow, fault: Fault) -> list[Step]:
     makers = flow.gradient_sources(fault.step, key) if fault.step.operation.phase == "backward" else []
     makers = makers or [maker for source in flow.sources(fault.step, key) for maker in source.makers[:1]]
     if makers:
-        return [maker.step for maker in makers]
+        # Calls of one run that stand for others of the other run would be taken for faults.
+        return [maker.step for maker in makers if maker.step.account.partner]
     # Who gets in the other run what this call gets here.
     contents = {key.target, key.golden}
     users = (

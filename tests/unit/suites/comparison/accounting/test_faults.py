@@ -626,3 +626,12 @@ def test_an_input_of_equal_value_from_another_call_is_told_where_gradients_diffe
     assert [(fault.kind, fault.records) for fault in run.faults()] == [("rewired", ["Torch.sin.0.forward"])]
     run.steps.pop()
     assert run.faults() == []
+
+
+@pytest.mark.parametrize("of", [{"made_by": "Mint.matmul.3.forward.output.0"}, {"grad_of": "up.weight"}])
+def test_what_a_call_made_that_the_dumps_do_not_hold_is_not_before_any_operation(of: dict[str, str]) -> None:
+    run = Run().call("Mint.exp.0.forward", [value("input.0", "a|A", origins=both(**of))], "b|B")
+    finder = run.found()
+    assert run.blamed == []
+    (unknown,) = finder.unknown
+    assert "which the dumps do not hold" in unknown.sentence
