@@ -22,6 +22,8 @@ Kind = Literal["R", "S", "P"]
 _MOST_INDICES = 4096
 #: A placement that is nearer than the tolerance by this factor, or than this distance, leaves no doubt.
 _COARSE, _FINE = 16, 1e-3
+#: Copies on ranks are nearer to each other than this, whatever the rounding of a whole run explains.
+_FARTHEST_COPIES = 0.05
 #: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
 _CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
@@ -59,14 +61,25 @@ class Placement:
         axes: over each process group; () for a value of one rank.
         distance: relative; infinite where NaN or infinities differ.
         factor: what the logical value must be multiplied with to give the ranks' value, by least squares.
+        logical: what the value is over the process groups of a logical run of several ranks; () for one rank.
     """
 
     axes: tuple[Axis, ...]
     distance: float
     factor: float = 1.0
+    logical: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.axes)) or "R"
+        own = ", ".join(map(str, self.axes)) or "R"
+        return LOGICAL.join(
+            [own, *(", ".join(f"{axis} of {axis.size}" for axis in one) for one in [self.logical] if one)]
+        )
+
+    @property
+    def is_rank_by_rank(self) -> bool:
+        """Whether each rank has a part of its own that the logical run has on a rank: it may be any part."""
+        own, other = ([(one.kind, one.dimension, one.size) for one in axes] for axes in (self.axes, self.logical))
+        return own == other and any(kind == "S" for kind, _, _ in own)
 
     @property
     def is_partial(self) -> bool:
@@ -79,6 +92,8 @@ class Placement:
         return any(axis.order == ANY_ORDER for axis in self.axes)
 
 
+#: Between the two sides of a placement in words.
+LOGICAL = "; logical run: "
 ANY_ORDER = "in another order of its indices"
 
 
@@ -170,6 +185,43 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
+def wholes(
+    parts: Sequence[Array], grid: Grid, tolerance: float, *, may_be_partial: bool
+) -> Iterator[tuple[tuple[Axis, ...], Array]]:
+    """What the ranks of a logical run may hold together, each with how: all of it, parts along a dimension, terms.
+
+    What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple.
+    """
+    tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
+    values = dict(zip(grid.coordinates, parts))
+    for axes, orders in readings(grid, parts[0].ndim):
+        sums = [place for place, axis in enumerate(axes) if axis.kind == "P"]
+        if sums and (not may_be_partial or any(_is_equal(values, axes, place, tolerance) for place in sums)):
+            continue
+        for order in orders if all(part.ndim == parts[0].ndim for part in parts) else ():
+            if (result := _merged(values, axes, order, tolerance)) is not None:
+                yield axes, result[0]
+
+
+def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], Iterator[tuple[int, ...]]]]:
+    """What a value may be over each group, whatever the whole is, and the orders in which groups are put together."""
+    first: list[tuple[Kind, int]] = [("R", 0), ("S", 0), ("P", 0)]
+    kinds = [*first, *(("S", d) for d in range(1, dimensions))] if dimensions else [first[0], first[2]]
+    for chosen in product(kinds, repeat=len(grid.names)):
+        axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
+        yield axes, _orders_of_groups(axes)
+
+
+def _is_equal(values: _Values, axes: tuple[Axis, ...], place: int, tolerance: float) -> bool:
+    """Whether the ranks of each row of a group hold one value."""
+    replicas = replace(axes[place], kind="R")
+    rows: dict[tuple[int, ...], list[Array]] = {}
+    for coordinates, value in values.items():
+        rows.setdefault((*coordinates[:place], *coordinates[place + 1 :]), []).append(value)
+    joined = [_joined(row, replicas) for row in rows.values()]
+    return all(one is not None and one[1] <= tolerance for one in joined)
+
+
 def _measured(axes: tuple[Axis, ...], value: Array, spread: float, whole: Array, scale: float) -> Placement:
     away = max(distance(value, whole, scale), spread)
     factor = 1.0
@@ -203,11 +255,14 @@ def assignments(
         if {d for kind, d in chosen if kind == "S"} != set(split):
             continue
         axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
-        together = [place for place, axis in enumerate(axes) if axis.kind == "S"]
-        is_ordered = len({axes[place].dimension for place in together}) < len(together)
-        places = tuple(range(len(axes)))
-        # Two groups along one dimension: either may hold the larger blocks.
-        yield from ((axes, order) for order in (permutations(places) if is_ordered else (places[::-1],)))
+        yield from ((axes, order) for order in _orders_of_groups(axes))
+
+
+def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:
+    """In which order groups are put together: of two along one dimension either may hold the larger blocks."""
+    together = [axis.dimension for axis in axes if axis.kind == "S"]
+    places = tuple(range(len(axes)))
+    yield from permutations(places) if len(set(together)) < len(together) else (places[::-1],)
 
 
 def _merged(
