@@ -401,6 +401,58 @@ def test_a_logical_run_that_is_sharded_the_same_way(pytester: pytest.Pytester) -
     assert found["Module.up.Up.forward.0", "output.0"]["placement"] == "any"
 
 
+def _parts_added(ranks: list[Arrays]) -> None:
+    for v in ranks:
+        v["hidden"] = np.sum([parts(rank)["hidden"] for rank in range(RANKS)], axis=0)
+
+
+def test_a_sum_of_parts_is_not_taken_for_a_sum_of_terms(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _parts_added)
+    logical(pytester.path, "mp2")
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=mp2")
+    row = table(pytester.path)["Module.up.Up.forward.0", "output.0"]
+    assert row["state"] == "unjudged"
+    assert row["message"] == "only the sum of what ranks of the logical run hold gives it, and they may be parts"
+
+
+def test_a_loss_of_parts_of_the_batch_is_a_mean(pytester: pytest.Pytester) -> None:
+    losses = np.array([0.5, 0.75], F32)
+
+    def with_loss(folder: str, values: tuple[float, ...]) -> None:
+        for rank, loss in enumerate(values):
+            path = pytester.path / folder / f"step0/rank{rank}/dump.json"
+            builder = DumpBuilder(path.parent)
+            value = builder.value(np.asarray(loss, F32), "Module.loss.Loss.forward.0.output.0")
+            records = json.loads(path.read_text(encoding="utf-8"))["data"]
+            record = {"Module.loss.Loss.forward.0": {"input_args": [], "input_kwargs": {}, "output": [value]}}
+            edited(path, data={**record, **records})
+
+    sharded(pytester.path)
+    logical(pytester.path, "dp2")
+    with_loss("dp2", tuple(losses))
+    with_loss("tp2", (losses.mean(),) * RANKS)
+    arguments = "--msprobe-dump=tp2", "--msprobe-logical=dp2"
+    pytester.runpytest(*arguments).assert_outcomes(passed=ITEMS + 1)
+    with_loss("tp2", (losses.sum(),) * RANKS)
+    result = pytester.runpytest(*arguments)
+    result.assert_outcomes(passed=ITEMS, failed=1)
+    result.stdout.fnmatch_lines(["At fault in the forward: Module.loss.Loss.forward.0"])
+
+
+def test_flat_shards_of_a_logical_run_are_not_judged(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    for rank in range(3):
+        flat = {name: np.split(whole()[name].ravel(), 3)[rank] for name in ("first", "d_first")}
+        write(pytester.path / f"fsdp/step0/rank{rank}", {**parts(rank, 3), **flat}, membership(rank, 3))
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=fsdp").assert_outcomes(passed=ITEMS - 1, skipped=1)
+    found = table(pytester.path)
+    row = found["Module.up.Up.forward.0", "parameters.weight"]
+    assert (row["state"], row["message"]) == (
+        "unjudged",
+        "the logical run holds flat shards of it, which tell no shape",
+    )
+
+
 def _stages(path: Path) -> None:
     for rank in range(3):
         edited(path / f"tp3/step0/rank{rank}/dump.json", ranks=membership(rank, 3, "pp"))

@@ -119,7 +119,7 @@ class LogicalRun:
         Raises:
             DumpError: a file cannot be read.
         """
-        from pytest_msprobe.suites.sharded.placements import wholes
+        from pytest_msprobe.suites.sharded.placements import in_other_orders, wholes
 
         values = [loaded(leaf, dump) for dump, leaf in held]
         if len(values) == 1:
@@ -128,7 +128,13 @@ class LogicalRun:
         first, leaf = held[0]
         stated = first.stated(leaf)
         is_said = all(dump.is_partial(one) for dump, one in held)
-        for grid in self.grids.of([dump for dump, _ in held[::calls]], calls):
-            for axes, whole in wholes(values, grid, tolerance, may_be_partial=may_be_partial or is_said):
-                if contradicted([axes], stated, first) is None:
-                    yield axes if len(self.ranks) > 1 else (), whole
+        grids = self.grids.of([dump for dump, _ in held[::calls]], calls)
+        for is_reordered in (False, True) if len(self.ranks) > 1 else (False,):
+            for grid in grids:
+                for axes, whole in wholes(values, grid, tolerance, may_be_partial=may_be_partial or is_said):
+                    if contradicted([axes], stated, first) is not None:
+                        continue
+                    if is_reordered:
+                        yield from in_other_orders(axes, whole)
+                    else:
+                        yield axes if len(self.ranks) > 1 else (), whole

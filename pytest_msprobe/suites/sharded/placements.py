@@ -87,6 +87,12 @@ class Placement:
         return any(axis.kind == "P" for axis in self.axes)
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether it adds up what ranks of the logical run hold, and so many ranks have the sum: parts may be added."""
+        copies = {axis.size for axis in self.axes if axis.kind == "R"}
+        return any(axis.kind == "P" and axis.size in copies for axis in self.logical)
+
+    @property
     def is_reordered(self) -> bool:
         """Whether the parts follow in an order that is not one of blocks."""
         return any(axis.order == ANY_ORDER for axis in self.axes)
@@ -203,6 +209,15 @@ def wholes(
                 yield axes, result[0]
 
 
+def in_other_orders(axes: tuple[Axis, ...], whole: Array) -> Iterator[tuple[tuple[Axis, ...], Array]]:
+    """The same in the order of the whole, where ranks have indices of a dimension in one that frameworks use."""
+    for d in sorted({axis.dimension for axis in axes if axis.kind == "S"}):
+        sizes = [axis.size for axis in axes if axis.kind == "S" and axis.dimension == d]
+        for shards in sorted({*sizes, math.prod(sizes)}):
+            for places, words in _orders(whole.shape[d], shards):
+                yield _in_order(axes, {d: words}), np.take(whole, np.argsort(places), d)
+
+
 def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], Iterator[tuple[int, ...]]]]:
     """What a value may be over each group, whatever the whole is, and the orders in which groups are put together."""
     first: list[tuple[Kind, int]] = [("R", 0), ("S", 0), ("P", 0)]
@@ -255,7 +270,19 @@ def assignments(
         if {d for kind, d in chosen if kind == "S"} != set(split):
             continue
         axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
-        yield from ((axes, order) for order in _orders_of_groups(axes))
+        if all(_length(axes, d, grid, parts) == whole.shape[d] for d in split):
+            yield from ((axes, order) for order in _orders_of_groups(axes))
+
+
+def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[Shaped]) -> int:
+    """How long the parts of one row of the ranks are along a dimension, put together."""
+    along = [axis.kind == "S" and axis.dimension == dimension for axis in axes]
+    first = grid.coordinates[0]
+    return sum(
+        part.shape[dimension]
+        for place, part in zip(grid.coordinates, parts)
+        if all(at == start or is_along for at, start, is_along in zip(place, first, along))
+    )
 
 
 def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:

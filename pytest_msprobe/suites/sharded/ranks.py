@@ -301,12 +301,13 @@ class Grids:
 
         ranks = tuple(dump.number for dump in holders)
         if (ranks, calls) not in self._found:
-            found = []
+            found: dict[object, Grid] = {}  # groups of one set of ranks may have several names
             for names, places in coordinates({dump.number: dump.membership for dump in holders}):
                 sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
-                found.append(Grid(names, tuple(sizes), tuple(places.values())))
-            found = found or (list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))])
-            self._found[ranks, calls] = [grid.with_calls(calls) for grid in found]
+                grid = Grid(names, tuple(sizes), tuple(places.values()))
+                found.setdefault(frozenset(zip(*grid.coordinates)), grid)
+            guesses = list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))]
+            self._found[ranks, calls] = [grid.with_calls(calls) for grid in found.values() or guesses]
         return self._found[ranks, calls]
 
 

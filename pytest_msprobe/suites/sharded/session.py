@@ -140,6 +140,11 @@ class StepJudge:
         return operation.record
 
     @cached_property
+    def _has_updates(self) -> bool:
+        """Whether what optimizers get is judged: gradients that are no terms of a sum."""
+        return all(self.matching.updates())
+
+    @cached_property
     def _has_layers(self) -> bool:
         return any(operation.is_cell for operation in self.logical.operations)
 
@@ -307,17 +312,22 @@ class StepJudge:
         empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, is_output=leaf.is_output)
         if not any(math.prod(one.shape) for _, one in own):
             return replace(empty, message="it has no elements"), []
+        if len(own) > 1 and len(leaf.shape) == 1 < len(leaves[0].shape):
+            return replace(empty, message="the logical run holds flat shards of it, which tell no shape"), []
         if not all(one.data_name for one in (*leaves, *(one for _, one in own))):
             return self._by_statistics(operation, (leaf, own), path, leaves, grids, factor)
         parts = [loaded(found[path], dump) for dump, found in held]
         stated = held[0][0].stated(leaves[0])
         tolerance = self._tolerances.of(operation, leaf, path)
         nearest: tuple[ValueFinding, list[Placement]] | None = None
-        for whole in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
+        is_loss = not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
+        for axes, value in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
+            whole = axes, value / self._shares(axes) if is_loss else value
             finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor)
             one = replace(_checked(finding, found, stated, held[0][0]), shape=whole[1].shape), found
             if one[0].state == "placed":
-                return one
+                is_settled = self._shares(axes) > 1 if is_loss else operation.phase == GRADIENTS and self._has_updates
+                return one if is_settled else (_undoubted(*one), found)
             nearest = min(nearest or one, one, key=_farness)
         if nearest is None:
             return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
@@ -385,7 +395,7 @@ class StepJudge:
             # A loss may be the mean over the ranks' parts of the batch.
             has_backward = any(one.phase == "backward" for one in self.logical.operations)
             calls = len(self.matching.parts(operation.record)[0][0].records)
-            for share in {self._gradient_factor, calls} if has_backward else _products(grids[0].sizes)[1:]:
+            for share in {self._factors[0], calls} if has_backward else _products(grids[0].sizes)[1:]:
                 means, grid = self._tried(whole, [part / share for part in parts], grids, tolerance, floor)
                 mean = finding_of(leaf, path, operation, means, grid, tolerance)
                 if mean.state == "placed":
@@ -471,9 +481,20 @@ class StepJudge:
     def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
         return self._grids.of([one.dump for one in parts], len(parts[0].records))
 
-    @cached_property
+    @property
     def _gradient_factor(self) -> float:
-        """How many times the gradients of the logical run those of the ranks are, before they are averaged.
+        """How many times the gradients of the logical run those of the ranks are, before they are averaged."""
+        more, less = self._factors
+        return more / less
+
+    def _shares(self, axes: Sequence[Axis]) -> int:
+        """How many times the loss of the logical run its ranks have together, where each has the mean over its part."""
+        less = self._factors[1] if any(axis.kind == "P" for axis in axes) else 1
+        return less if math.prod(axis.size for axis in axes if axis.kind == "P") == less else 1
+
+    @cached_property
+    def _factors(self) -> tuple[int, int]:
+        """How many times those of the whole model the gradients of the ranks are, and those of the logical run.
 
         Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
         many times larger as there are parts; so are those of the ranks of a logical run. The first gradient that is
@@ -481,34 +502,34 @@ class StepJudge:
         """
         backwards = [one for one in self.logical.operations if one.phase == "backward"]
         for operation in [one for one in backwards if one.is_cell] or backwards:
-            found = self._factor_of(operation)
-            if found:
+            found = self._factors_of(operation)
+            if found is not None:
                 return found
-        return 1
+        return 1, 1
 
-    def _factor_of(self, operation: Operation) -> float:
-        """The factor that the first gradient of a record tells; 0 for none."""
+    def _factors_of(self, operation: Operation) -> tuple[int, int] | None:
+        """The factors that the first gradient of a record tells; None for none."""
         parts, reason = self.matching.parts(operation.record)
         if reason:
-            return 0
+            return None
         with suppress(DumpError):
             tensors = self.matching.tensors(self.logical, operation.record)
             path, leaf = next(((path, leaf) for path, leaf in tensors.items() if leaf.shape), ("", None))
             held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
             if leaf is None or any(path not in found for _, found in held):
-                return 0
+                return None
             grids = self._grids_of(parts)
             sides = self.run.grids.of([dump for dump, _ in self.run.held(leaf)], 1), grids
-            told: float = 0
+            told = None
             for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
                 if finding.state == "placed" and any(by_parts):
                     if not finding.is_partial:
-                        return more / less
-                    told = told or more / less  # half of what all ranks have makes up a sum, too
+                        return more, less
+                    told = told or (more, less)  # half of what all ranks have makes up a sum, too
             return told
-        return 0
+        return None
 
 
 def _products(sizes: Sequence[int]) -> list[int]:
@@ -519,6 +540,15 @@ def _products(sizes: Sequence[int]) -> list[int]:
 def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
     """Whether a value is sharded over groups that make up the `factor`."""
     return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
+
+
+def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
+    """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
+    fitting = [one for one in found if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if not fitting or not all(one.is_doubtful for one in fitting):
+        return finding
+    words = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
+    return replace(finding, state="unjudged", message=words)
 
 
 def _farness(found: tuple[ValueFinding, list[Placement]]) -> tuple[bool, float]:
