@@ -111,6 +111,11 @@ class LogicalRun:
             self._latest = record, found
         return self._latest[1][leaf.path]
 
+    @staticmethod
+    def is_partial(held: Sequence[tuple[RankDump, Leaf]]) -> bool:
+        """Whether the run itself says of a value that its ranks hold terms of a sum. Raises DumpError."""
+        return all(dump.is_partial(leaf) for dump, leaf in held)
+
     def wholes(
         self, held: Sequence[tuple[RankDump, Leaf]], tolerance: float, *, may_be_partial: bool, calls: int = 1
     ) -> Iterator[Whole]:
@@ -127,11 +132,12 @@ class LogicalRun:
             return
         first, leaf = held[0]
         stated = first.stated(leaf)
-        is_said = all(dump.is_partial(one) for dump, one in held)
+        may_be_partial = may_be_partial or self.is_partial(held)
         grids = self.grids.of([dump for dump, _ in held[::calls]], calls)
         for is_reordered in (False, True) if len(self.ranks) > 1 else (False,):
             for grid in grids:
-                for axes, whole in wholes(values, grid, tolerance, may_be_partial=may_be_partial or is_said):
+                found = wholes(values, grid, tolerance, may_be_partial=may_be_partial, are_calls=calls > 1)
+                for axes, whole in found:
                     if contradicted([axes], stated, first) is not None:
                         continue
                     if is_reordered:

@@ -89,8 +89,11 @@ class Placement:
     @property
     def is_doubtful(self) -> bool:
         """Whether it adds up what ranks of the logical run hold, and so many ranks have the sum: parts may be added."""
-        copies = {axis.size for axis in self.axes if axis.kind == "R"}
-        return any(axis.kind == "P" and axis.size in copies for axis in self.logical)
+        added = [axis.size for axis in self.logical if axis.kind == "P"]
+        for axis in self.axes:
+            if axis.kind == "P" and axis.size in added:
+                added.remove(axis.size)
+        return any(axis.kind == "R" and axis.size in added for axis in self.axes)
 
     @property
     def is_reordered(self) -> bool:
@@ -192,17 +195,19 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
 
 
 def wholes(
-    parts: Sequence[Array], grid: Grid, tolerance: float, *, may_be_partial: bool
+    parts: Sequence[Array], grid: Grid, tolerance: float, *, may_be_partial: bool, are_calls: bool = False
 ) -> Iterator[tuple[tuple[Axis, ...], Array]]:
     """What the ranks of a logical run may hold together, each with how: all of it, parts along a dimension, terms.
 
-    What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple.
+    What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
+    `are_calls` the last group are calls of one rank, to which that does not apply.
     """
     tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
     values = dict(zip(grid.coordinates, parts))
     for axes, orders in readings(grid, parts[0].ndim):
         sums = [place for place, axis in enumerate(axes) if axis.kind == "P"]
-        if sums and (not may_be_partial or any(_is_equal(values, axes, place, tolerance) for place in sums)):
+        groups = sums[:-1] if are_calls and len(axes) - 1 in sums else sums
+        if (sums and not may_be_partial) or any(_is_equal(values, axes, place, tolerance) for place in groups):
             continue
         for order in orders if all(part.ndim == parts[0].ndim for part in parts) else ():
             if (result := _merged(values, axes, order, tolerance)) is not None:

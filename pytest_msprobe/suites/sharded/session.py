@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
+_DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -195,7 +196,8 @@ class StepJudge:
         if around is None:
             return found
         outer = self.finding(around)
-        if outer.wrong or not any(value.is_output and value.state == "placed" for value in outer.values):
+        known = [value for value in outer.values if value.state == "placed" or value.message == _DOUBTFUL]
+        if outer.wrong or not any(value.is_output for value in known):
             return found
         words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
         values = (
@@ -314,24 +316,39 @@ class StepJudge:
             return replace(empty, message="it has no elements"), []
         if len(own) > 1 and len(leaf.shape) == 1 < len(leaves[0].shape):
             return replace(empty, message="the logical run holds flat shards of it, which tell no shape"), []
+        said_by = held[0][0].stated(leaves[0]), held[0][0]
         if not all(one.data_name for one in (*leaves, *(one for _, one in own))):
-            return self._by_statistics(operation, (leaf, own), path, leaves, grids, factor)
+            finding, found = self._by_statistics(operation, (leaf, own), path, leaves, grids, factor)
+            return _checked(finding, found, *said_by), found
         parts = [loaded(found[path], dump) for dump, found in held]
-        stated = held[0][0].stated(leaves[0])
-        tolerance = self._tolerances.of(operation, leaf, path)
         nearest: tuple[ValueFinding, list[Placement]] | None = None
-        is_loss = not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
-        for axes, value in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
-            whole = axes, value / self._shares(axes) if is_loss else value
+        for whole in self._wholes(operation, leaf, path, own):
             finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor)
-            one = replace(_checked(finding, found, stated, held[0][0]), shape=whole[1].shape), found
+            one = replace(_checked(finding, found, *said_by), shape=whole[1].shape), found
             if one[0].state == "placed":
-                is_settled = self._shares(axes) > 1 if is_loss else operation.phase == GRADIENTS and self._has_updates
-                return one if is_settled else (_undoubted(*one), found)
+                return one if self._is_settled(operation, leaf, whole, own) else (_undoubted(*one), found)
             nearest = min(nearest or one, one, key=_farness)
         if nearest is None:
             return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
-        return self._joined(operation, leaf, path, factor) or nearest
+        if nearest[0].is_wrong and (together := self._joined(operation, leaf, path, factor)) is not None:
+            return _checked(*together, *said_by), together[1]
+        return nearest
+
+    def _wholes(
+        self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]]
+    ) -> Iterator[Whole]:
+        """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
+        tolerance, is_loss = self._tolerances.of(operation, leaf, path), _is_loss(operation, leaf)
+        for axes, whole in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
+            yield axes, whole / self._shares(axes) if is_loss else whole
+
+    def _is_settled(self, operation: Operation, leaf: Leaf, whole: Whole, own: Sequence[tuple[RankDump, Leaf]]) -> bool:
+        """Whether it is certain that ranks of the logical run hold terms of a sum, where they are taken for that."""
+        if not whole[0] or self.run.is_partial(own):
+            return True
+        if _is_loss(operation, leaf):
+            return self._shares(whole[0]) > 1
+        return operation.phase == GRADIENTS and self._has_updates
 
     def _by_statistics(
         self,
@@ -391,7 +408,7 @@ class StepJudge:
             tolerance = close if self._tolerances.is_only_close(operation) else tolerance
         found, grid = self._tried(whole, scaled, grids, tolerance, floor)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
-        if finding.is_wrong and not whole[1].ndim and phase_of(operation) == "forward" and leaf.is_output:
+        if finding.is_wrong and _is_loss(operation, leaf):
             # A loss may be the mean over the ranks' parts of the batch.
             has_backward = any(one.phase == "backward" for one in self.logical.operations)
             calls = len(self.matching.parts(operation.record)[0][0].records)
@@ -542,13 +559,16 @@ def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
     return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
 
 
+def _is_loss(operation: Operation, leaf: Leaf) -> bool:
+    return not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
+
+
 def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
     """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
     fitting = [one for one in found if finding.tolerance is not None and one.distance <= finding.tolerance]
     if not fitting or not all(one.is_doubtful for one in fitting):
         return finding
-    words = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
-    return replace(finding, state="unjudged", message=words)
+    return replace(finding, state="unjudged", message=_DOUBTFUL)
 
 
 def _farness(found: tuple[ValueFinding, list[Placement]]) -> tuple[bool, float]:
