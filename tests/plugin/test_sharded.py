@@ -488,6 +488,23 @@ def test_a_logical_run_whose_ranks_have_other_layers_is_refused(
     result.stdout.fnmatch_lines([line])
 
 
+def test_what_only_other_ranks_of_the_logical_run_have_is_said(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    logical(pytester.path, "tp3")
+    path = pytester.path / "tp3/step0/rank1/dump.json"
+    records = json.loads(path.read_text(encoding="utf-8"))["data"]
+    call = {"input_args": [], "input_kwargs": {}, "output": []}
+    edited(path, data={**records, "Functional.neg.0.forward": call})
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp3")
+    result.assert_outcomes(passed=ITEMS)
+    result.stdout.fnmatch_lines(
+        [
+            "msprobe: tp2/step0: 2 ranks, judged by the logical run tp3/step0/rank0/dump.json and 2 other ranks",
+            "msprobe: 1 records of its other ranks are not judged: the first one has no such call",
+        ]
+    )
+
+
 def test_a_second_logical_run_has_the_ranks_of_the_first(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _wrong_update)
     logical(pytester.path, "tp3")

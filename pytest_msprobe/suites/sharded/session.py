@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
 _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
+_UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -196,10 +197,13 @@ class StepJudge:
         if around is None:
             return found
         outer = self.finding(around)
-        known = [value for value in outer.values if value.state == "placed" or value.message == _DOUBTFUL]
-        if outer.wrong or not any(value.is_output for value in known):
+        given = [value for value in outer.values if value.is_output]
+        is_right = any(value.state == "placed" for value in given)
+        if outer.wrong or not (is_right or any(value.message in (_DOUBTFUL, _UNTOLD) for value in given)):
             return found
         words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
+        if not is_right:
+            words = f"is no part of the logical value for certain; what {around.name} gives was not judged"
         values = (
             replace(value, state="unjudged", message=words)
             if value.is_wrong and not value.path.startswith("parameters.")
@@ -382,8 +386,7 @@ class StepJudge:
                     return finding_of(leaf, path, operation, found, grid, tolerance), found
                 nearest += found
         if not is_whole and may_be_partial(operation, leaf):
-            words = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
-            return replace(empty, message=words), []
+            return replace(empty, message=_UNTOLD), []
         nearest.sort(key=lambda one: one.distance)
         return finding_of(leaf, path, operation, nearest, grids[0], tolerance), nearest
 
