@@ -51,7 +51,8 @@ class Place:
 
 
 def _kind(placement: str) -> str:
-    return "P" if "P(" in placement else "S" if "S(" in placement else "R"
+    own = placement.partition("; logical run: ")[0]
+    return "P" if "P(" in own else "S" if "S(" in own else "R"
 
 
 def picture(places: Sequence[Place]) -> str:

@@ -115,8 +115,12 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
-                by = file_id(logical, root)
+                whole = file_id(logical[0], root)
+                by = f"{whole} and {len(logical) - 1} other ranks" if len(logical) > 1 else whole
                 lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+                if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
+                    words = "records of its other ranks are not judged: the first one has no such call"
+                    lines.append(f"msprobe: {beside} {words}")
         if self._session.settings.noise is not None:
             lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
@@ -126,7 +130,7 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 if self._session.is_leader(path):
                     yield from self._session.step(path).ranks.values()
-                    yield self._session.judge(path).logical
+                    yield from self._session.judge(path).run.ranks
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return ShardedReport(self._session, self._context.out)
