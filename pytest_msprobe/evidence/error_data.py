@@ -101,6 +101,9 @@ class _Arrays:
 
     frozen = read
 
+    def stacked(self, numbers: Sequence[Any]) -> Array:
+        return np.stack(numbers)
+
     def dtype_text(self, dtype: Dtype) -> str:
         return dtype.name if self._namespace == "mindspore" else f"torch.{dtype.array_name or dtype.name.lower()}"
 
