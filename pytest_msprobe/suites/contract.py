@@ -171,6 +171,10 @@ class RowSummary:
         """What all rows together say of a record that its own row does not, likewise."""
         return {}
 
+    def markup(self) -> str:
+        """A picture of all rows for the pages, in markup that holds no text of a dump unescaped; "" for none."""
+        return ""
+
     @property
     def is_bad(self) -> bool:
         """Whether the findings say that something is wrong, item or not; asked after `lines`."""

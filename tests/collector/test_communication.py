@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from two_ranks import run_on_two_ranks
 
 from msprobe_collector.dump_format import Dump
 
@@ -54,24 +49,7 @@ debugger.step()
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("communication")
-    (folder / "train.py").write_text(TRAIN)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--join=True", "--log_dir=logs"]
-    programs = Path(sys.executable).parent
-    result = subprocess.run(
-        [programs / "msrun", *command, "train.py", "dump"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    logs = "".join(path.read_text(errors="replace")[-2000:] for path in (folder / "logs").glob("worker_*.log"))
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:] + logs
-    return folder / "dump" / "step0"
+    return run_on_two_ranks(tmp_path_factory.mktemp("communication"), TRAIN) / "step0"
 
 
 @pytest.fixture(params=[0, 1])

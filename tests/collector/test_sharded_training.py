@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from two_ranks import run_on_two_ranks
 
 TRAIN = """
 import sys
@@ -73,25 +70,9 @@ assert bare == [train(kind, debugger) for kind in kinds], "the collector changed
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sharded")
-    (folder / "train.py").write_text(TRAIN)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["--worker_num=2", "--local_worker_num=2", f"--master_port={port}", "--join=True", "--log_dir=logs"]
-    programs = Path(sys.executable).parent
-    result = subprocess.run(
-        [programs / "msrun", *command, "train.py", "dump"],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    logs = "".join(path.read_text(errors="replace")[-3000:] for path in (folder / "logs").glob("worker_*.log"))
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:] + logs
-    assert not list(folder.glob("dump/*/*/dump_error_info.log"))
-    return folder / "dump"
+    folder = run_on_two_ranks(tmp_path_factory.mktemp("sharded"), TRAIN)
+    assert not list(folder.glob("*/*/dump_error_info.log"))
+    return folder
 
 
 @pytest.fixture

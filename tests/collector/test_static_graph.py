@@ -292,6 +292,34 @@ def test_a_graph_that_is_refused_with_taps_is_compiled_without(make_debugger, gr
     assert "the graph is compiled without taps" in caplog.text
 
 
+def test_an_update_that_raises_is_said_in_its_record_and_costs_no_other(
+    make_debugger, records, caplog, tmp_path, monkeypatch
+):
+    """The optimizer is compiled; what the compiler refuses without taps, too, is an error of the script."""
+    monkeypatch.chdir(tmp_path)  # MindSpore writes down there what it refuses
+    network = nn.SequentialCell(nn.Dense(2, 2), nn.Dense(2, 2))
+    parameters = network.trainable_params()
+    optimizer = nn.SGD(parameters, 0.1)
+    gradients = tuple(Tensor(np.ones(item.shape), ms.float32) for item in parameters)
+    x = Tensor(np.ones((1, 2)), ms.float32)
+
+    @ms.jit
+    def compiled(x):
+        return network[1](x)
+
+    with caplog.at_level(logging.WARNING), make_debugger(level="mix").collect(network):
+        with pytest.raises(RuntimeError, match="same length"):
+            optimizer(gradients[:1])
+        optimizer(gradients)
+        compiled(x)
+    assert "taps" not in caplog.text
+    torn, whole = (records()[f"Optimizer.SGD.{number}.forward"] for number in range(2))
+    assert "did not end" in torn["fault"]
+    assert "fault" not in whole
+    assert "output" in whole
+    assert "Cell.1.Dense.forward.0" in records()
+
+
 def test_a_network_that_was_compiled_before_is_warned_about(make_debugger, graph_mode, caplog):
     network = nn.SequentialCell(nn.Dense(2, 2))
     x = Tensor(np.ones((1, 2), np.float32))

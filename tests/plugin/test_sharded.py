@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dump_builder import DumpBuilder
+from page_reader import page_content
 
 from tools.benchmarks import make_ranks
 
@@ -49,10 +50,10 @@ def whole() -> Arrays:
     }
 
 
-def parts(rank: int) -> Arrays:
+def parts(rank: int, count: int = RANKS) -> Arrays:
     """What a right rank holds; the input's gradient is summed behind the layer that is split by columns."""
     found = {
-        name: np.split(value, RANKS, SPLITS[name])[rank] if name in SPLITS else value for name, value in whole().items()
+        name: np.split(value, count, SPLITS[name])[rank] if name in SPLITS else value for name, value in whole().items()
     }
     return {**found, "d_x": found["d_hidden"] @ found["first"]}
 
@@ -104,9 +105,22 @@ def write(folder: Path, values: Arrays, ranks: dict[str, Any] | None = None, *, 
     return builder
 
 
-def membership(rank: int, **others: Any) -> dict[str, Any]:
-    group = {"ranks": [0, 1], "index": rank}
-    return {"world_size": RANKS, "rank": rank, "groups": {"world": group, "tp": group}, **others}
+def rows_of(rank: int) -> Arrays:
+    """What a right rank holds of rows of the batch; its loss is the mean over them."""
+    names = ("x", "hidden", "out", "y", "d_y", "d_out", "d_hidden", "d_x")
+    v = {name: np.array_split(value, RANKS)[rank] if name in names else value for name, value in whole().items()}
+    v |= {name: v[name] * RANKS for name in names if name.startswith("d_")}
+    v |= {f"at_{name}": whole()[f"d_{name}"] for name in ("first", "second", "scale")}
+    return v | {
+        "d_first": v["d_hidden"].T @ v["x"],
+        "d_second": v["d_out"].T @ v["hidden"],
+        "d_scale": (v["d_y"] * v["out"]).sum(0),
+    }
+
+
+def membership(rank: int, count: int = RANKS, name: str = "tp", **others: Any) -> dict[str, Any]:
+    group = {"ranks": list(range(count)), "index": rank}
+    return {"world_size": count, "rank": rank, "groups": {"world": group, name: group}, **others}
 
 
 def sharded(folder: Path, change: Callable[[list[Arrays]], None] = lambda ranks: None, *, real: bool = True) -> None:
@@ -116,6 +130,14 @@ def sharded(folder: Path, change: Callable[[list[Arrays]], None] = lambda ranks:
     for rank, values in enumerate(ranks):
         write(folder / "tp2" / "step0" / f"rank{rank}", values, membership(rank), real=real)
     write(folder / "single" / "step0" / "rank0", whole(), real=real)
+
+
+def logical(folder: Path, name: str, *, real: bool = True) -> None:
+    """A logical run of three ranks (`tp3`), or of two that have rows of the batch (`dp2`)."""
+    count = int(name[-1])
+    for rank in range(count):
+        values = rows_of(rank) if name == "dp2" else parts(rank, count)
+        write(folder / name / "step0" / f"rank{rank}", values, membership(rank, count, name[:-1]), real=real)
 
 
 ARGUMENTS = ("--msprobe-dump=tp2", "--msprobe-logical=single")
@@ -177,6 +199,7 @@ def _wrong_update(ranks: list[Arrays]) -> None:
         v["at_scale"] = 3 * v["d_scale"]
 
 
+@pytest.mark.parametrize("by", ["single", "tp3", "dp2"])
 @pytest.mark.parametrize(
     ("change", "record", "words"),
     [
@@ -197,14 +220,17 @@ def _wrong_update(ranks: list[Arrays]) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_first_wrong_place_is_at_fault(
-    pytester: pytest.Pytester, change: Callable[[list[Arrays]], None], record: str, words: str
+    pytester: pytest.Pytester, change: Callable[[list[Arrays]], None], record: str, words: str, by: str
 ) -> None:
     sharded(pytester.path, change)
-    result = pytester.runpytest(*ARGUMENTS)
+    if by != "single":
+        logical(pytester.path, by)
+    arguments = "--msprobe-dump=tp2", f"--msprobe-logical={by}"
+    result = pytester.runpytest(*arguments)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines([f"At fault in the {record}", f"  {words}"])
-    strict = pytester.runpytest(*ARGUMENTS, "--msprobe-sharded-inherited=fail", "--msprobe-out=strict").parseoutcomes()
+    strict = pytester.runpytest(*arguments, "--msprobe-sharded-inherited=fail", "--msprobe-out=strict").parseoutcomes()
     assert strict["failed"] == 1 + result.parseoutcomes().get("xfailed", 0)
 
 
@@ -341,11 +367,158 @@ def test_what_a_run_needs(pytester: pytest.Pytester, arguments: tuple[str, ...],
     result.stderr.fnmatch_lines([line])
 
 
-def test_a_logical_run_of_several_ranks_is_refused(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("real", [True, False], ids=["tensors", "statistics"])
+def test_a_logical_run_that_is_sharded_otherwise(pytester: pytest.Pytester, real: bool) -> None:
+    sharded(pytester.path, real=real)
+    logical(pytester.path, "tp3", real=real)
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp3")
+    result.assert_outcomes(passed=ITEMS)
+    found = table(pytester.path)
+    right, unjudged = "placed", {key for key, row in found.items() if row["state"] == "unjudged"}
+    assert {row["state"] for key, row in found.items() if key not in unjudged} == {right}
+    assert unjudged == (set() if real else {("Module.up.Up.backward.0", "output.0")})  # terms of a sum on both sides
+    placements = {key: row["placement"] for key, row in found.items()}
+    assert placements["Module.up.Up.forward.0", "output.0"] == "S(1) over tp; logical run: S(1) over tp of 3"
+    assert placements["Module.down.Down.forward.0", "output.0"] == "R over tp; logical run: R over tp of 3"
+    terms = "P(sum) over tp; logical run: P(sum) over tp of 3" if real else ""
+    assert placements["Module.up.Up.backward.0", "output.0"] == terms
+
+
+def test_a_logical_run_of_parts_of_the_batch_has_larger_gradients(pytester: pytest.Pytester) -> None:
     sharded(pytester.path)
-    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp2")
-    assert result.ret == pytest.ExitCode.INTERRUPTED or result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*the logical run has 2 ranks; give one of the whole model"])
+    logical(pytester.path, "dp2")
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=dp2").assert_outcomes(passed=ITEMS)
+    found = table(pytester.path)
+    assert {row["state"] for row in found.values()} == {"placed"}
+    words = found["Module.up.Up.backward.0", "input.0"]["placement"]
+    assert words == "S(1) over tp; logical run: S(0) over dp of 2"
+
+
+def test_a_logical_run_that_is_sharded_the_same_way(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp2").assert_outcomes(passed=ITEMS)
+    found = table(pytester.path)
+    assert {row["state"] for row in found.values()} == {"placed"}
+    assert found["Module.up.Up.forward.0", "output.0"]["placement"] == "any"
+
+
+def _parts_added(ranks: list[Arrays]) -> None:
+    for v in ranks:
+        v["hidden"] = np.sum([parts(rank)["hidden"] for rank in range(RANKS)], axis=0)
+
+
+def test_a_sum_of_parts_is_not_taken_for_a_sum_of_terms(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _parts_added)
+    logical(pytester.path, "mp2")
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=mp2")
+    row = table(pytester.path)["Module.up.Up.forward.0", "output.0"]
+    assert row["state"] == "unjudged"
+    assert row["message"] == "only the sum of what ranks of the logical run hold gives it, and they may be parts"
+
+
+def test_a_loss_of_parts_of_the_batch_is_a_mean(pytester: pytest.Pytester) -> None:
+    losses = np.array([0.5, 0.75], F32)
+
+    def with_loss(folder: str, values: tuple[float, ...]) -> None:
+        for rank, loss in enumerate(values):
+            path = pytester.path / folder / f"step0/rank{rank}/dump.json"
+            builder = DumpBuilder(path.parent)
+            value = builder.value(np.asarray(loss, F32), "Module.loss.Loss.forward.0.output.0")
+            records = json.loads(path.read_text(encoding="utf-8"))["data"]
+            record = {"Module.loss.Loss.forward.0": {"input_args": [], "input_kwargs": {}, "output": [value]}}
+            edited(path, data={**record, **records})
+
+    sharded(pytester.path)
+    logical(pytester.path, "dp2")
+    with_loss("dp2", tuple(losses))
+    with_loss("tp2", (losses.mean(),) * RANKS)
+    arguments = "--msprobe-dump=tp2", "--msprobe-logical=dp2"
+    pytester.runpytest(*arguments).assert_outcomes(passed=ITEMS + 1)
+    with_loss("tp2", (losses.sum(),) * RANKS)
+    result = pytester.runpytest(*arguments)
+    result.assert_outcomes(passed=ITEMS, failed=1)
+    result.stdout.fnmatch_lines(["At fault in the forward: Module.loss.Loss.forward.0"])
+
+
+def test_flat_shards_of_a_logical_run_are_not_judged(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    for rank in range(3):
+        flat = {name: np.split(whole()[name].ravel(), 3)[rank] for name in ("first", "d_first")}
+        write(pytester.path / f"fsdp/step0/rank{rank}", {**parts(rank, 3), **flat}, membership(rank, 3))
+    pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=fsdp").assert_outcomes(passed=ITEMS - 1, skipped=1)
+    found = table(pytester.path)
+    row = found["Module.up.Up.forward.0", "parameters.weight"]
+    assert (row["state"], row["message"]) == (
+        "unjudged",
+        "the logical run holds flat shards of it, which tell no shape",
+    )
+
+
+def _stages(path: Path) -> None:
+    for rank in range(3):
+        edited(path / f"tp3/step0/rank{rank}/dump.json", ranks=membership(rank, 3, "pp"))
+
+
+def _another_layer(path: Path) -> None:
+    file = path / "tp3/step0/rank2/dump.json"
+    file.write_text(file.read_text(encoding="utf-8").replace("Module.norm.", "Module.tail."), encoding="utf-8")
+
+
+def _lost(path: Path) -> None:
+    shutil.rmtree(path / "tp3/step0/rank1")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (_stages, "*tp3/step0: the ranks of the logical run are stages of a pipeline (group pp); give a logical run*"),
+        (_another_layer, "*tp3/step0: rank 2 of the logical run has no layer 'norm', rank 0 has; give a logical run*"),
+        (_lost, "*the logical run is not whole: *tp3/step0: 1 of 3 ranks are missing (1)*"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_logical_run_whose_ranks_have_other_layers_is_refused(
+    pytester: pytest.Pytester, spoil: Callable[[Path], None], line: str
+) -> None:
+    sharded(pytester.path)
+    logical(pytester.path, "tp3")
+    spoil(pytester.path)
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp3")
+    assert result.ret in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED)
+    assert "passed" not in result.parseoutcomes()
+    result.stdout.fnmatch_lines([line])
+
+
+def test_what_only_other_ranks_of_the_logical_run_have_is_said(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path)
+    logical(pytester.path, "tp3")
+    path = pytester.path / "tp3/step0/rank1/dump.json"
+    records = json.loads(path.read_text(encoding="utf-8"))["data"]
+    call = {"input_args": [], "input_kwargs": {}, "output": []}
+    edited(path, data={**records, "Functional.neg.0.forward": call})
+    result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=tp3")
+    result.assert_outcomes(passed=ITEMS)
+    result.stdout.fnmatch_lines(
+        [
+            "msprobe: tp2/step0: 2 ranks, judged by the logical run tp3/step0/rank0/dump.json and 2 other ranks",
+            "msprobe: 1 records of its other ranks are not judged: the first one has no such call",
+        ]
+    )
+
+
+def test_a_second_logical_run_has_the_ranks_of_the_first(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _wrong_update)
+    logical(pytester.path, "tp3")
+    arguments = "--msprobe-dump=tp2", "--msprobe-logical=tp3"
+    result = pytester.runpytest(*arguments, "--msprobe-noise=tp3")
+    result.assert_outcomes(passed=ITEMS - 1, failed=1)
+    for rank in range(3):
+        moved = {key: (value * 1.5).astype(F32) for key, value in parts(rank, 3).items()}
+        write(pytester.path / f"moved/step0/rank{rank}", moved, membership(rank, 3))
+    pytester.runpytest(*arguments, "--msprobe-noise=moved").assert_outcomes(passed=ITEMS)
+    result = pytester.runpytest(*arguments, "--msprobe-noise=single")
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*--msprobe-noise has 1 ranks, and not the 3 of the logical run*"])
 
 
 def test_a_second_logical_run_is_the_measure_of_rounding(pytester: pytest.Pytester) -> None:
@@ -379,10 +552,11 @@ def test_what_a_dtensor_says_of_itself_is_checked(pytester: pytest.Pytester, sai
 
 def test_ranks_are_lanes_on_the_page(pytester: pytest.Pytester) -> None:
     sharded(pytester.path, _reduced_twice)
-    pytester.runpytest(*ARGUMENTS, "--html=page.html")
-    page = (pytester.path / "page.html").read_text(encoding="utf-8")
-    assert page.count("<rect ") >= RANKS
-    assert "first wrong place: Module.down.Down.backward.0</p>" in page
+    pytester.runpytest(*ARGUMENTS, "--html=page.html", "--msprobe-page=rows.html")
+    (section,) = page_content(pytester.path / "rows.html")["sections"]
+    for page in ((pytester.path / "page.html").read_text(encoding="utf-8"), section["markup"]):
+        assert page.count("<rect ") >= RANKS
+        assert "first wrong place: Module.down.Down.backward.0</p>" in page
 
 
 def test_the_load_of_the_benchmark_is_a_right_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,3 +609,34 @@ def test_a_plain_comparison_with_the_whole_model_names_the_option(pytester: pyte
     result.stdout.fnmatch_lines(
         ["*4 parameters are 1/2 of those of the golden dump*judge all its ranks with --msprobe-logical=*"]
     )
+
+
+def _another_loss(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT * SCALE[::-1]
+
+
+def test_a_gradient_that_comes_in_wrong_is_not_said_to_go_wrong_in_the_layer(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _another_loss)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "At fault in the backward: Module.norm.Norm.backward.0",
+            "*what goes into it is wrong already: it is made by what no record shows",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*it goes wrong in here*")
+
+
+def _rows_in_another_order(ranks: list[Arrays]) -> None:
+    for values in ranks:
+        values["d_y"] = GRADIENT[[2, 0, 1, 4, 3]]
+        values["d_scale"] = (values["d_y"] * values["out"]).sum(0)
+
+
+def test_what_goes_wrong_behind_another_order_of_indices_says_so(pytester: pytest.Pytester) -> None:
+    sharded(pytester.path, _rows_in_another_order)
+    result = pytester.runpytest(*ARGUMENTS)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*since Module.norm.Norm.backward.0 indices are in another order than in*"])

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 from torch.nn.utils import parameters_to_vector as vector
 
 from msprobe_collector.pytorch import PrecisionDebugger
@@ -77,7 +77,11 @@ def trained(net: nn.Module, rank: int, optimizer: torch.optim.Optimizer | None =
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:
-    return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
+    """All of the value; on a rank outside of its mesh what it has there: nothing."""
+    if isinstance(value, DTensor):
+        is_inside = value.device_mesh.get_coordinate() is not None
+        return (value.full_tensor() if is_inside else value.to_local()).detach()
+    return value.detach()
 
 
 def split(net: nn.Sequential, mesh: Any) -> nn.Module:
@@ -135,6 +139,48 @@ def fully_sharded_accumulated() -> Training:
     return Training(net, step, optimizer)
 
 
+def fully_sharded_flat() -> Training:
+    """FSDP1: flat parameters, clipped by a method of its own."""
+    net = FullyShardedDataParallel(blocks(), device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def step() -> torch.Tensor:
+        loss = net(batch(dist.get_rank())).square().mean()
+        loss.backward()
+        norm = net.clip_grad_norm_(0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack([loss.detach(), norm])
+
+    return Training(net, step, optimizer)
+
+
+class OfOneRank(nn.Module):
+    """A parameter in a mesh of the first rank alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mesh = DeviceMesh("cpu", [0])
+        self.weight = nn.Parameter(distribute_tensor(torch.arange(8.0).view(4, 2), mesh, [Shard(0)]))
+
+    def forward(self) -> torch.Tensor:
+        return (self.weight * 2).sum()
+
+
+def outside_of_mesh() -> Training:
+    net = OfOneRank()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step() -> torch.Tensor:
+        loss = net()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return whole(loss)
+
+    return Training(net, step, optimizer)
+
+
 def fully_sharded_tensor_parallel() -> Training:
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
     net = split(blocks(), mesh["tp"])
@@ -154,9 +200,10 @@ def data_parallel() -> Training:
             (net(first).square().mean() / 2).backward()
         loss = net(second).square().mean() / 2
         loss.backward()
+        norm = clip_grad_norm_(net.parameters(), 0.1)
         optimizer.step()
         optimizer.zero_grad()
-        return loss.detach()
+        return torch.stack([loss.detach(), norm])
 
     return Training(net, step, optimizer)
 
@@ -172,9 +219,12 @@ def pipeline() -> Training:
         losses: list[torch.Tensor] = []
         given = (batch(),) if rank == 0 else ()
         schedule.step(*given, target=batch(1) if rank == world - 1 else None, losses=losses)
+        norm = get_total_norm([parameter.grad for parameter in net.parameters()]).square()
+        dist.all_reduce(norm)  # of all stages
+        clip_grads_with_norm_(net.parameters(), 0.1, norm := norm.sqrt())
         optimizer.step()
         optimizer.zero_grad()
-        return torch.stack([loss.detach() for loss in losses]) if losses else torch.zeros(1)
+        return torch.stack([norm, *(loss.detach() for loss in losses)])
 
     return Training(net, step, optimizer)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -113,17 +116,146 @@ def test_a_key_turns_it_off(make_debugger: Any, records: Any) -> None:
 
 
 def test_a_step_that_raises_is_said_in_its_record(make_debugger: Any, records: Any) -> None:
+    """Also where the script goes on and steps again."""
+
     class Broken(torch.optim.SGD):
+        steps = 0
+
         def step(self, closure: Any = None) -> None:
-            raise RuntimeError("broken")
+            self.steps += 1
+            if self.steps == 1:
+                raise RuntimeError("broken")
+            super().step(closure)
 
     net = network()
     optimizer = Broken(net.parameters(), lr=0.1)
-    with make_debugger().collect(net), pytest.raises(RuntimeError, match="broken"):
+    with make_debugger().collect(net):
+        with pytest.raises(RuntimeError, match="broken"):
+            optimizer.step()
         optimizer.step()
-    record = records()["Optimizer.Broken.0.forward"]
+    torn, whole = (records()[f"Optimizer.Broken.{number}.forward"] for number in range(2))
+    assert "did not end" in torn["fault"]
+    assert "output" not in torn
+    assert "fault" not in whole
+    assert "output" in whole
+
+
+def test_a_step_that_calls_that_of_its_base_class_is_one_update(make_debugger: Any, records: Any) -> None:
+    """PyTorch calls the hooks in both."""
+
+    class Decayed(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            result = super().step(closure)
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.mul_(0.5)
+            return result
+
+    net = network()
+    optimizers = [kind(net.parameters(), lr=0.1) for kind in (torch.optim.SGD, Decayed)]
+    with make_debugger().collect(net):
+        net(torch.ones(3, 4)).square().mean().backward()
+        optimizers[1].step()
+    (record,) = (value for name, value in records().items() if name.startswith("Optimizer."))
+    assert record["output"][0]["parameters.0.weight"]["Norm"] == pytest.approx(net[0].weight.norm().item(), rel=1e-6)
+
+
+def test_values_that_cannot_be_read_are_said_in_the_record(make_debugger: Any, records: Any) -> None:
+    class Unreadable(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("gone")
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer.state[net[0].bias]["cache"] = Unreadable(a=1)
+    with make_debugger().collect(net):
+        optimizer.step()
+    record = records()["Optimizer.SGD.0.forward"]
+    assert "RuntimeError: gone" in record["fault"]
+    assert "parameters.2.bias" in record["output"][0]
+
+
+def test_a_closure_that_raises_leaves_what_was_there_before(make_debugger: Any, records: Any) -> None:
+    net = network()
+
+    def closure() -> torch.Tensor:
+        raise RuntimeError("no data")
+
+    with make_debugger().collect(net), pytest.raises(RuntimeError, match="no data"):
+        torch.optim.LBFGS(net.parameters()).step(closure)
+    record = records()["Optimizer.LBFGS.0.forward"]
     assert "did not end" in record["fault"]
-    assert "output" not in record
+    assert "parameters.0.weight" in record["input_kwargs"]
+
+
+def test_updates_without_gradients_and_of_other_threads_are_records(
+    make_debugger: Any, records: Any, step_folder: Any
+) -> None:
+    net, frozen = network(), network().requires_grad_(False)
+    several = [torch.optim.Adagrad(layer.parameters(), lr=0.1) for layer in (net[0], net[2])]
+    with make_debugger().collect(net):
+        torch.optim.Adadelta(frozen.parameters()).step()
+        assert clip_grad_norm_(net.parameters(), 1.0) == 0
+        assert clip_grad_norm_([], 1.0) == 0
+        for wrong in (None, 5):
+            with suppress(TypeError):
+                clip_grad_norm_(wrong, 1.0)
+        net(torch.ones(3, 4)).square().mean().backward()
+        threads = [threading.Thread(target=optimizer.step) for optimizer in several]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not (step_folder() / "dump_error_info.log").exists()
+    data = records()
+    assert not any("gradients" in name for name in data["Optimizer.Adadelta.0.forward"]["input_kwargs"])
+    nothing = data["Optimizer.clip_grad_norm.0.forward"]
+    assert nothing["input_kwargs"]["gradients.0.weight"] is None
+    assert [data[f"Optimizer.clip_grad_norm.{number}.forward"]["output"][0]["Norm"] for number in range(2)] == [0, 0]
+    assert "Optimizer.clip_grad_norm.2.forward" not in data
+    updated = [data[f"Optimizer.Adagrad.{number}.forward"]["output"][0] for number in range(2)]
+    parameters = [name for after in updated for name in after if name.startswith("parameters.")]
+    assert sorted(parameters) == [f"parameters.{place}" for place in ("0.bias", "0.weight", "2.bias", "2.weight")]
+
+
+def clip_by_norm(parameters: Any, max_norm: float, total_norm: float) -> None:
+    """The arguments of Megatron's functions."""
+    for parameter in parameters:
+        parameter.decoupled_grad.mul_(max_norm / total_norm)
+
+
+def clip_as_deepspeed(parameters: Any, max_norm: float, norm_type: int = 2, mpu: Any = None) -> torch.Tensor:
+    return clip_grad_norm_(parameters, max_norm, norm_type)
+
+
+def test_other_functions_that_clip_are_records(
+    make_debugger: Any, records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Megatron and DeepSpeed, where they are imported, by whatever name; what they call themselves is no record."""
+    megatron: Any = ModuleType("megatron.core.optimizer.clip_grads")
+    megatron.clip_grad_by_total_norm_fp32 = clip_by_norm
+    deepspeed: Any = ModuleType("deepspeed.runtime.utils")
+    deepspeed.clip_grad_norm_ = clip_as_deepspeed
+    user: Any = ModuleType("deepspeed.runtime.engine")
+    user.clip = clip_as_deepspeed
+    debugger, net = make_debugger(), network()
+    with debugger.collect(net):
+        clip_grad_norm_(net.parameters(), 1.0)
+    for module in (megatron, deepspeed, user):  # imported after the first step
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    net(torch.ones(3, 4)).square().mean().backward()
+    bias = nn.Parameter(torch.zeros(2))
+    bias.decoupled_grad = torch.tensor([3.0, 4.0])  # type: ignore[attr-defined]  # Megatron sets it
+    with debugger.collect(net):
+        norm = user.clip(net.parameters(), 0.5)
+        megatron.clip_grad_by_total_norm_fp32([bias], 1.0, 5.0)
+    assert (megatron.clip_grad_by_total_norm_fp32, user.clip) == (clip_by_norm, clip_as_deepspeed)
+    first, second = (records(1)[f"Optimizer.clip_grad_norm.{number}.forward"] for number in range(2))
+    assert first["output"][0]["Norm"] == pytest.approx(norm.item())
+    assert first["input_kwargs"]["max_norm"]["value"] == 0.5
+    assert second["output"] == [{"type": "float", "value": 5.0}]
+    assert second["input_kwargs"]["gradients.0"]["Norm"] == 5
+    assert "Optimizer.clip_grad_norm.2.forward" not in records(1)
 
 
 @pytest.mark.skipif(not REFERENCE, reason="MSPROBE_REFERENCE_PYTHON names no Python with the existing tool")

@@ -1,13 +1,13 @@
 """How often the suite `sharded` names the right place: right runs, and runs with a public bug.
 
     python -m tools.sharded [--only PATTERN...] [--half seen|held-out] [--keep DIR]
-                            [--write-only | --laws-only] [--write-docs]
+                            [--write-only | --laws-only | --pairs] [--write-docs]
 
 Starts the ranks, dumps one step of each sharded run and of the run on one rank that it ought to equal, has
 the suite judge them, and compares what it names first with what the catalogue expects; once more without the run on one
-rank, by laws alone (--laws-only: only that). With --write-docs
-docs/sharded_quality.md becomes the page of these figures. Dumps that lie in DIR are taken from there: delete it after
-a change of the collector.
+rank, by laws alone (--laws-only: only that). With --pairs some entries are judged by runs of several ranks. With
+--write-docs docs/sharded_quality.md becomes the page of these figures. Dumps that lie in DIR are taken from there:
+delete it after a change of the collector.
 """
 
 from __future__ import annotations
@@ -53,6 +53,19 @@ def measured(
     return launch, answers
 
 
+def paired(folder: Path) -> tuple[Launch, list[Answer]]:
+    """Dumps and answers of entries that are judged by a run of several ranks, below `folder`."""
+    launch = Launch(folder)
+    pairs = [(catalogue.by_name(name), catalogue.by_name(by)) for name, by in catalogue.PAIRS]
+    launch.run(list(dict.fromkeys(one for pair in pairs for one in pair)))
+    answers = []
+    for entry, by in pairs:
+        place = folder / "answers" / f"{entry.folder}_by_{by.folder}"
+        answers.append(answered(entry, launch.dump(entry), launch.dump(by), place))
+        sys.stderr.write(f"by {by.name}: {answers[-1]}\n")
+    return launch, answers
+
+
 def unequal(launch: Launch, entries: list[Entry]) -> Iterator[str]:
     """Right runs that do not end where the run on one rank ends: faults of the catalogue."""
     for entry in entries:
@@ -69,6 +82,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where dumps are kept and taken from")
     parser.add_argument("--write-only", action="store_true", help="write the dumps and say no more")
     parser.add_argument("--laws-only", action="store_true", help="judge by laws alone, not by the run on one rank")
+    parser.add_argument("--pairs", action="store_true", help="judge by runs of several ranks")
     parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     return parser.parse_args()
 
@@ -80,9 +94,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         entries = chosen(options.only, options.half)
-        launch, answers = measured(entries, folder, **only)
+        launch, answers = paired(folder) if options.pairs else measured(entries, folder, **only)
         answers = [one.alone or one for one in answers] if options.laws_only else answers
-        failed = list(unequal(launch, entries))
+        failed = [] if options.pairs else list(unequal(launch, entries))
     failed += [f"{name}: {reason}" for name, reason in launch.failures.items()]
     failed += [f"{name}: the collector changed a bit" for name in launch.changed]
     sys.stdout.write("\n".join([*summary(answers), *failed, ""]))

@@ -91,6 +91,26 @@ RIGHT: tuple[Entry, ...] = (
 )
 
 
+#: Entries that are judged by a run of several ranks, the second one.
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("tp2", "tp2"),
+    ("tp2", "dp2"),
+    ("tp2", "cp2 zigzag"),
+    ("tp2 dp2", "tp2 cp2 sp zigzag"),
+    ("tp2 pp2", "tp4"),
+    ("tp2 sp bfloat16", "cp2 zigzag bfloat16"),
+    ("dp2 etp2", "tp2 moe"),
+    ("FSDP2 tp2", "FSDP2 replicated"),
+    ("DTensor tp2 sp", "FSDP2"),
+    ("pipelining 1F1B", "DTensor tp4 sp"),
+    ("bias added before the reduction", "tp4"),
+    ("column input gradient not reduced", "dp2"),
+    ("clip norm counts copies", "tp4"),
+    ("norm gradient not summed", "tp2 sp not clipped"),
+    ("probabilities gathered without gradients", "tp2 sp moe"),
+)
+
+
 def everything() -> tuple[Entry, ...]:
     """Right runs, then the bugs."""
     from tools.sharded import held_out, public_bugs

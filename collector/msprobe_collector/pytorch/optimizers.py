@@ -1,14 +1,17 @@
 """What optimizers of PyTorch get and leave: seen by the hooks that `torch.optim` calls around every `step`.
 
 Every optimizer that derives from `torch.optim.Optimizer` calls them, fused and foreach ones too, and those inside
-wrappers and loss scalers. Norms are taken where `torch.nn.utils` clips gradients.
+wrappers and loss scalers. Norms are taken where gradients are clipped by PyTorch, Megatron and DeepSpeed.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +24,14 @@ from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
 
-_CLIPPING = ("clip_grad_norm_", "clip_grads_with_norm_")
+#: (module, class in it or "", functions) that clip gradients by their norm, looked for in modules that are imported.
+_CLIPPING = (
+    ("torch.nn.utils", "", ("clip_grad_norm_", "clip_grads_with_norm_")),
+    ("torch.nn.utils.clip_grad", "", ("clip_grad_norm_", "clip_grads_with_norm_")),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel", ("clip_grad_norm_",)),
+    ("megatron.core.optimizer.clip_grads", "", ("clip_grad_norm_fp32", "clip_grad_by_total_norm_fp32")),
+    ("deepspeed.runtime.utils", "", ("clip_grad_norm_", "clip_gradients")),
+)
 
 
 class OptimizerSteps:
@@ -35,7 +45,12 @@ class OptimizerSteps:
         self._is_wanted = session.configuration.collects_optimizers
         self._clipping = Installation(self._seen_clipping, is_searched=is_searched)
         self._handles: list[Any] = []
-        self._is_found = False
+        #: Places of functions that clip, by owner and name, which are recorded.
+        self._found: set[tuple[int, str]] = set()
+        #: Frame of PyTorch that runs the step, by the optimizer's id.
+        self._running: dict[int, FrameType] = {}
+        #: Threads in which one of them runs: of those that it calls itself there are no records.
+        self._clips: set[int] = set()
         self.names = ParameterNames()
 
     @property
@@ -47,10 +62,9 @@ class OptimizerSteps:
         """See steps from now on."""
         if not self._is_wanted or self._handles:
             return
-        if not self._is_found:
-            self._is_found = True
-            owners = (nn.utils, nn.utils.clip_grad)
-            places = [(owner, name) for owner in owners for name in _CLIPPING if hasattr(owner, name)]
+        places = [place for place in _clipping_functions() if (id(place[0]), place[1]) not in self._found]
+        if places:
+            self._found.update((id(owner), name) for owner, name in places)
             self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
         self._clipping.install()
         self._handles = [
@@ -67,15 +81,19 @@ class OptimizerSteps:
     def end_step(self) -> None:
         """End what has begun, and forget the names."""
         self._records.give_up()
+        self._running.clear()
         self.names.clear()
 
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._recorder.is_collecting and not self._activity.is_inside:
-            return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs)
+            return self._guard.enter("an optimizer's step", self._begin, optimizer, args, kwargs, sys._getframe(1))
         return None
 
-    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         """Take what the step gets; gives the arguments of a step whose closure computes the gradients."""
+        if _is_inside(self._running.get(id(optimizer)), frame):  # its class calls the step of its base class
+            return None
+        self._running[id(optimizer)] = frame
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self._records.begin(kind, optimizer, _parameters_in(parameters))
@@ -106,7 +124,9 @@ class OptimizerSteps:
         return computed
 
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._guard.enter("an optimizer's step", self._end, optimizer)
+        if self._running.get(id(optimizer)) is sys._getframe(1):
+            del self._running[id(optimizer)]
+            self._guard.enter("an optimizer's step", self._end, optimizer)
 
     def _end(self, optimizer: Any) -> None:
         parameters = self._parameters(optimizer)
@@ -121,7 +141,8 @@ class OptimizerSteps:
 
         @functools.wraps(original)
         def clip(*args: Any, **kwargs: Any) -> Any:
-            if not self._recorder.is_collecting or self._activity.is_inside:
+            thread = threading.get_ident()
+            if not self._recorder.is_collecting or self._activity.is_inside or thread in self._clips:
                 return original(*args, **kwargs)
             given = args[0] if args else kwargs.get("parameters")
             if isinstance(given, Iterator):  # it can be looked through once
@@ -130,7 +151,11 @@ class OptimizerSteps:
                 args, kwargs = ((again, *args[1:]), kwargs) if args else (args, {**kwargs, "parameters": again})
             owner = object()
             self._guard.enter(call, self._begin_clipping, owner, given, signature, args, kwargs)
-            result = original(*args, **kwargs)
+            self._clips.add(thread)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._clips.discard(thread)
             self._guard.enter(call, self._end_clipping, owner, result, signature, args, kwargs)
             return result
 
@@ -139,8 +164,13 @@ class OptimizerSteps:
     def _begin_clipping(
         self, owner: Any, given: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        parameters = [given] if isinstance(given, torch.Tensor) else list(given)
-        bound = signature.bind(*args, **kwargs)
+        if isinstance(given, (torch.Tensor, nn.Module)):  # FSDP1 clips by a method of the Module
+            given = [given] if isinstance(given, torch.Tensor) else given.parameters()
+        try:
+            parameters = list(given)
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # the call will raise it, too
+            return
         bound.apply_defaults()
         settings = [(name, bound.arguments[name]) for name in ("max_norm", "norm_type") if name in bound.arguments]
         named = dict(zip(self.names.of([parameters], ""), parameters))
@@ -155,12 +185,33 @@ class OptimizerSteps:
         self._records.returns(owner, result if given is None else given)
 
 
+def _clipping_functions() -> Iterator[tuple[Any, str]]:
+    """(owner, name) of the functions that clip, of modules that are imported."""
+    for module, kind, names in _CLIPPING:
+        owner: Any = sys.modules.get(module)
+        owner = getattr(owner, kind, None) if kind else owner
+        yield from ((owner, name) for name in names if callable(getattr(owner, name, None)))
+
+
+def _is_inside(outer: FrameType | None, inner: FrameType) -> bool:
+    """Whether `outer` has called `inner`, and runs."""
+    frame: FrameType | None = inner if outer is not None else None
+    while frame is not None and frame is not outer:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _gradient(parameter: Any) -> Any:
+    """The gradient, or that which Megatron keeps beside it where the update has another precision."""
+    return parameter.grad if parameter.grad is not None else getattr(parameter, "decoupled_grad", None)
+
+
 def _parameters_in(parameters: Mapping[str, Any]) -> Named:
     return ((f"parameters.{name}", parameter) for name, parameter in parameters.items())
 
 
 def _gradients_in(parameters: Mapping[str, Any]) -> Named:
-    return ((f"gradients.{name}", item.grad) for name, item in parameters.items() if item.requires_grad)
+    return ((f"gradients.{name}", _gradient(item)) for name, item in parameters.items() if item.requires_grad)
 
 
 def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch import distributed
@@ -29,15 +31,39 @@ def ranks_of_this_process() -> dict[str, object]:
 
 
 def _named_groups() -> Iterator[tuple[str, Any]]:
-    """(name, group) of what `parallel_state` and meshes name, then of all that there are, with "" for no name."""
-    yield from _megatron_groups()
+    """(name, group) of what `parallel_state` and meshes name, then of all that there are, with "" for no name.
+
+    Left out are groups that were destroyed, and those of a mesh that is gone, unless somebody holds them besides.
+    """
+    abandoned = _abandoned_groups()
+    groups = distributed.distributed_c10d._world.pg_map
+    yield from ((name, group) for name, group in _megatron_groups() if group in groups)
     for mesh in _meshes():
         for index, name in enumerate(mesh.mesh_dim_names or ()):
-            if mesh.get_coordinate() is not None:
-                yield name, mesh.get_group(index)
-    for group in list(distributed.distributed_c10d._world.pg_map):
+            with suppress(Exception):  # it was destroyed, with all others perhaps
+                if mesh.get_coordinate() is not None and (group := mesh.get_group(index)) in groups:
+                    yield name, group
+    for group in list(groups):
         description = getattr(group, "group_desc", "")
-        yield (description[len(_OF_MESH) :] if description.startswith(_OF_MESH) else ""), group
+        if not description.startswith(_OF_MESH):
+            yield "", group
+        elif id(group) not in abandoned:
+            yield description[len(_OF_MESH) :], group
+
+
+def _abandoned_groups() -> set[int]:
+    """Ids of the groups that nothing but the tables of torch.distributed holds."""
+    world = distributed.distributed_c10d._world
+    by_group = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "pg_coalesce_state")
+    tables = [*(getattr(world, name, ()) for name in by_group), *world.tags_to_pg.values()]
+    in_tables = Counter(id(group) for table in tables for group in table)
+    numbers, (of_nobody,) = list(map(id, world.pg_map)), _references([object()])
+    found = zip(numbers, _references(list(world.pg_map)))
+    return {number for number, count in found if count - of_nobody <= in_tables[number]}
+
+
+def _references(values: list[Any]) -> list[int]:
+    return [sys.getrefcount(value) for value in values]
 
 
 def _megatron_groups() -> Iterator[tuple[str, Any]]:

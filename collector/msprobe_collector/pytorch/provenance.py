@@ -208,7 +208,7 @@ class TensorProvenances:
     def allocated(self, tensor: Any) -> None:
         """`tensor` is new, and nothing has been written to it."""
         place = place_of(tensor)
-        if place is not None and place[0]._cdata not in self._memory:
+        if place is not None and place[0].nbytes() and place[0]._cdata not in self._memory:
             self.add(place, _UNINITIALIZED, None)
 
     def get(self, storage: int) -> Memory | None:

@@ -27,7 +27,7 @@ class UpdateRecords:
 
     def begin(self, kind: str, owner: Any, values: Named) -> None:
         """Begin the record of the next update by a `kind`, which gets `values`; `owner` names it until it ends."""
-        self._end(owner)
+        self._give_up(owner)
         number = self._recorder.number(f"Optimizer.{kind}")
         name = f"Optimizer.{kind}.{number}.forward"
         record = self._recorder.begin(name, "forward", self._guard.activity.cell, follows_tensors=False)
@@ -41,8 +41,10 @@ class UpdateRecords:
 
     def leaves(self, owner: Any, values: Named) -> None:
         """The update of `owner` is over, and has left `values`."""
-        self._take(owner, "output", values)
-        self._end(owner)
+        try:
+            self._take(owner, "output", values)
+        finally:
+            self._end(owner)
 
     def returns(self, owner: Any, result: Any) -> None:
         """What `owner` did is over, and has returned `result`."""
@@ -52,14 +54,22 @@ class UpdateRecords:
 
     def give_up(self) -> None:
         """End what has begun and did not end: it raised."""
-        for owner, record in list(self._open.values()):
-            record.fault = "it did not end: it raised, or the step ended inside it"
+        for owner, _ in list(self._open.values()):
+            self._give_up(owner)
+
+    def _give_up(self, owner: Any) -> None:
+        if (begun := self._open.get(id(owner))) is not None:
+            begun[1].fault = "it did not end: it raised, or the step ended inside it"
             self._end(owner)
 
     def _take(self, owner: Any, part: Any, values: Named) -> None:
         if (begun := self._open.get(id(owner))) is not None:
-            for name, value in values:
-                self._recorder.entry(begun[1], part, name, value)
+            try:
+                for name, value in values:
+                    self._recorder.entry(begun[1], part, name, value)
+            except Exception as error:
+                begun[1].fault = f"of its {part} values some are missing: {type(error).__name__}: {error}"
+                raise
 
     def _end(self, owner: Any) -> None:
         if (begun := self._open.pop(id(owner), None)) is not None:

@@ -234,6 +234,7 @@ class Section:
             "measure": suite.severity_figures,
             "figures": [[figure.name, figure.title, figure.form, figure.is_low_bad] for figure in suite.figures],
             "answer": self._answer.content(findings, is_bad=self._summary.is_bad),
+            "markup": self._summary.markup(),
             "runs": self._runs,
             "slots": [self._slot(dump, names.of(dump, "") if dump else "earlier") for dump in dumps],
             "cells": [[cell[-1], self._cells.get(cell[:-1], -1)] for cell in self._cells],

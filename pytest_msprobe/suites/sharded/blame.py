@@ -35,6 +35,28 @@ def _role_of(judge: StepJudge, operation: Operation, finding: RecordFinding) -> 
     return "own" if finding.has_good_inputs or operation.phase == GRADIENTS else "inherited"
 
 
+def not_judged_before(judge: StepJudge, operation: Operation) -> list[str]:
+    """Records of its pass between a record and the last judged one before it: nothing says that they are right."""
+    found: list[str] = []
+    for one in reversed(judge.logical.operations[: operation.index]):
+        if judge.phase(one) == judge.phase(operation):
+            if any(value.state != "unjudged" for value in judge.finding(one).values):
+                break
+            found.insert(0, one.record)
+    return found
+
+
+def reordered_before(judge: StepJudge, operation: Operation) -> str:
+    """The first record of its pass, up to a record, of which only contents tell the order of a value; "" for none."""
+    from pytest_msprobe.suites.sharded.placements import ANY_ORDER
+
+    for one in judge.logical.operations[: operation.index + 1]:
+        own = judge.finding(one).values if judge.phase(one) == judge.phase(operation) else ()
+        if any(ANY_ORDER in value.placement for value in own if value.state == "placed"):
+            return one.record
+    return ""
+
+
 def _reasons(judge: StepJudge, operation: Operation) -> Iterator[RecordFinding]:
     """Findings of records whose wrong values would be the reason for those of `operation`."""
     if operation.phase == GRADIENTS or (operation.is_cell and operation.phase == "backward"):

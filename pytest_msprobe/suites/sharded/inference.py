@@ -29,7 +29,8 @@ Sharing = Literal["data", "model", "pipeline", "unknown"]
 _ROUNDINGS = 1024
 _LARGEST_TOLERANCE = 0.25
 _GROUP = re.compile(rb'"group_ranks"\s*:\s*\[([0-9,\s]{1,100000})\]')
-_STAGES = ("pp", "pipe", "pipeline", "stage")
+#: Names of groups whose ranks are stages of a pipeline.
+STAGES = ("pp", "pipe", "pipeline", "stage")
 _PARAMETER = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 CLIP = "Optimizer.clip"
@@ -237,7 +238,7 @@ def _rows(step: ShardedStep) -> list[Row]:
             ranks = tuple(sorted(group.ranks))
             if all(rank in step.ranks for rank in ranks):
                 known = found.get(ranks, Row(name, ranks))
-                found[ranks] = replace(known, is_stages=known.is_stages and name.lower() in _STAGES)
+                found[ranks] = replace(known, is_stages=known.is_stages and name.lower() in STAGES)
     everyone = tuple(step.ranks)
     if not found and len(everyone) > 1:
         found[everyone] = Row("all", everyone, is_stages=False)

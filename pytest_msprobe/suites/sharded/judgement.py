@@ -181,6 +181,6 @@ def finding_of(
         message=message,
         tried=tuple(f"{one}: {one.distance:.3g}" for one in found[:4]),
         is_output=leaf.is_output,
-        is_ambiguous=len(legal) > 1,
+        is_ambiguous=len(legal) > 1 or any(one.is_rank_by_rank for one in legal),
         is_partial=bool(fitting) and all(one.is_partial for one in fitting),
     )

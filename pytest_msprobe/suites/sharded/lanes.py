@@ -51,7 +51,8 @@ class Place:
 
 
 def _kind(placement: str) -> str:
-    return "P" if "P(" in placement else "S" if "S(" in placement else "R"
+    own = placement.partition("; logical run: ")[0]
+    return "P" if "P(" in own else "S" if "S(" in own else "R"
 
 
 def picture(places: Sequence[Place]) -> str:
@@ -66,9 +67,9 @@ def picture(places: Sequence[Place]) -> str:
         if place.is_first:
             x, bottom = _LEFT + at * step, len(ranks) * height
             title = f"<title>first wrong place: {escape(place.record)}</title>"
-            body.append(f'<path d="M{x:.1f} 0V{bottom}" stroke="#000" stroke-width="2">{title}</path>')
+            body.append(f'<path d="M{x:.1f} 0V{bottom}" stroke="currentColor" stroke-width="2">{title}</path>')
     legend = "".join(f'<span style="background:{colour}">&nbsp;</span> {words} ' for colour, words in KINDS.values())
-    size = f'width="{_LEFT + _WIDTH}" height="{len(ranks) * height}"'
+    size = f'viewBox="0 0 {_LEFT + _WIDTH} {len(ranks) * height}" style="width: 100%; max-width: {_LEFT + _WIDTH}px"'
     first = next((f"; first wrong place: {escape(place.record)}" for place in ordered if place.is_first), "")
     title = f"<p>Ranks over the {len(ordered)} records of the logical run{first}</p>"
     return f'<div class="msprobe-summary msprobe-lanes">{title}<svg {size}>{"".join(body)}</svg><p>{legend}</p></div>'
@@ -77,7 +78,7 @@ def picture(places: Sequence[Place]) -> str:
 def _lane(ordered: Sequence[Place], rank: int, top: int, step: float, height: int) -> Iterator[str]:
     """The rectangles of a rank, one for records in a row that it holds alike."""
     if height == _HEIGHT:
-        yield f'<text x="0" y="{top + height - 4}" font-size="10">rank {rank}</text>'
+        yield f'<text x="0" y="{top + height - 4}" font-size="10" fill="currentColor">rank {rank}</text>'
     at = 0
     for kind, group in groupby(ordered, key=lambda place: place.kind if rank in place.ranks else ""):
         run = list(group)

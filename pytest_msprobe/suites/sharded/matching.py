@@ -114,7 +114,7 @@ class RecordMatching:
         """The records of each rank that has some for the logical `record`; and why they cannot be told, else ""."""
         key = self._logical.keys.get(record)
         if key is None:
-            return [], "it is communication, which a run on one rank has for itself"
+            return [], "it is communication, which a run that is sharded otherwise has for itself"
         own = self._logical.calls[key]
         held = {index.dump.number: records for index in self._ranks if (records := index.calls.get(key))}
         if not held:

@@ -10,11 +10,11 @@ from pytest_msprobe.suites.options import DATA_DIR, NOISE, Options, choice, opti
 
 @dataclass(frozen=True)
 class ShardedSettings(Options):
-    """The run of the whole model, and how strict the verdicts are."""
+    """The logical run, and how strict the verdicts are."""
 
     logical: Path | None = option(
         "PATH",
-        "judge the ranks of a sharded run by this dump.json or folder: the same step of the whole model on one rank",
+        "judge the ranks of a sharded run by this dump.json or folder: the same step on one rank, or sharded otherwise",
         parse_optional_path,
         is_path=True,
     )

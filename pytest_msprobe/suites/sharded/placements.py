@@ -22,6 +22,8 @@ Kind = Literal["R", "S", "P"]
 _MOST_INDICES = 4096
 #: A placement that is nearer than the tolerance by this factor, or than this distance, leaves no doubt.
 _COARSE, _FINE = 16, 1e-3
+#: Copies on ranks are nearer to each other than this, whatever the rounding of a whole run explains.
+_FARTHEST_COPIES = 0.05
 #: Into how many chunks fused layers may put what each rank has: gate and up; query, key and value.
 _CHUNKS = (2, 3, 4)
 #: Numbers by which indices of a dimension are told apart.
@@ -59,14 +61,25 @@ class Placement:
         axes: over each process group; () for a value of one rank.
         distance: relative; infinite where NaN or infinities differ.
         factor: what the logical value must be multiplied with to give the ranks' value, by least squares.
+        logical: what the value is over the process groups of a logical run of several ranks; () for one rank.
     """
 
     axes: tuple[Axis, ...]
     distance: float
     factor: float = 1.0
+    logical: tuple[Axis, ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.axes)) or "R"
+        own = ", ".join(map(str, self.axes)) or "R"
+        return LOGICAL.join(
+            [own, *(", ".join(f"{axis} of {axis.size}" for axis in one) for one in [self.logical] if one)]
+        )
+
+    @property
+    def is_rank_by_rank(self) -> bool:
+        """Whether each rank has a part of its own that the logical run has on a rank: it may be any part."""
+        own, other = ([(one.kind, one.dimension, one.size) for one in axes] for axes in (self.axes, self.logical))
+        return own == other and any(kind == "S" for kind, _, _ in own)
 
     @property
     def is_partial(self) -> bool:
@@ -74,11 +87,22 @@ class Placement:
         return any(axis.kind == "P" for axis in self.axes)
 
     @property
+    def is_doubtful(self) -> bool:
+        """Whether it adds up what ranks of the logical run hold, and so many ranks have the sum: parts may be added."""
+        added = [axis.size for axis in self.logical if axis.kind == "P"]
+        for axis in self.axes:
+            if axis.kind == "P" and axis.size in added:
+                added.remove(axis.size)
+        return any(axis.kind == "R" and axis.size in added for axis in self.axes)
+
+    @property
     def is_reordered(self) -> bool:
         """Whether the parts follow in an order that is not one of blocks."""
         return any(axis.order == ANY_ORDER for axis in self.axes)
 
 
+#: Between the two sides of a placement in words.
+LOGICAL = "; logical run: "
 ANY_ORDER = "in another order of its indices"
 
 
@@ -170,6 +194,54 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
+def wholes(
+    parts: Sequence[Array], grid: Grid, tolerance: float, *, may_be_partial: bool, are_calls: bool = False
+) -> Iterator[tuple[tuple[Axis, ...], Array]]:
+    """What the ranks of a logical run may hold together, each with how: all of it, parts along a dimension, terms.
+
+    What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
+    `are_calls` the last group are calls of one rank, to which that does not apply.
+    """
+    tolerance = min(max(tolerance, _FINE), _FARTHEST_COPIES)
+    values = dict(zip(grid.coordinates, parts))
+    for axes, orders in readings(grid, parts[0].ndim):
+        sums = [place for place, axis in enumerate(axes) if axis.kind == "P"]
+        groups = sums[:-1] if are_calls and len(axes) - 1 in sums else sums
+        if (sums and not may_be_partial) or any(_is_equal(values, axes, place, tolerance) for place in groups):
+            continue
+        for order in orders if all(part.ndim == parts[0].ndim for part in parts) else ():
+            if (result := _merged(values, axes, order, tolerance)) is not None:
+                yield axes, result[0]
+
+
+def in_other_orders(axes: tuple[Axis, ...], whole: Array) -> Iterator[tuple[tuple[Axis, ...], Array]]:
+    """The same in the order of the whole, where ranks have indices of a dimension in one that frameworks use."""
+    for d in sorted({axis.dimension for axis in axes if axis.kind == "S"}):
+        sizes = [axis.size for axis in axes if axis.kind == "S" and axis.dimension == d]
+        for shards in sorted({*sizes, math.prod(sizes)}):
+            for places, words in _orders(whole.shape[d], shards):
+                yield _in_order(axes, {d: words}), np.take(whole, np.argsort(places), d)
+
+
+def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], Iterator[tuple[int, ...]]]]:
+    """What a value may be over each group, whatever the whole is, and the orders in which groups are put together."""
+    first: list[tuple[Kind, int]] = [("R", 0), ("S", 0), ("P", 0)]
+    kinds = [*first, *(("S", d) for d in range(1, dimensions))] if dimensions else [first[0], first[2]]
+    for chosen in product(kinds, repeat=len(grid.names)):
+        axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
+        yield axes, _orders_of_groups(axes)
+
+
+def _is_equal(values: _Values, axes: tuple[Axis, ...], place: int, tolerance: float) -> bool:
+    """Whether the ranks of each row of a group hold one value."""
+    replicas = replace(axes[place], kind="R")
+    rows: dict[tuple[int, ...], list[Array]] = {}
+    for coordinates, value in values.items():
+        rows.setdefault((*coordinates[:place], *coordinates[place + 1 :]), []).append(value)
+    joined = [_joined(row, replicas) for row in rows.values()]
+    return all(one is not None and one[1] <= tolerance for one in joined)
+
+
 def _measured(axes: tuple[Axis, ...], value: Array, spread: float, whole: Array, scale: float) -> Placement:
     away = max(distance(value, whole, scale), spread)
     factor = 1.0
@@ -203,11 +275,26 @@ def assignments(
         if {d for kind, d in chosen if kind == "S"} != set(split):
             continue
         axes = tuple(Axis(name, size, *how) for name, size, how in zip(grid.names, grid.sizes, chosen))
-        together = [place for place, axis in enumerate(axes) if axis.kind == "S"]
-        is_ordered = len({axes[place].dimension for place in together}) < len(together)
-        places = tuple(range(len(axes)))
-        # Two groups along one dimension: either may hold the larger blocks.
-        yield from ((axes, order) for order in (permutations(places) if is_ordered else (places[::-1],)))
+        if all(_length(axes, d, grid, parts) == whole.shape[d] for d in split):
+            yield from ((axes, order) for order in _orders_of_groups(axes))
+
+
+def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[Shaped]) -> int:
+    """How long the parts of one row of the ranks are along a dimension, put together."""
+    along = [axis.kind == "S" and axis.dimension == dimension for axis in axes]
+    first = grid.coordinates[0]
+    return sum(
+        part.shape[dimension]
+        for place, part in zip(grid.coordinates, parts)
+        if all(at == start or is_along for at, start, is_along in zip(place, first, along))
+    )
+
+
+def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:
+    """In which order groups are put together: of two along one dimension either may hold the larger blocks."""
+    together = [axis.dimension for axis in axes if axis.kind == "S"]
+    places = tuple(range(len(axes)))
+    yield from permutations(places) if len(set(together)) < len(together) else (places[::-1],)
 
 
 def _merged(

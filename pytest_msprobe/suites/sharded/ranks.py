@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import combinations
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import RANK, Slot
@@ -17,9 +18,14 @@ from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
 
+if TYPE_CHECKING:
+    from pytest_msprobe.suites.sharded.placements import Axis, Grid
+
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
 _MOST_GROUPS = 6
+#: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
+_KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 _DTENSOR = re.compile(rb'"dtensor"\s*:')
 _MICROBATCH = re.compile(rb'"microbatch"\s*:\s*(\d{1,9})')
 
@@ -264,6 +270,45 @@ class ShardedStep:
     def leader(self) -> RankDump | None:
         """The dump of the first rank that can be read, whose file has the items of the step."""
         return next(iter(self.ranks.values()), None)
+
+
+def contradicted(readings: Sequence[Sequence[Axis]], stated: Sequence[Stated], dump: RankDump) -> Stated | None:
+    """What a DTensor of a rank says of itself that none of these readings of its value is; None for nothing."""
+    for said in stated:
+        kind = _KIND.fullmatch(said.placement)
+        names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
+        over = [[axis for axis in axes if axis.group in names] for axes in readings]
+        if kind is None or not over or not all(over):
+            continue
+        if not any(_is_said(axis, kind[0][0], kind[1]) for axes in over for axis in axes):
+            return said
+    return None
+
+
+def _is_said(axis: Axis, kind: str, dimension: str | None) -> bool:
+    return axis.kind == kind and (kind != "S" or axis.dimension in (int(dimension or 0), -1))
+
+
+class Grids:
+    """What the ranks that hold a value may be to each other, found once for each set of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
+
+    def of(self, holders: Sequence[RankDump], calls: int) -> list[Grid]:
+        """The grids of these ranks, with `calls` records each: as headers say, else as their number allows."""
+        from pytest_msprobe.suites.sharded.placements import Grid
+
+        ranks = tuple(dump.number for dump in holders)
+        if (ranks, calls) not in self._found:
+            found: dict[object, Grid] = {}  # groups of one set of ranks may have several names
+            for names, places in coordinates({dump.number: dump.membership for dump in holders}):
+                sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
+                grid = Grid(names, tuple(sizes), tuple(places.values()))
+                found.setdefault(frozenset(zip(*grid.coordinates)), grid)
+            guesses = list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))]
+            self._found[ranks, calls] = [grid.with_calls(calls) for grid in found.values() or guesses]
+        return self._found[ranks, calls]
 
 
 def coordinates(memberships: Mapping[int, Membership]) -> Iterator[tuple[tuple[str, ...], dict[int, tuple[int, ...]]]]:

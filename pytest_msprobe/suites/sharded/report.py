@@ -95,6 +95,9 @@ class ShardedSummary(RowSummary):
             prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
             yield from (printable(line) for line in _lines(step, prefix))
 
+    def markup(self) -> str:
+        return "".join(picture(step.places) for step in self.steps.values())
+
 
 def _lines(step: _Step, prefix: str) -> Iterator[str]:
     judged, total = sum(step.states[state] for state in ("placed", *WRONG)), step.states.total()
@@ -175,7 +178,7 @@ class ShardedReport(SuiteReport):
             yield "results", Path(self._file.name)
 
     def markup(self) -> str:
-        return "".join(picture(step.places) for step in self._summary.steps.values())
+        return self._summary.markup()
 
     def fault(self) -> str:
         problems = self._session.problems()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +24,23 @@ from pytest_msprobe.suites.sharded.judgement import (
     ValueFinding,
     finding_of,
     loaded,
+    may_be_partial,
     phase_of,
     roundoff_of,
 )
 from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
+from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.matching import Calls, RecordMatching
 from pytest_msprobe.suites.sharded.options import ShardedSettings
-from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep, Stated, coordinates, dumps_below, step_folders
+from pytest_msprobe.suites.sharded.ranks import (
+    Grids,
+    RankDump,
+    ShardedStep,
+    Stated,
+    contradicted,
+    dumps_below,
+    step_folders,
+)
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
@@ -40,11 +49,13 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
 
     Array = np.ndarray[Any, Any]
+    from pytest_msprobe.suites.sharded.logical import Whole
+
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
 
-#: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
-_KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
+_DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and they may be parts"
+_UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
 #: Statistics are written as decimal numbers of float32 sums.
@@ -56,17 +67,18 @@ class StepJudge:
 
     Attributes:
         step: the ranks.
-        logical: the run of the whole model.
+        run: the logical run, by which it is judged.
+        logical: its first rank.
     """
 
-    def __init__(self, step: ShardedStep, logical: RankDump, noise: RankDump | None = None) -> None:
+    def __init__(self, step: ShardedStep, run: LogicalRun, noise: LogicalRun | None = None) -> None:
         """A judge; `noise` is a second logical run, whose distances from the first are what rounding does."""
         self.step = step
-        self.logical = logical
-        self._tolerances = Tolerances(logical, self.phase, noise)
+        self.run, self.logical = run, run.leader
+        self._tolerances = Tolerances(run, self.phase, noise)
         self._findings: dict[str, RecordFinding] = {}
         self._first: dict[Phase, str | None] = {}
-        self._grids: dict[tuple[tuple[int, ...], int], list[Grid]] = {}
+        self._grids = Grids()
 
     @cached_property
     def matching(self) -> RecordMatching:
@@ -130,6 +142,11 @@ class StepJudge:
         return operation.record
 
     @cached_property
+    def _has_updates(self) -> bool:
+        """Whether what optimizers get is judged: gradients that are no terms of a sum."""
+        return all(self.matching.updates())
+
+    @cached_property
     def _has_layers(self) -> bool:
         return any(operation.is_cell for operation in self.logical.operations)
 
@@ -180,9 +197,13 @@ class StepJudge:
         if around is None:
             return found
         outer = self.finding(around)
-        if outer.wrong or not any(value.is_output and value.state == "placed" for value in outer.values):
+        given = [value for value in outer.values if value.is_output]
+        is_right = any(value.state == "placed" for value in given)
+        if outer.wrong or not (is_right or any(value.message in (_DOUBTFUL, _UNTOLD) for value in given)):
             return found
         words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
+        if not is_right:
+            words = f"is no part of the logical value for certain; what {around.name} gives was not judged"
         values = (
             replace(value, state="unjudged", message=words)
             if value.is_wrong and not value.path.startswith("parameters.")
@@ -272,58 +293,100 @@ class StepJudge:
             owners = [dump for dump, _ in held]
             if len({dump.number for dump in owners}) < len(owners):
                 return replace(empty, message="several steps of a rank's optimizers have it")
-            grids = self._grid_of(owners, 1)
+            grids = self._grids.of(owners, 1)
         lacking = [f"rank {dump.number}" for dump, found in held if path not in found]
         if lacking:
             words = ", ".join(dict.fromkeys(lacking[:4]))
             return replace(empty, state="missing", message=f"{words} of {len(held)} parts has no such tensor")
         factor = self._gradient_factor if phase_of(operation) == "backward" and leaf.shape else 1
         try:
-            finding, fitting = self._measured(operation, leaf, path, held, grids, factor)
-            stated = held[0][0].stated(held[0][1][path])
+            finding, _ = self._measured(operation, leaf, path, held, grids, factor)
             is_partial = all(dump.is_partial(found[path]) for dump, found in held)
         except DumpError as error:
             return replace(empty, state="unreadable", message=str(error))
-        finding = _checked(finding, fitting, stated, held[0][0])
         return self._judged(operation, leaf, finding, is_said=finding.state == "illegal" and is_partial)
 
     def _measured(
-        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: int
+        self, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: float
     ) -> tuple[ValueFinding, list[Placement]]:
         """What is found of a value and its nearest placements; gradients of ranks are divided by `factor`.
 
         Raises:
             DumpError: a file cannot be read.
         """
-        leaves = [leaf, *(found[path] for _, found in held)]
-        if not math.prod(leaf.shape):
-            empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message="it has no elements")
-            return replace(empty, is_output=leaf.is_output), []
-        if not all(one.data_name for one in leaves):
-            return self._by_statistics(operation, leaves, path, grids, factor)
-        whole = loaded(leaf, self.logical)
+        own, leaves = self.run.held(leaf), [found[path] for _, found in held]
+        empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, is_output=leaf.is_output)
+        if not any(math.prod(one.shape) for _, one in own):
+            return replace(empty, message="it has no elements"), []
+        if len(own) > 1 and len(leaf.shape) == 1 < len(leaves[0].shape):
+            return replace(empty, message="the logical run holds flat shards of it, which tell no shape"), []
+        said_by = held[0][0].stated(leaves[0]), held[0][0]
+        if not all(one.data_name for one in (*leaves, *(one for _, one in own))):
+            finding, found = self._by_statistics(operation, (leaf, own), path, leaves, grids, factor)
+            return _checked(finding, found, *said_by), found
         parts = [loaded(found[path], dump) for dump, found in held]
-        return self._found(operation, leaf, path, (whole, parts, grids), factor)
+        nearest: tuple[ValueFinding, list[Placement]] | None = None
+        for whole in self._wholes(operation, leaf, path, own):
+            finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor)
+            one = replace(_checked(finding, found, *said_by), shape=whole[1].shape), found
+            if one[0].state == "placed":
+                return one if self._is_settled(operation, leaf, whole, own) else (_undoubted(*one), found)
+            nearest = min(nearest or one, one, key=_farness)
+        if nearest is None:
+            return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
+        if nearest[0].is_wrong and (together := self._joined(operation, leaf, path, factor)) is not None:
+            return _checked(*together, *said_by), together[1]
+        return nearest
+
+    def _wholes(
+        self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]]
+    ) -> Iterator[Whole]:
+        """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
+        tolerance, is_loss = self._tolerances.of(operation, leaf, path), _is_loss(operation, leaf)
+        for axes, whole in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
+            yield axes, whole / self._shares(axes) if is_loss else whole
+
+    def _is_settled(self, operation: Operation, leaf: Leaf, whole: Whole, own: Sequence[tuple[RankDump, Leaf]]) -> bool:
+        """Whether it is certain that ranks of the logical run hold terms of a sum, where they are taken for that."""
+        if not whole[0] or self.run.is_partial(own):
+            return True
+        if _is_loss(operation, leaf):
+            return self._shares(whole[0]) > 1
+        return operation.phase == GRADIENTS and self._has_updates
 
     def _by_statistics(
-        self, operation: Operation, leaves: Sequence[Leaf], path: str, grids: Sequence[Grid], factor: int
+        self,
+        operation: Operation,
+        logical: tuple[Leaf, Sequence[tuple[RankDump, Leaf]]],
+        path: str,
+        leaves: Sequence[Leaf],
+        grids: Sequence[Grid],
+        factor: float,
     ) -> tuple[ValueFinding, list[Placement]]:
-        """What statistics alone say of a value; `leaves` are the logical one and those of the ranks."""
-        from pytest_msprobe.suites.sharded.statistics_only import Statistics, tried_by_statistics
+        """What statistics alone say of a value: `logical` on the first rank and on all, `leaves` of the ranks."""
+        from pytest_msprobe.suites.sharded.statistics_only import Statistics, tried_by_statistics, wholes_by_statistics
 
-        leaf, (whole, *parts) = leaves[0], [Statistics.of(one) for one in leaves]
-        known = [part for part in parts if part is not None]
-        if whole is None or len(known) < len(parts):
-            words = "not every part has its tensor or finite statistics"
-            return ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, message=words, is_output=leaf.is_output), []
-        known = [part.divided(factor) for part in known] if factor != 1 else known
+        leaf, own = logical
+        empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, is_output=leaf.is_output)
+        each = [Statistics.of(one) for one in (*leaves, *(one for _, one in own))]
+        known = [part for part in each if part is not None]
+        if len(known) < len(each):
+            return replace(empty, message="not every part has its tensor or finite statistics"), []
+        parts, wholes = known[: len(leaves)], known[len(leaves) :]
+        parts = [part.divided(factor) for part in parts] if factor != 1 else parts
         tolerance = max(self._tolerances.of(operation, leaf, path), _STATISTICS_TOLERANCE)
         nearest: list[Placement] = []
-        for grid in grids:
-            found = tried_by_statistics(whole, known, grid, tolerance)
-            if found and found[0].distance <= tolerance:
-                return finding_of(leaf, path, operation, found, grid, tolerance), found
-            nearest += found
+        is_whole = False
+        for axes, whole in wholes_by_statistics(wholes, self.run.grids.of([dump for dump, _ in own], 1), tolerance):
+            is_whole |= all(axis.kind == "R" for axis in axes)
+            for grid in grids:
+                found = tried_by_statistics(whole, parts, grid, tolerance)
+                found = [replace(one, logical=axes) for one in found] if axes else found
+                if found and found[0].distance <= tolerance:
+                    return finding_of(leaf, path, operation, found, grid, tolerance), found
+                nearest += found
+        if not is_whole and may_be_partial(operation, leaf):
+            return replace(empty, message=_UNTOLD), []
         nearest.sort(key=lambda one: one.distance)
         return finding_of(leaf, path, operation, nearest, grids[0], tolerance), nearest
 
@@ -332,14 +395,14 @@ class StepJudge:
         operation: Operation,
         leaf: Leaf,
         path: str,
-        values: tuple[Array, list[Array], Sequence[Grid]],
-        factor: int,
+        values: tuple[Whole, list[Array], Sequence[Grid]],
+        factor: float,
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
         tolerance, floor = self._tolerances.of(operation, leaf, path), self._tolerances.floor(operation, leaf)
         scaled = [part / factor for part in parts] if factor != 1 else parts
-        close = self._tolerances.close(operation, leaf, path, len(parts))
+        close = self._tolerances.close(operation, leaf, path, len(parts) + len(self.run.ranks) - 1)
         if close < tolerance:
             found, grid = self._tried(whole, scaled, grids, close, floor)
             finding = finding_of(leaf, path, operation, found, grid, close)
@@ -348,18 +411,15 @@ class StepJudge:
             tolerance = close if self._tolerances.is_only_close(operation) else tolerance
         found, grid = self._tried(whole, scaled, grids, tolerance, floor)
         finding = finding_of(leaf, path, operation, found, grid, tolerance)
-        if finding.is_wrong and not whole.ndim and phase_of(operation) == "forward" and leaf.is_output:
+        if finding.is_wrong and _is_loss(operation, leaf):
             # A loss may be the mean over the ranks' parts of the batch.
             has_backward = any(one.phase == "backward" for one in self.logical.operations)
             calls = len(self.matching.parts(operation.record)[0][0].records)
-            for share in {self._gradient_factor, calls} if has_backward else _products(grids[0].sizes)[1:]:
+            for share in {self._factors[0], calls} if has_backward else _products(grids[0].sizes)[1:]:
                 means, grid = self._tried(whole, [part / share for part in parts], grids, tolerance, floor)
                 mean = finding_of(leaf, path, operation, means, grid, tolerance)
                 if mean.state == "placed":
                     return replace(mean, placement=mean.placement.replace("P(sum)", "mean")), means
-        if finding.is_wrong:
-            together = self._joined(operation, leaf, path, factor)
-            return together if together is not None else (finding, found)
         return finding, found
 
     def _judged(self, operation: Operation, leaf: Leaf, finding: ValueFinding, *, is_said: bool) -> ValueFinding:
@@ -383,109 +443,113 @@ class StepJudge:
         if self._has_layers and self._around(operation) is None:
             words = "it is outside of all layers, where a script for several ranks does other things"
             return replace(finding, state="unjudged", message=words)
-        if not self.matching.is_certain(operation.record):
+        if not (self.matching.is_certain(operation.record) and self.run.is_certain(operation.record)):
             words = "the ranks make other calls here, so that it is not certain which value this is"
             return replace(finding, state="unjudged", message=words)
         return finding
 
     def _joined(
-        self, operation: Operation, leaf: Leaf, path: str, factor: int
+        self, operation: Operation, leaf: Leaf, path: str, factor: float
     ) -> tuple[ValueFinding, list[Placement]] | None:
         """What is found of a value of all calls of a layer together, where the ranks cut the batch in another order.
 
         Ranks that each take several microbatches of their own part of the batch have none of those of the logical run.
         """
-        import numpy as np
-
         records, parts = self.matching.all_calls(operation.record)
         if not 1 < len(records) <= _MOST_CALLS or not parts:
             return None
         try:
-            wholes = [loaded(self.matching.tensors(self.logical, name)[path], self.logical) for name in records]
+            each = [self.run.held(self.matching.tensors(self.logical, name)[path]) for name in records]
             tensors = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
             values = [loaded(found[path], dump) / factor for dump, found in tensors]
         except (DumpError, KeyError):
             return None
-        if len({whole.shape for whole in wholes}) > 1:
+        if len({tuple(one.shape for _, one in held) for held in each}) > 1:
             return None
         tolerance, floor = (
             self._tolerances.of(operation, leaf, path),
             self._tolerances.floor(operation, leaf) * len(records),
         )
-        joins = [np.concatenate(wholes, d) for d in range(wholes[0].ndim)]
         # The mean of the loss over more parts than the logical run has calls.
-        grids, share = self._grids_of(parts), 1 if wholes[0].ndim or factor != 1 else self._gradient_factor
+        grids, share = self._grids_of(parts), 1 if leaf.shape or factor != 1 else self._gradient_factor
         values = [value / share for value in values] if share != 1 and leaf.is_output else values
-        for whole in (*joins[:1], np.sum(wholes, axis=0), *joins[1:]):
+        own = [one for rank in zip(*each) for one in rank]
+        is_legal = may_be_partial(operation, leaf)
+        for whole in self.run.wholes(own, tolerance, may_be_partial=is_legal, calls=len(records)):
             found, grid = self._tried(whole, values, grids, tolerance, floor)
             finding = finding_of(leaf, path, operation, found, grid, tolerance)
             if finding.state == "placed":
                 words = f"{finding.placement}, all {len(records)} calls together"
-                return replace(finding, placement=words), found
+                return replace(finding, placement=words, shape=whole[1].shape), found
         return None
 
     @staticmethod
     def _tried(
-        whole: Array, parts: list[Array], grids: Sequence[Grid], tolerance: float, floor: float
+        whole: Whole, parts: list[Array], grids: Sequence[Grid], tolerance: float, floor: float
     ) -> tuple[list[Placement], Grid]:
         from pytest_msprobe.suites.sharded.placements import tried
 
         nearest: list[Placement] = []
         for grid in grids:
-            found = tried(whole, parts, grid, tolerance, floor)
+            found = tried(whole[1], parts, grid, tolerance, floor)
+            found = [replace(one, logical=whole[0]) for one in found] if whole[0] else found
             if found and found[0].distance <= tolerance:
                 return found, grid
             nearest += found
         return sorted(nearest, key=lambda one: one.distance), grids[0]
 
     def _grids_of(self, parts: Sequence[Calls]) -> list[Grid]:
-        return self._grid_of([one.dump for one in parts], len(parts[0].records))
+        return self._grids.of([one.dump for one in parts], len(parts[0].records))
 
-    def _grid_of(self, holders: Sequence[RankDump], calls: int) -> list[Grid]:
-        """What the ranks that hold a record may be to each other: as their headers say, else as their number allows."""
-        from pytest_msprobe.suites.sharded.placements import Grid
+    @property
+    def _gradient_factor(self) -> float:
+        """How many times the gradients of the logical run those of the ranks are, before they are averaged."""
+        more, less = self._factors
+        return more / less
 
-        ranks = tuple(dump.number for dump in holders)
-        if (ranks, calls) not in self._grids:
-            found = []
-            for names, places in coordinates({dump.number: dump.membership for dump in holders}):
-                sizes = (len({place[at] for place in places.values()}) for at in range(len(names)))
-                found.append(Grid(names, tuple(sizes), tuple(places.values())))
-            found = found or (list(Grid.guesses(len(ranks))) if len(ranks) > 1 else [Grid((), (), ((),))])
-            self._grids[ranks, calls] = [grid.with_calls(calls) for grid in found]
-        return self._grids[ranks, calls]
+    def _shares(self, axes: Sequence[Axis]) -> int:
+        """How many times the loss of the logical run its ranks have together, where each has the mean over its part."""
+        less = self._factors[1] if any(axis.kind == "P" for axis in axes) else 1
+        return less if math.prod(axis.size for axis in axes if axis.kind == "P") == less else 1
 
     @cached_property
-    def _gradient_factor(self) -> int:
-        """How many times the gradients of the logical run those of the ranks are, before they are averaged.
+    def _factors(self) -> tuple[int, int]:
+        """How many times those of the whole model the gradients of the ranks are, and those of the logical run.
 
         Where each rank, or each microbatch, takes the mean of the loss over its own part of the batch, gradients are as
-        many times larger as there are parts. The first gradient that is sharded along the batch tells.
+        many times larger as there are parts; so are those of the ranks of a logical run. The first gradient that is
+        sharded along the batch tells.
         """
         backwards = [one for one in self.logical.operations if one.phase == "backward"]
         for operation in [one for one in backwards if one.is_cell] or backwards:
-            found = self._factor_of(operation)
-            if found:
+            found = self._factors_of(operation)
+            if found is not None:
                 return found
-        return 1
+        return 1, 1
 
-    def _factor_of(self, operation: Operation) -> int:
-        """The factor that the first gradient of a record tells; 0 for none."""
+    def _factors_of(self, operation: Operation) -> tuple[int, int] | None:
+        """The factors that the first gradient of a record tells; None for none."""
         parts, reason = self.matching.parts(operation.record)
         if reason:
-            return 0
+            return None
         with suppress(DumpError):
             tensors = self.matching.tensors(self.logical, operation.record)
             path, leaf = next(((path, leaf) for path, leaf in tensors.items() if leaf.shape), ("", None))
             held = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
             if leaf is None or any(path not in found for _, found in held):
-                return 0
+                return None
             grids = self._grids_of(parts)
-            for factor in _products([size for grid in grids[:1] for size in grid.sizes]):
-                finding, found = self._measured(operation, leaf, path, held, grids, factor)
-                if finding.state == "placed" and (factor == 1 or any(_is_by_parts(one, factor) for one in found)):
-                    return factor
-        return 0
+            sides = self.run.grids.of([dump for dump, _ in self.run.held(leaf)], 1), grids
+            told = None
+            for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
+                finding, found = self._measured(operation, leaf, path, held, grids, more / less)
+                by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
+                if finding.state == "placed" and any(by_parts):
+                    if not finding.is_partial:
+                        return more, less
+                    told = told or (more, less)  # half of what all ranks have makes up a sum, too
+            return told
+        return None
 
 
 def _products(sizes: Sequence[int]) -> list[int]:
@@ -493,32 +557,40 @@ def _products(sizes: Sequence[int]) -> list[int]:
     return sorted({math.prod(chosen) for chosen in subsets})
 
 
-def _is_by_parts(placement: Placement, factor: int) -> bool:
-    """Whether a value is sharded over groups that make up the `factor`, other than along its last dimension."""
-    return factor in _products([axis.size for axis in placement.axes if axis.kind == "S"])
+def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
+    """Whether a value is sharded over groups that make up the `factor`."""
+    return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
+
+
+def _is_loss(operation: Operation, leaf: Leaf) -> bool:
+    return not leaf.shape and leaf.is_output and phase_of(operation) == "forward"
+
+
+def _undoubted(finding: ValueFinding, found: Sequence[Placement]) -> ValueFinding:
+    """The finding, where what ranks of the logical run hold are terms of a sum for certain if it takes them as such."""
+    fitting = [one for one in found if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if not fitting or not all(one.is_doubtful for one in fitting):
+        return finding
+    return replace(finding, state="unjudged", message=_DOUBTFUL)
+
+
+def _farness(found: tuple[ValueFinding, list[Placement]]) -> tuple[bool, float]:
+    """What is least for the finding that is told where no whole of the logical run fits: an illegal or near one."""
+    distance = found[0].distance
+    return found[0].state != "illegal", math.inf if distance is None else distance
 
 
 def _checked(
     finding: ValueFinding, tried: Sequence[Placement], stated: Sequence[Stated], dump: RankDump
 ) -> ValueFinding:
     """The finding; wrong where no placement that fits is the one that a DTensor says of itself."""
-    fitting = [one for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
     if finding.state not in ("placed", "illegal"):
         return finding
-    for said in stated:
-        kind = _KIND.fullmatch(said.placement)
-        names = {name for name, group in dump.membership.groups.items() if group.ranks == said.ranks}
-        over = [[axis for axis in one.axes if axis.group in names] for one in fitting]
-        if kind is None or not over or not all(over):
-            continue
-        if not any(_is_said(axis, kind[0][0], kind[1]) for axes in over for axis in axes):
-            words = f"its DTensor says {said.placement} over {said.name}, and its values are {fitting[0]}"
-            return replace(finding, state="unexplained", message=words)
-    return finding
-
-
-def _is_said(axis: Axis, kind: str, dimension: str | None) -> bool:
-    return axis.kind == kind and (kind != "S" or axis.dimension in (int(dimension or 0), -1))
+    fitting = [one.axes for one in tried if finding.tolerance is not None and one.distance <= finding.tolerance]
+    if (said := contradicted(fitting, stated, dump)) is None:
+        return finding
+    words = f"its DTensor says {said.placement} over {said.name}, and its values are {finding.placement}"
+    return replace(finding, state="unexplained", message=words)
 
 
 class ShardedSession:
@@ -553,38 +625,41 @@ class ShardedSession:
         """
         folder = self._folders[path]
         if folder not in self._judges:
-            logical = RankDump(self.logical_of(path), self.settings.data_dir)
+            logical = LogicalRun.read(self.logical_of(path), self.settings.data_dir)
             self._judges[folder] = StepJudge(self.step(path), logical, self._noise_of(path, logical))
         return self._judges[folder]
 
-    def logical_of(self, path: Path) -> Path:
-        """The dump of the logical run for the step of the dump at `path`; of one step each, that one.
+    def logical_of(self, path: Path) -> list[Path]:
+        """The dumps of the logical run for the step of the dump at `path`; of one step each, that one.
 
         Raises:
             SuiteError: there is none, or there are several.
         """
         return self._of_step(path, self._logical, "logical")
 
-    def _noise_of(self, path: Path, logical: RankDump) -> RankDump | None:
+    def _noise_of(self, path: Path, logical: LogicalRun) -> LogicalRun | None:
         """The second logical run of the step of the dump at `path`; None where none was given.
 
         Raises:
-            SuiteError: there is none of this step, or it has no record of the first one.
+            SuiteError: there is none of this step, it has other ranks than the first one, or no record of it.
             DumpError: it cannot be read.
         """
         root = self.settings.noise
         if root is None:
             return None
         found = self._of_step(path, [root] if root.is_file() else dumps_below(root), "noise")
-        noise = RankDump(found, self.settings.data_dir)
-        if not any(name in noise for name in logical.record_names):
+        noise = LogicalRun.read(found, self.settings.data_dir)
+        lacks = "" if any(name in noise.leader for name in logical.leader.record_names) else "no record"
+        if [dump.number for dump in noise.ranks] != [dump.number for dump in logical.ranks]:
+            lacks = f"{len(noise.ranks)} ranks, and not the {len(logical.ranks)}"
+        if lacks:
             raise SuiteError(
-                f"{found}: --msprobe-noise has no record of the logical run; it must be the same script on one rank, "
-                "run with debugger.perturb on its inputs"
+                f"{found[0]}: --msprobe-noise has {lacks} of the logical run; it must be the same script on the same "
+                "ranks, run with debugger.perturb on its inputs"
             )
         return noise
 
-    def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> Path:
+    def _of_step(self, path: Path, dumps: Sequence[Path], option: str) -> list[Path]:
         steps = step_folders(dumps)
         if len(self.steps) > 1 or len(steps) > 1:
             number = Slot.of(path).step
@@ -595,11 +670,7 @@ class ShardedSession:
                 f"{path}: the {option} run has {what} of {Slot.of(path)}; name one with --msprobe-{option}"
             )
         (paths,) = steps.values()
-        if len(paths) > 1:
-            raise SuiteError(
-                f"{paths[0].parent.parent}: the {option} run has {len(paths)} ranks; give one of the whole model"
-            )
-        return paths[0]
+        return paths
 
     def problems(self) -> list[str]:
         """What is missing of the steps, or contradicts itself, one line each."""

@@ -7,11 +7,11 @@ up. Of terms of a sum the sums alone add up, and the norm is at most the sum of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement, assignments
+from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement, assignments, readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,18 @@ class Statistics:
         """Those of the tensor divided by `factor`, which is above 0."""
         ends = [None if one is None else one / factor for one in (self.largest, self.least)]
         return Statistics(self.shape, ends[0], ends[1], self.total / factor, self.norm / factor)
+
+
+def wholes_by_statistics(
+    parts: Sequence[Statistics], grids: Sequence[Grid], tolerance: float
+) -> Iterator[tuple[tuple[Axis, ...], Statistics]]:
+    """What ranks of a logical run may hold together, with how: all of it, or parts; of terms too little is known."""
+    for grid in grids:
+        for axes, _ in readings(grid, parts[0].ndim):
+            if all(axis.kind != "P" for axis in axes):
+                merged = _merged(dict(zip(grid.coordinates, parts)), axes, tolerance)
+                if merged is not None:
+                    yield axes, merged
 
 
 def tried_by_statistics(

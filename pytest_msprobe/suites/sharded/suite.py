@@ -24,7 +24,7 @@ from pytest_msprobe.suites.contract import (
 )
 from pytest_msprobe.suites.grouping import Operations, api_of, group_operations
 from pytest_msprobe.suites.sharded.alone import LawsSession, RankLaws
-from pytest_msprobe.suites.sharded.blame import Role, judged
+from pytest_msprobe.suites.sharded.blame import Role, judged, not_judged_before, reordered_before
 from pytest_msprobe.suites.sharded.judgement import RecordFinding, ValueFinding
 from pytest_msprobe.suites.sharded.options import OPTIONS, ShardedSettings
 from pytest_msprobe.suites.sharded.ranks import dumps_below, step_folders
@@ -33,6 +33,10 @@ from pytest_msprobe.suites.sharded.session import ShardedSession, StepJudge
 from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
 
 _STATUS: dict[str, Status] = {"placed": "pass", "illegal": "error", "unexplained": "error", "unreadable": "error"}
+#: Records before the first wrong one that are named where they were not judged.
+_MOST_BEFORE = 3
+#: Wrong values of one record that are told.
+_MOST_VALUES = 6
 
 
 class ShardedSuite(Suite):
@@ -111,8 +115,12 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 logical = self._session.logical_of(paths[0])
                 ranks = len(self._session.step(paths[0]).ranks)
-                by = file_id(logical, root)
+                whole = file_id(logical[0], root)
+                by = f"{whole} and {len(logical) - 1} other ranks" if len(logical) > 1 else whole
                 lines.append(f"msprobe: {file_id(folder, root)}: {ranks} ranks, judged by the logical run {by}")
+                if len(logical) > 1 and (beside := self._session.judge(paths[0]).run.beside):
+                    words = "records of its other ranks are not judged: the first one has no such call"
+                    lines.append(f"msprobe: {beside} {words}")
         if self._session.settings.noise is not None:
             lines.append(f"msprobe: tolerances from the noise run {self._session.settings.noise}")
         return [*lines, *(f"msprobe: not whole: {line}" for line in self._session.problems())]
@@ -122,7 +130,7 @@ class ShardedSuite(Suite):
             with suppress(DumpError, SuiteError):
                 if self._session.is_leader(path):
                     yield from self._session.step(path).ranks.values()
-                    yield self._session.judge(path).logical
+                    yield from self._session.judge(path).run.ranks
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return ShardedReport(self._session, self._context.out)
@@ -170,12 +178,22 @@ def _why_unjudged(finding: RecordFinding) -> str:
 def explained(finding: RecordFinding, role: Role, judge: StepJudge | RankLaws, operation: Operation) -> list[str]:
     """What is wrong with a record: each value with the placements that were tried, what came before, and where."""
     lines = []
-    for value in finding.wrong:
+    for value in finding.wrong[:_MOST_VALUES]:
         lines.append(f"{value.path} {list(value.shape)}: {value.message}")
         if value.tried and value.tolerance is not None:
             lines.append(f"  tried: {'; '.join(value.tried)}; rounding explains {value.tolerance:.3g}")
+    if len(finding.wrong) > _MOST_VALUES:
+        lines.append(f"and {len(finding.wrong) - _MOST_VALUES} more values, which the CSV file has")
+    is_wrong_before = any(not value.is_output for value in finding.wrong)
     if isinstance(judge, StepJudge) and role in ("first", "own") and finding.has_good_inputs:
         lines.append("what goes into it is right: it goes wrong in here")
+    elif isinstance(judge, StepJudge) and role == "first" and finding.phase != "optimizer" and is_wrong_before:
+        before = not_judged_before(judge, operation)
+        made = f"{', '.join(before[:_MOST_BEFORE])}{', ...' if len(before) > _MOST_BEFORE else ''}, not judged here"
+        lines.append(f"what goes into it is wrong already: it is made by {made if before else 'what no record shows'}")
+    if isinstance(judge, StepJudge) and role == "first" and (record := reordered_before(judge, operation)):
+        words = "indices are in another order than in the logical run; whether all that follows is in it was not judged"
+        lines.append(f"since {record} {words}")
     lines.append(f"on ranks {', '.join(map(str, finding.ranks[:16]))}{', ...' if len(finding.ranks) > 16 else ''}")
     if source := judge.source(operation):
         lines.append(f"called from {source}")

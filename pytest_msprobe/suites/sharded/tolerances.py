@@ -9,7 +9,7 @@ roundoff for its output and for each term that the ranks add up, the errors of w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -18,8 +18,10 @@ from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.sharded.copies import parameter_of
 from pytest_msprobe.suites.sharded.judgement import NONLINEAR, Phase, ValueFinding, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
+_Held = Sequence[tuple[RankDump, Leaf]]
 #: Distances of right runs stay this many roundings below the tolerance, per square root of the records before.
 _ROUNDINGS = 8
 #: However long and coarse a run is: wrong placements are farther away than this.
@@ -39,9 +41,10 @@ _AMPLIFYING = (*NONLINEAR, "attention", "topk", "sub", "mean", "std", "var", "di
 class Tolerances:
     """The tolerances of one step."""
 
-    def __init__(self, logical: RankDump, phase: Callable[[Operation], Phase], noise: RankDump | None = None) -> None:
-        """For the values of `logical`; `phase` says which pass a record is of, `noise` is a second logical run."""
-        self._logical, self._phase, self._noise = logical, phase, noise
+    def __init__(self, run: LogicalRun, phase: Callable[[Operation], Phase], noise: LogicalRun | None = None) -> None:
+        """For the values of `run`; `phase` says which pass a record is of, `noise` is a second logical run."""
+        logical = run.leader
+        self._run, self._logical, self._phase, self._noise = run, logical, phase, noise
         fine, half = 2.0**-24, 2.0**-9
         each = (half if logical.holds_half(name) else fine for name in logical.record_names)
         self._roundoffs = list(accumulate(each, max))
@@ -106,7 +109,7 @@ class Tolerances:
         with suppress(DumpError, StopIteration):
             if backward in self._logical:
                 incoming = next(one for one in self._logical.leaves(backward) if one.path == "input.0")
-                return _norm(incoming)
+                return math.hypot(*(_norm(one) for _, one in self._run.held(incoming)))
         return 0.0
 
     def _sources(self, operation: Operation) -> list[str]:
@@ -125,12 +128,9 @@ class Tolerances:
         if before is None or not (before.data_name and leaf.data_name):
             return math.inf
         try:
-            old, new = (loaded(one, self._logical) for one in (before, leaf))
+            share = apart(self._run.held(leaf), self._run.held(before))
         except DumpError:
             return math.inf
-        size = float((new**2).sum()) ** 0.5
-        update = float(((new - old) ** 2).sum()) ** 0.5 if old.shape == new.shape else math.inf
-        share = update / size if size else math.inf
         return 4 * roundoff_of(leaf.dtype) + _SIGNS * math.sqrt(max(arrived, unit)) * share
 
     def _leaves(self, operation: Operation) -> list[Leaf]:
@@ -140,26 +140,35 @@ class Tolerances:
 
     def _of_noise(self, operation: Operation, leaf: Leaf) -> float | None:
         """The distance of a second logical run; of a number the largest of the record: one may be small by chance."""
-        if self._noise is None or operation.record not in self._noise:
+        if self._noise is None or operation.record not in self._noise.leader:
             return None
-        found = {one.path: one for one in self._noise.leaves(operation.record)}
+        found = {one.path: one for one in self._noise.leader.leaves(operation.record)}
         own = [one for one in self._leaves(operation) if one.path == leaf.path or math.prod(leaf.shape) == 1]
         apart = [away for one in own if (away := self._apart(one, found.get(one.path))) is not None]
         return max(apart, default=None)
 
     def _apart(self, leaf: Leaf, other: Leaf | None) -> float | None:
-        from pytest_msprobe.suites.sharded.placements import distance, norm_of
-
         if other is None or self._noise is None or leaf.shape != other.shape:
             return None
         if not (leaf.data_name and other.data_name):
             return None
         try:
-            whole, found = loaded(leaf, self._logical), loaded(other, self._noise)
+            away = apart(self._run.held(leaf), self._noise.held(other))
         except DumpError:
             return None
-        away = distance(found, whole, norm_of(whole))
         return away if math.isfinite(away) else None
+
+
+def apart(held: _Held, other: _Held) -> float:
+    """Distance of two values on the same ranks, relative to the first one. Raises DumpError."""
+    from pytest_msprobe.suites.sharded.placements import distance, norm_of
+
+    pairs = [(loaded(one, dump), loaded(two, beside)) for (dump, one), (beside, two) in zip(held, other)]
+    if len(held) != len(other) or any(one.shape != two.shape for one, two in pairs):
+        return math.inf
+    scale = math.hypot(*(norm_of(one) for one, _ in pairs))
+    away = math.hypot(*(distance(two, one, 1.0) for one, two in pairs))
+    return away / scale if scale else math.inf if away else 0.0
 
 
 def _forward(operation: Operation) -> str:

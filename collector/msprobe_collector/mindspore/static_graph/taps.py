@@ -128,6 +128,18 @@ class GraphCells:
             self._tapped.pop().uninstall()
         self._compilers.uninstall()
 
+    @contextmanager
+    def _untapped(self) -> Iterator[None]:
+        """No taps inside; after an error they are back."""
+        for tap in self._tapped:
+            tap.uninstall()
+        try:
+            yield
+        except BaseException:
+            for tap in self._tapped:
+                tap.install()
+            raise
+
     def _give_up(self) -> None:
         self.uninstall()
         logger.warning("the graph is compiled without taps; nothing inside graphs is collected from now on")
@@ -169,9 +181,12 @@ class GraphCells:
             except Exception as error:
                 if not self._tapped and not self._callable:
                     raise
-                self._faults.note("compiling a graph whose Cells are collected", error)
-                self._faults.guarded("compiling a graph without taps", self._give_up)
-                return original(executor, *args, **kwargs)
+                refusal = error
+            with self._untapped():  # what is refused again is an error of the script
+                result = original(executor, *args, **kwargs)
+            self._faults.note("compiling a graph whose Cells are collected", refusal)
+            self._faults.guarded("compiling a graph without taps", self._give_up)
+            return result
 
         return compile_with_taps
 

@@ -70,6 +70,7 @@ function SuitePage({ section, themeName }) {
     <${Top} section=${section} filter=${filter} change=${change} onSelect=${open} />
     ${section.suite === "gradients" ? html`<${GradientMap} ...${shared} />` : html`<${Strip} ...${shared} onBrush=${(from, to) => change({ from, to })} />`}
     ${section.suite === "overflow" && html`<${OverflowGraph} ...${shared} />`}
+    ${section.markup && html`<section class="panel suite-picture" aria-label="Picture of all records" dangerouslySetInnerHTML=${{ __html: section.markup }} />`}
     <${FilterBar} section=${section} filter=${filter} change=${change} rows=${rows} columns=${columns} />
     <div class="columns">
       <${TreeView} section=${section} tree=${tree} isShown=${isInTree} filter=${filter} selected=${selected} onCell=${setCell} onApi=${(api) => change({ api, cell: -1 })} onSelect=${open} />

@@ -27,5 +27,6 @@ def test_the_first_wrong_place_is_marked() -> None:
 
 def test_terms_of_a_sum_and_what_is_not_judged_have_colours_of_their_own() -> None:
     assert place(0, "P(sum) over tp", (0,)).kind == "P"
+    assert place(0, "R over tp; logical run: P(sum) over tp of 2", (0,)).kind == "R"
     assert Place.of(RecordFinding("a", 0, "backward"), is_first=False).kind == "unjudged"
     assert picture([]) == picture([place(0, "R", ())]) == ""

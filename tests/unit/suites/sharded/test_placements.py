@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_msprobe.suites.sharded.placements import ANY_ORDER, Grid, matching_indices, tried
+from pytest_msprobe.suites.sharded.placements import ANY_ORDER, Grid, matching_indices, tried, wholes
 
 RNG = np.random.default_rng(0)
 WHOLE = RNG.standard_normal((6, 8, 12))
@@ -134,3 +134,25 @@ def test_unknown_groups_are_guessed_as_rows_and_columns(count: int) -> None:
 
 def test_one_rank_is_the_whole() -> None:
     assert str(tried(WHOLE, [WHOLE], Grid((), (), ((),)), TIGHT)[0]) == "R"
+
+
+def held(parts: list[np.ndarray], grid: Grid | None = None, *, may_be_partial: bool = True) -> dict[str, np.ndarray]:
+    """What ranks of a logical run may hold together, by how they hold it."""
+    found = wholes(parts, grid or Grid.line(len(parts), "tp"), TIGHT, may_be_partial=may_be_partial)
+    return {", ".join(map(str, axes)): whole for axes, whole in found}
+
+
+def test_what_ranks_of_a_logical_run_may_hold() -> None:
+    found = held(np.split(WHOLE, 2, 1))
+    assert list(found) == ["S(0) over tp", "P(sum) over tp", "S(1) over tp", "S(2) over tp"]
+    np.testing.assert_array_equal(found["S(1) over tp"], WHOLE)
+    assert "P(sum) over tp" not in held(np.split(WHOLE, 2, 1), may_be_partial=False)
+    assert list(held(np.split(WHOLE, [5], 1))) == ["S(1) over tp"]
+    assert list(held([np.float64(1), np.float64(2)])) == ["P(sum) over tp"]
+
+
+def test_copies_are_no_terms_of_a_sum() -> None:
+    assert "P(sum) over tp" not in held([WHOLE, WHOLE * (1 + 1e-6)])
+    found = held([*terms(WHOLE, 2)] * 2, FOUR)
+    assert [name for name in found if "P(sum)" in name and "S(" not in name] == ["R over dp, P(sum) over tp"]
+    np.testing.assert_allclose(found["R over dp, P(sum) over tp"], WHOLE)

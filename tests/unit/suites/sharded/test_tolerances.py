@@ -13,6 +13,7 @@ from dump_builder import DumpBuilder
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.suites.sharded.judgement import ValueFinding, phase_of
+from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
@@ -45,7 +46,7 @@ def arrived(path: str, distance: float) -> ValueFinding:
 
 def test_a_linear_call_hands_on_what_it_gets(tmp_path: Path) -> None:
     dump = run(tmp_path)
-    tolerances = Tolerances(dump, phase_of)
+    tolerances = Tolerances(LogicalRun([dump]), phase_of)
     operation, leaf = at(dump, "Functional.linear.0.forward", "output.0")
     assert tolerances.close(operation, leaf, leaf.path, 2) == math.inf  # nothing is known of its input
     tolerances.arrived(operation, arrived("input.0", 1e-6), leaf)
@@ -58,7 +59,7 @@ def test_a_linear_call_hands_on_what_it_gets(tmp_path: Path) -> None:
 
 def test_an_update_is_judged_by_its_own_size(tmp_path: Path) -> None:
     dump = run(tmp_path)
-    tolerances = Tolerances(dump, phase_of)
+    tolerances = Tolerances(LogicalRun([dump]), phase_of)
     operation, before = at(dump, "Optimizer.SGD.0.forward", "input.parameters.w")
     tolerances.arrived(operation, arrived(before.path, 0.0), before)
     _, after = at(dump, "Optimizer.SGD.0.forward", "output.0.parameters.w")
@@ -69,6 +70,8 @@ def test_an_update_is_judged_by_its_own_size(tmp_path: Path) -> None:
 def test_a_second_logical_run_is_the_measure(tmp_path: Path) -> None:
     dump, noise = run(tmp_path / "a"), run(tmp_path / "b", 1.001)
     operation, leaf = at(dump, "Functional.linear.0.forward", "output.0")
-    assert Tolerances(dump, phase_of).of(operation, leaf, leaf.path) == 16 * ROUNDOFF
-    assert Tolerances(dump, phase_of, noise).of(operation, leaf, leaf.path) == pytest.approx(0.01, rel=1e-3)
-    assert Tolerances(dump, phase_of, dump).of(operation, leaf, leaf.path) == 4 * ROUNDOFF
+    assert Tolerances(LogicalRun([dump]), phase_of).of(operation, leaf, leaf.path) == 16 * ROUNDOFF
+    assert Tolerances(LogicalRun([dump]), phase_of, LogicalRun([noise])).of(
+        operation, leaf, leaf.path
+    ) == pytest.approx(0.01, rel=1e-3)
+    assert Tolerances(LogicalRun([dump]), phase_of, LogicalRun([dump])).of(operation, leaf, leaf.path) == 4 * ROUNDOFF

@@ -15,7 +15,7 @@ import torch
 
 TWO_RANKS = (
     *("tensor_parallel", "fully_sharded", "fully_sharded_accumulated", "data_parallel"),
-    *("pipeline", "expert_parallel", "context_parallel"),
+    *("pipeline", "expert_parallel", "context_parallel", "fully_sharded_flat", "outside_of_mesh"),
 )
 #: Seconds after which torchrun is stopped; a rank that dies ends it at once.
 PATIENCE = 300
@@ -104,6 +104,31 @@ def test_fully_sharded_parameters_are_gathered_and_reduced_in_records(read: Read
     assert calls(data, "Distributed.reduce_scatter_single")
     (norm,) = data["Optimizer.clip_grad_norm.0.forward"]["output"]
     assert norm["Norm"] > 0
+
+
+def test_the_method_by_which_fsdp1_clips_is_a_record(read: Read) -> None:
+    """Of the flat shards of this rank, with the norm of all."""
+    both = [read("fully_sharded_flat", rank) for rank in range(2)]
+    clipped = [data["Optimizer.clip_grad_norm.0.forward"] for data in both]
+    (norm,) = {record["output"][0]["Norm"] for record in clipped}
+    squares = [
+        value["Norm"] ** 2
+        for record in clipped
+        for name, value in record["input_kwargs"].items()
+        if name.startswith("gradients.")
+    ]
+    assert norm == pytest.approx(sum(squares) ** 0.5, rel=1e-6)
+    assert [record["input_kwargs"]["max_norm"]["value"] for record in clipped] == [0.1, 0.1]
+    assert len(calls(both[0], "Optimizer.clip_grad_norm")) == 1
+
+
+def test_a_rank_outside_of_a_mesh_has_nothing_of_its_tensors(read: Read) -> None:
+    inside, outside = (read("outside_of_mesh", rank)["Optimizer.SGD.0.forward"] for rank in range(2))
+    for name in ("parameters.weight", "gradients.weight"):
+        assert inside["input_kwargs"][name]["shape"] == [4, 2]
+        value = outside["input_kwargs"][name]
+        assert (value["shape"], value["Norm"], value["dtensor"]["mesh"]) == ([0], None, [0])
+    assert not any("uninitialized" in tensor for tensor in tensors(read("outside_of_mesh", 1)))
 
 
 def test_operations_of_a_batch_have_their_peers(read: Read) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tools.sharded import catalogue, held_out, public_bugs
 from tools.sharded.__main__ import chosen, measured, unequal
-from tools.sharded.answers import Answer, Blamed, summary
+from tools.sharded.answers import Answer, Blamed, answered, summary
 from tools.sharded.entries import Entry
 from tools.sharded.launching import Launch
 from tools.sharded.page import page_of
@@ -25,6 +25,12 @@ def test_the_catalogue_says_what_each_entry_needs() -> None:
         assert all((bug.wrong, bug.source, bug.expected, bug.change)), bug.name
         assert bug.direction in ("forward", "backward", "optimizer"), bug.name
     assert {one.world for one in entries} == {2, 4}
+
+
+def test_pairs_are_of_one_training() -> None:
+    for name, by in catalogue.PAIRS:
+        assert catalogue.by_name(name).single == catalogue.by_name(by).single, name
+        assert catalogue.by_name(by).change is None
 
 
 def test_a_half_is_chosen_by_its_name() -> None:
@@ -43,6 +49,8 @@ def test_a_right_run_and_a_bug_are_scored(tmp_path: Path) -> None:
         ("bias added before the reduction", "right"),
     ]
     assert answers[1].named.startswith("Module.blocks.0.attn.o.RowLinear.forward.0")
+    pair = answered(bug, launch.dump(bug), launch.dump(right), tmp_path / "by_ranks")
+    assert (pair.verdict, pair.named) == ("right", answers[1].named)
     alone = [one.alone for one in answers if one.alone is not None]
     assert [one.named for one in alone] == ["", "Functional.linear.1.forward 2"]
     assert [one.verdict for one in alone] == ["right", "right"]
