@@ -246,15 +246,16 @@ def where_sketches_fail(
     if finding.tolerance is None:
         is_sudden = _is_finite(leaf) and not all(map(_is_finite, parts))
         return found if is_sudden or all(map(_is_finite, parts)) else by_statistics
-    # Sums alone are too little: those of gradients may be zero.
-    fitting = [one for one in others if one.distance <= near(finding.tolerance)]
+    # Of shards any order may be right. Sums alone are too little: those of gradients may be zero.
+    limits = finding.tolerance, near(finding.tolerance)
+    fitting = [one for one in others if one.distance <= limits[not is_sharded(one)]]
     fitting = [one for one in fitting if is_sharded(one) or not one.is_partial]
     if not fitting:
         return found
     if finding.state == "placed" and not any(is_sharded(one) and math.isfinite(one.distance) for one in found[1]):
         return replace(finding, placement=f"{finding.placement}, by statistics"), others
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
-    return replace(found[0], state="unjudged", message=words), found[1]
+    return replace(finding, state="unjudged", message=words), fitting
 
 
 def _is_finite(leaf: Leaf) -> bool:

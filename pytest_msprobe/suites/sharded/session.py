@@ -532,7 +532,9 @@ class StepJudge:
             for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
-                if finding.state == "placed" and any(by_parts):
+                # Not judged with a distance: shards of sketches in another order, which statistics allow.
+                fits = finding.state == "placed" or (finding.state == "unjudged" and finding.distance is not None)
+                if fits and any(by_parts):
                     if not finding.is_partial:
                         return more, less
                     told = told or (more, less)  # half of what all ranks have makes up a sum, too
