@@ -100,9 +100,12 @@ def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, for
 
     whole = loaded(held[0][1], held[0][0], form)
     size = norm_of(whole)
-    for dump, leaf in held[1:]:
-        if not distance(loaded(leaf, dump, form), whole, 1.0) <= widened(tolerance, form) * size:
-            return "different"
+    farthest = max(distance(loaded(leaf, dump, form), whole, 1.0) for dump, leaf in held[1:])
+    most = widened(tolerance, form)
+    if not farthest <= most * size:
+        return "different"
+    if most and farthest > tolerance / most * tolerance * size:  # within what the estimate of a sketch may be off
+        return "unknown"
     return "constant" if is_constant else "equal"
 
 

@@ -197,7 +197,7 @@ class StepJudge:
         outer = self.finding(around)
         given = [value for value in outer.values if value.is_output]
         is_right = any(value.state == "placed" for value in given)
-        if outer.wrong or not (is_right or any(value.message in (_DOUBTFUL, _UNTOLD) for value in given)):
+        if outer.wrong or not (is_right or any(_is_open(value) for value in given)):
             return found
         words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
         if not is_right:
@@ -532,9 +532,7 @@ class StepJudge:
             for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
-                # Not judged with a distance: shards of sketches in another order, which statistics allow.
-                fits = finding.state == "placed" or (finding.state == "unjudged" and finding.distance is not None)
-                if fits and any(by_parts):
+                if (finding.state == "placed" or _is_open(finding)) and any(by_parts):
                     if not finding.is_partial:
                         return more, less
                     told = told or (more, less)  # half of what all ranks have makes up a sum, too
@@ -550,6 +548,11 @@ def _products(sizes: Sequence[int]) -> list[int]:
 def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
     """Whether a value is sharded over groups that make up the `factor`."""
     return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
+
+
+def _is_open(value: ValueFinding) -> bool:
+    """Whether something that fits was found of a value that is not judged, such as shards that may be in any order."""
+    return value.state == "unjudged" and (value.distance is not None or value.message in (_DOUBTFUL, _UNTOLD))
 
 
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:
