@@ -231,6 +231,8 @@ def where_sketches_fail(
 ) -> tuple[ValueFinding, list[Placement]]:
     """What is said of a value that no placement of sketches gives: shards that they cannot tell may do so.
 
+    Statistics say it alone where no sketches of shards, or of the parts of the logical run, can be put together.
+
     Args:
         found: by sketches.
         by_statistics: what these say.
@@ -243,6 +245,9 @@ def where_sketches_fail(
         return any(axis.kind == "S" for axis in one.axes)
 
     finding, others = by_statistics
+    told = replace(finding, placement=f"{finding.placement}, by statistics" if finding.placement else ""), others
+    if found[0].state == "unjudged":
+        return told
     if finding.tolerance is None:
         is_sudden = _is_finite(leaf) and not all(map(_is_finite, parts))
         return found if is_sudden or all(map(_is_finite, parts)) else by_statistics
@@ -252,8 +257,9 @@ def where_sketches_fail(
     fitting = [one for one in fitting if is_sharded(one) or not one.is_partial]
     if not fitting:
         return found
-    if finding.state == "placed" and not any(is_sharded(one) and math.isfinite(one.distance) for one in found[1]):
-        return replace(finding, placement=f"{finding.placement}, by statistics"), others
+    are_tried = any(is_sharded(one) and math.isfinite(one.distance) for one in found[1])
+    if finding.state == "placed" and all(map(is_sharded, fitting)) and not are_tried:
+        return told
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
     return replace(finding, state="unjudged", message=words), fitting
 

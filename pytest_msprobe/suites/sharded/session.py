@@ -322,7 +322,7 @@ class StepJudge:
         if form != "tensor" and len(leaf.shape) > 1 and all(len(one.shape) == 1 for one in leaves):
             return replace(empty, message="the ranks hold flat shards of it, which only tensors tell"), []
         result = self._by(form, operation, leaf, path, held, grids, factor)
-        if form == "sketch" and result[0].state == "unexplained":
+        if form == "sketch" and (result[0].state == "unexplained" or not result[1]):
             by_statistics = self._by("statistics", operation, leaf, path, held, grids, factor)
             return where_sketches_fail(result, by_statistics, leaf, leaves)
         return result
