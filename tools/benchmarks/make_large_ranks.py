@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,12 @@ def _held(kind: str, data: int, dp: int, tp: int) -> dict[str, Product]:
 
 
 def write(
-    folder: Path, held: dict[str, dict[str, Product]], layers: Sequence[int], ranks: dict[str, Any] | None
+    folder: Path,
+    held: dict[str, dict[str, Product]],
+    layers: Sequence[int],
+    ranks: dict[str, Any] | None,
+    *,
+    is_sketched: bool = True,
 ) -> None:
     """The dump of one rank; `ranks` is its header."""
     folder.mkdir(parents=True)
@@ -119,9 +125,12 @@ def write(
     header = {"task": "statistics", "level": "mix", "framework": "pytorch", "dump_data_dir": None}
     text = json.dumps({**header, **({"ranks": ranks} if ranks is not None else {})})[:-1]
     records = ",\n".join(data)
+    if not is_sketched:
+        records = re.sub(r', "sketch": \d+', "", records)
     (folder / "dump.json").write_text(f'{text}, "data": {{\n{records}\n}}}}', encoding="utf-8")
     head = json.dumps({"sketches": VERSION, "numbers": NUMBERS, "seed": SEED}).encode().ljust(4 * NUMBERS)
-    (folder / "sketches.bin").write_bytes(head + np.concatenate(numbers).astype("<f4").tobytes())
+    if is_sketched:
+        (folder / "sketches.bin").write_bytes(head + np.concatenate(numbers).astype("<f4").tobytes())
 
 
 def main() -> None:
@@ -130,10 +139,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=int, default=32, help="data parallel ranks, each of 32 ranks: a power of 2")
     parser.add_argument("--layers", type=int, default=_LAYERS, help="a multiple of 4")
+    parser.add_argument("--statistics", action="store_true", help="no sketches")
     asked = parser.parse_args()
+    how = {"is_sketched": not asked.statistics}
     data, each = asked.data, asked.layers // _STAGES
     whole = {kind: _values(kind, data) for kind in _KINDS}
-    write(asked.folder / "logical/step0/rank0", whole, range(asked.layers), None)
+    write(asked.folder / "logical/step0/rank0", whole, range(asked.layers), None, **how)
     for dp in range(data):
         for tp in range(_TP):
             held = {kind: _held(kind, data, dp, tp) for kind in _KINDS}
@@ -147,7 +158,7 @@ def main() -> None:
                 groups = {name: {"ranks": ranks, "index": index} for name, (ranks, index) in places.items()}
                 header = {"world_size": _STAGES * data * _TP, "rank": rank, "groups": groups}
                 folder = asked.folder / f"ranks/step0/rank{rank}"
-                write(folder, held, range(stage * each, (stage + 1) * each), header)
+                write(folder, held, range(stage * each, (stage + 1) * each), header, **how)
 
 
 if __name__ == "__main__":
