@@ -76,9 +76,9 @@ class Unjudged:
 
     def _lost(self) -> Iterator[str]:
         """Dumps that were given and that pytest was told not to collect."""
-        left = [path_of(self._config, argument) for argument in self._config.args]
+        left = dict.fromkeys(path_of(self._config, argument) for argument in self._config.args)
         for root in self._suite.roots:
-            if not any(path.is_relative_to(root) or root.is_relative_to(path) for path in left):
+            if root not in left and not any(path.is_relative_to(root) or root.is_relative_to(path) for path in left):
                 yield f"{root}: another plugin has replaced the arguments of pytest; leave out its option"
 
     def _hooks(self) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """How often the suite `sharded` names the right place: right runs, and runs with a public bug.
 
     python -m tools.sharded [--only PATTERN...] [--half seen|held-out] [--keep DIR]
+                            [--task tensor|statistics|sketch]
                             [--write-only | --laws-only | --pairs] [--write-docs]
 
 Starts the ranks, dumps one step of each sharded run and of the run on one rank that it ought to equal, has
@@ -27,6 +28,7 @@ from tools.sharded.entries import Entry
 from tools.sharded.equality import differences
 from tools.sharded.launching import Launch
 from tools.sharded.page import PAGE, page_of
+from tools.sharded.tasks import TASKS
 
 
 def chosen(patterns: list[str], half: str | None) -> list[Entry]:
@@ -36,10 +38,10 @@ def chosen(patterns: list[str], half: str | None) -> list[Entry]:
 
 
 def measured(
-    entries: list[Entry], folder: Path, *, write_only: bool = False, laws_only: bool = False
+    entries: list[Entry], folder: Path, task: str = "tensor", *, write_only: bool = False, laws_only: bool = False
 ) -> tuple[Launch, list[Answer]]:
     """Dumps and answers of these entries, below `folder`."""
-    launch = Launch(folder)
+    launch = Launch(folder, task)
     launch.run(entries)
     answers = []
     for entry in [] if write_only else entries:
@@ -53,9 +55,9 @@ def measured(
     return launch, answers
 
 
-def paired(folder: Path) -> tuple[Launch, list[Answer]]:
+def paired(folder: Path, task: str) -> tuple[Launch, list[Answer]]:
     """Dumps and answers of entries that are judged by a run of several ranks, below `folder`."""
-    launch = Launch(folder)
+    launch = Launch(folder, task)
     pairs = [(catalogue.by_name(name), catalogue.by_name(by)) for name, by in catalogue.PAIRS]
     launch.run(list(dict.fromkeys(one for pair in pairs for one in pair)))
     answers = []
@@ -80,6 +82,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="names of entries")
     parser.add_argument("--half", choices=["seen", "held-out"], help="one half of the bugs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where dumps are kept and taken from")
+    parser.add_argument("--task", choices=TASKS, default="tensor", help="what is collected of values")
     parser.add_argument("--write-only", action="store_true", help="write the dumps and say no more")
     parser.add_argument("--laws-only", action="store_true", help="judge by laws alone, not by the run on one rank")
     parser.add_argument("--pairs", action="store_true", help="judge by runs of several ranks")
@@ -90,11 +93,12 @@ def _asked() -> argparse.Namespace:
 def main() -> int:
     """Measure, print the counts, and write the page when asked to."""
     options = _asked()
+    task = options.task
     only = {"write_only": options.write_only, "laws_only": options.laws_only}
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         entries = chosen(options.only, options.half)
-        launch, answers = paired(folder) if options.pairs else measured(entries, folder, **only)
+        launch, answers = paired(folder, task) if options.pairs else measured(entries, folder, task, **only)
         answers = [one.alone or one for one in answers] if options.laws_only else answers
         failed = [] if options.pairs else list(unequal(launch, entries))
     failed += [f"{name}: {reason}" for name, reason in launch.failures.items()]

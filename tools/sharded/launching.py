@@ -32,8 +32,9 @@ class Launch:
         changed: entries in which the collector changed a bit.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, task: str = "tensor") -> None:
         self.folder = folder
+        self._task = task
         self.failures: dict[str, str] = {}
         self.changed: list[str] = []
         self._singles: dict[str, Entry] = {}
@@ -63,7 +64,7 @@ class Launch:
         wanted = [one for one in entries if not all(self._done(place, one, rank) for rank in ranks)]
         while wanted:
             place.mkdir(parents=True, exist_ok=True)
-            output = _run_ranks(wanted, place, world)
+            output = _run_ranks(wanted, place, world, self._task)
             left = [one for one in wanted if not all(self._done(place, one, rank) for rank in ranks)]
             if left and left[0] in wanted:
                 self.failures[left[0].name] = output
@@ -86,12 +87,12 @@ class Launch:
                 self.changed.append(entry.name)
 
 
-def _run_ranks(entries: Sequence[Entry], place: Path, world: int) -> str:
+def _run_ranks(entries: Sequence[Entry], place: Path, world: int, task: str) -> str:
     """The last words of the ranks, of which none is left when this returns."""
     if world and entries[0].kind == "mindspore" and shutil.which("msrun", path=_environment()["PATH"]) is None:
         return "msrun, which comes with MindSpore, is not on PATH"
     with tempfile.TemporaryDirectory() as temporary:
-        commands = list(_commands(entries, place, world, Path(temporary)))
+        commands = list(_commands(entries, (str(place), task), world, Path(temporary)))
         logs = [Path(temporary) / f"rank{rank}.log" for rank in range(len(commands))]
         processes = []
         for command, log in zip(commands, logs):
@@ -113,18 +114,18 @@ def _said(texts: Sequence[str], codes: Sequence[int]) -> Iterator[str]:
         yield f"{ended}: {text[-3000:]}"
 
 
-def _commands(entries: Sequence[Entry], place: Path, world: int, temporary: Path) -> Iterator[list[str]]:
+def _commands(entries: Sequence[Entry], how: Sequence[str], world: int, temporary: Path) -> Iterator[list[str]]:
     names = [entry.name for entry in entries]
     if entries[0].kind == "mindspore":
         script = str(Path(__file__).with_name("mindspore_runs.py"))
         if not world:
-            yield [sys.executable, script, str(place), *names]
+            yield [sys.executable, script, *how, *names]
             return
         ranks = [f"--worker_num={world}", f"--local_worker_num={world}", f"--log_dir={temporary / 'msrun'}"]
-        yield ["msrun", *ranks, f"--master_port={_free_port()}", "--join=True", script, str(place), *names]
+        yield ["msrun", *ranks, f"--master_port={_free_port()}", "--join=True", script, *how, *names]
         return
     for rank in range(max(world, 1)):
-        arguments = [str(rank), str(world), str(temporary / "store"), str(place)]
+        arguments = [str(rank), str(world), str(temporary / "store"), *how]
         yield [sys.executable, "-m", "tools.sharded.process", *arguments, *names]
 
 

@@ -1,4 +1,4 @@
-"""What one rank under msrun does, or one process alone: python mindspore_runs.py FOLDER NAME...
+"""What one rank under msrun does, or one process alone: python mindspore_runs.py FOLDER TASK NAME...
 
 Data parallel ranks average gradients; tensor parallel ranks have the columns of the first layer and the rows of the
 second one.
@@ -117,21 +117,22 @@ def train(sizes: dict[str, int], debugger: Any) -> dict[str, np.ndarray]:
     return found | {f"parameters.{one.name}": one.asnumpy() for one in network.trainable_params()}
 
 
-def ran(sizes: dict[str, int], place: Path, rank: int) -> dict[str, Any]:
+def ran(sizes: dict[str, int], place: Path, rank: int, task: str) -> dict[str, Any]:
     """Train without the collector and with it; whether both leave the same bits."""
     from msprobe_collector import PrecisionDebugger
+    from tools.sharded.tasks import arguments
 
     plain = train(sizes, None)
     np.savez(place / f"result{rank}.npz", **plain)
     made: Any = PrecisionDebugger
     made._the_one = None
-    debugger = made(dump_path=str(place), level="mix", task="tensor")
+    debugger = made(**arguments(task, place, rank))
     collected = train(sizes, debugger)
     debugger._at_exit()
     return {"is_identical": all(np.array_equal(collected[name], value) for name, value in plain.items())}
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(folder: Path, task: str, names: list[str]) -> None:
     """Run each entry of `names`."""
     from tools.sharded import catalogue
 
@@ -145,11 +146,11 @@ def main(folder: Path, names: list[str]) -> None:
         place = folder / entry.folder
         place.mkdir(parents=True, exist_ok=True)
         try:
-            found = ran(entry.sizes if is_spread else {}, place, rank)
+            found = ran(entry.sizes if is_spread else {}, place, rank, task)
         except Exception:
             found = {"failure": traceback.format_exc()}
         (place / f"done{rank}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -1,6 +1,6 @@
 """What one rank does; tools.sharded.launching starts it.
 
-python -m tools.sharded.process RANK WORLD STORE FOLDER NAME...
+python -m tools.sharded.process RANK WORLD STORE FOLDER TASK NAME...
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from tools.sharded import catalogue
 from tools.sharded.entries import Entry
+from tools.sharded.tasks import arguments
 
 #: Beside the dump of a rank: loss, norm and parameters after the step without the collector.
 RESULT = "result{rank}.pt"
@@ -29,27 +30,27 @@ DONE = "done{rank}.json"
 PATIENCE = timedelta(seconds=60)
 
 
-def ran(entry: Entry, folder: Path, rank: int, *, is_single: bool) -> dict[str, Any]:
+def ran(entry: Entry, folder: Path, rank: int, task: str, *, is_single: bool) -> dict[str, Any]:
     """Train once without the collector and once with it; whether both end with the same bits."""
     change = entry.change if entry.change is not None and not is_single else nullcontext
     with change():
-        plain = _trained(entry, None, is_single=is_single)
+        plain = _trained(entry, {}, is_single=is_single)
     torch.save(plain, folder / RESULT.format(rank=rank))
     with change():
-        collected = _trained(entry, folder, is_single=is_single)
+        collected = _trained(entry, arguments(task, folder, rank), is_single=is_single)
     return {"is_identical": all(torch.equal(collected[name], value) for name, value in plain.items())}
 
 
-def _trained(entry: Entry, folder: Path | None, *, is_single: bool) -> dict[str, torch.Tensor]:
+def _trained(entry: Entry, asked: dict[str, str], *, is_single: bool) -> dict[str, torch.Tensor]:
     torch.manual_seed(3)
     training = entry.made(is_single=is_single)
     names = dict(training.model.named_parameters())
-    if folder is None:
+    if not asked:
         training.step()
     else:
         debugger: Any = importlib.import_module("msprobe_collector.pytorch").PrecisionDebugger
         debugger._the_one = None
-        made = debugger(dump_path=str(folder), level="mix", task="tensor")
+        made = debugger(**asked)
         with made.collect(training.model):
             training.step()
         made._at_exit()
@@ -64,7 +65,7 @@ def plain(x: Any) -> torch.Tensor:
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
-def main(rank: int, world: int, store: str, folder: Path, names: list[str]) -> None:
+def main(rank: int, world: int, store: str, folder: Path, task: str, names: list[str]) -> None:
     """Run each entry of `names` with a process group of its own; world 0 is the run on one rank."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -76,7 +77,7 @@ def main(rank: int, world: int, store: str, folder: Path, names: list[str]) -> N
             file = f"file://{store}-{entry.folder}"
             dist.init_process_group("gloo", init_method=file, rank=rank, world_size=world, timeout=PATIENCE)
         try:
-            found = ran(entry, place, rank, is_single=not world)
+            found = ran(entry, place, rank, task, is_single=not world)
         except Exception:
             found = {"failure": traceback.format_exc()}
         (place / DONE.format(rank=rank)).write_text(json.dumps(found), encoding="utf-8")
@@ -85,4 +86,4 @@ def main(rank: int, world: int, store: str, folder: Path, names: list[str]) -> N
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5], sys.argv[6:])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -338,7 +338,7 @@ class Dump:
         self.ranks = content.ranks
         self._dump_data_dir = content.dump_data_dir
         self._data_dirs = tuple(data_dirs)
-        self._records = content.data
+        self._records: Mapping[str, Any] = content.data
         self.holds_parts = b'"dtensor"' in text
         self.holds_sketches = _SKETCHED.search(text) is not None
         names_files, self.lost = b'"data_name"' in text, ""

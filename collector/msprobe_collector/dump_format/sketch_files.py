@@ -139,7 +139,7 @@ class SketchFile:
                 _check_head(head, path)
                 self.numbers: np.ndarray[Any, Any] = np.zeros((0, NUMBERS), np.float32)
                 if rows:
-                    self.numbers = np.memmap(file, "<f4", "r", _ROW_BYTES, (rows, NUMBERS))
+                    self.numbers = np.asarray(np.memmap(file, "<f4", "r", _ROW_BYTES, (rows, NUMBERS)))
         except OSError as error:
             problem = f"cannot be read ({error.strerror}), and the records name sketches in it; collect the step again"
             raise DumpError(problem, file=str(path)) from None

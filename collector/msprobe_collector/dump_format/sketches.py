@@ -46,6 +46,8 @@ LEAST, MOST = 1e-15, 1e15
 _APART = 4.0
 #: Kinds of NumPy's dtypes that are no numbers.
 WITHOUT_NUMBERS = "OSUMm"
+#: Squares below it may have lost digits.
+_LEAST_SQUARE = 1e-280
 #: Of the norm: what rounding to float32 and another order of summation leave.
 _RESOLUTION = 2e-6
 
@@ -110,8 +112,10 @@ class Sketch:
     @classmethod
     def of_row(cls, row: Row, shape: Sequence[int]) -> Sketch:
         """The sketch that a dump holds of a tensor of `shape`."""
-        with np.errstate(over="ignore", under="ignore"):
-            numbers = np.ldexp(row.numbers.astype(np.float64), row.exponent)
+        numbers = row.numbers.astype(np.float64)
+        if row.exponent:
+            with np.errstate(over="ignore", under="ignore"):
+                numbers = np.ldexp(numbers, row.exponent)
         return cls(numbers[:COUNTERS] + 1j * numbers[COUNTERS:], tuple(shape), row.not_finite)
 
     @property
@@ -166,15 +170,21 @@ def merged(parts: Sequence[Sketch], dimension: int | None) -> Sketch:
 
 def _norm(counters: np.ndarray[Any, Any], *, has_whole: bool) -> float:
     """The norm that counters estimate; where the halves do not agree, by the whole counters, which see more."""
-    scale = float(np.abs(counters).max(initial=0.0))
-    if scale == 0.0 or not math.isfinite(scale):
-        return scale
-    squares = np.abs(counters / scale) ** 2
-    of_whole, of_shards = float(squares[:_WHOLE].mean()), float(squares[_WHOLE:].mean())
+    scale = 1.0
+    of_whole, of_shards = _mean_square(counters[:_WHOLE]), _mean_square(counters[_WHOLE:])
+    if not _LEAST_SQUARE < of_whole + of_shards < math.inf:
+        scale = float(np.abs(counters).max(initial=0.0))
+        if scale == 0.0 or not math.isfinite(scale):
+            return scale
+        of_whole, of_shards = _mean_square(counters[:_WHOLE] / scale), _mean_square(counters[_WHOLE:] / scale)
     if not has_whole:
         return scale * math.sqrt(of_shards)
     is_apart = not of_whole <= _APART * of_shards <= _APART**2 * of_whole
     return scale * math.sqrt(of_whole if is_apart else (of_whole + of_shards) / 2)
+
+
+def _mean_square(counters: np.ndarray[Any, Any]) -> float:
+    return float(np.vdot(counters, counters).real) / _WHOLE
 
 
 # The phases of the counters, as tables (length, 32) of complex numbers

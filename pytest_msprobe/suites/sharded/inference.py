@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msprobe_collector.dump_format import DumpError, is_communication
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import Operation
-from pytest_msprobe.suites.sharded.judgement import State, ValueFinding, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import Form, State, ValueFinding, form_of, loaded, roundoff_of, widened
 from pytest_msprobe.suites.sharded.matching import Key, RecordIndex
 from pytest_msprobe.suites.sharded.ranks import RankDump, ShardedStep
 
@@ -87,22 +87,25 @@ def alike(held: Sequence[tuple[RankDump, Leaf]]) -> Alike:
     if any(abs(leaf.statistics[3] - first.statistics[3]) > tolerance * scale for _, leaf in held):
         return "different"
     is_constant = all(leaf.statistics[0] == leaf.statistics[1] for _, leaf in held)
-    if all(leaf.data_name for _, leaf in held):
-        return _alike_elements(held, tolerance, is_constant=is_constant)
+    if (form := form_of(leaf for _, leaf in held)) != "statistics":
+        return _alike_elements(held, tolerance, form, is_constant=is_constant)
     count = math.prod(first.shape)
     ends = any(abs(leaf.statistics[at] - first.statistics[at]) > tolerance * scale for _, leaf in held for at in (0, 1))
     sums = any(abs(leaf.statistics[2] - first.statistics[2]) * math.sqrt(count) > tolerance * scale for _, leaf in held)
     return "different" if ends or sums else "constant" if is_constant else "equal"
 
 
-def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, *, is_constant: bool) -> Alike:
-    import numpy as np
+def _alike_elements(held: Sequence[tuple[RankDump, Leaf]], tolerance: float, form: Form, *, is_constant: bool) -> Alike:
+    from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
-    whole = loaded(held[0][1], held[0][0])
-    size = float(np.linalg.norm(whole))
-    for dump, leaf in held[1:]:
-        if not float(np.linalg.norm(loaded(leaf, dump) - whole)) <= tolerance * size:
-            return "different"
+    whole = loaded(held[0][1], held[0][0], form)
+    size = norm_of(whole)
+    farthest = max(distance(loaded(leaf, dump, form), whole, 1.0) for dump, leaf in held[1:])
+    most = widened(tolerance, form)
+    if not farthest <= most * size:
+        return "different"
+    if most and farthest > tolerance / most * tolerance * size:  # within what the estimate of a sketch may be off
+        return "unknown"
     return "constant" if is_constant else "equal"
 
 
@@ -336,7 +339,8 @@ class Call:
 
     def array(self, number: int, path: str) -> Array:
         """A tensor of a rank in float64. Raises DumpError."""
-        return loaded(self.leaves[number][path], self.spread.step.ranks[number])
+        found: Array = loaded(self.leaves[number][path], self.spread.step.ranks[number])
+        return found
 
     def has_tensors(self, path: str) -> bool:
         """Whether all ranks have the elements of a value."""

@@ -6,8 +6,8 @@ One logical value is in memory at a time, with the values of the ranks that make
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from msprobe_collector.dump_format.leaves import Leaf
@@ -17,13 +17,17 @@ from pytest_msprobe.suites.sharded.ranks import RankDump
 from pytest_msprobe.verdicts import FigureWire
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pytest_msprobe.suites.sharded.placements import Grid, Placement
 
 #: `placed`: a legal placement gives it. `illegal`: only one that may not be. `unexplained`: none does.
 #: `missing`: not every rank that must has it. `unreadable`: a file cannot be read. `unjudged`: no numbers to judge by.
 State = Literal["placed", "illegal", "unexplained", "missing", "unreadable", "unjudged"]
+#: What values are judged by.
+Form = Literal["tensor", "sketch", "statistics"]
+#: Statistics are written as decimal numbers of float32 sums.
+_STATISTICS_TOLERANCE = 1e-5
+#: Of a distance by 16 shard counters, relative to the true one: two standard deviations.
+_FARTHEST_ESTIMATE = 1.25
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 WRONG: tuple[State, ...] = ("illegal", "unexplained")
@@ -117,11 +121,44 @@ def may_be_partial(operation: Operation, leaf: Leaf) -> bool:
     return True
 
 
-def loaded(leaf: Leaf, dump: RankDump) -> np.ndarray[Any, Any]:
-    """The values of a tensor in float64, or complex128. Raises DumpError."""
+def form_of(leaves: Iterable[Leaf]) -> Form:
+    """What all these values have: tensors, else a sketch where there is no tensor, else statistics at most."""
+    found: Form = "tensor"
+    for leaf in leaves:
+        if not leaf.data_name:
+            if leaf.tensor is None or leaf.tensor.sketch is None:
+                return "statistics"
+            found = "sketch"
+    return found
+
+
+def widened(tolerance: float, form: Form) -> float:
+    """A tolerance, with what the estimate of a sketch adds to it, or statistics that are written as decimals."""
+    if form == "statistics":
+        return max(tolerance, _STATISTICS_TOLERANCE)
+    return tolerance * _FARTHEST_ESTIMATE if form == "sketch" else tolerance
+
+
+def loaded(leaf: Leaf, dump: RankDump, form: Form = "tensor") -> Any:
+    """The values of a tensor in float64 or complex128, or what is known of them in their place.
+
+    None where statistics are not finite. Raises DumpError.
+    """
     import numpy as np
 
     assert leaf.tensor is not None
+    if form == "statistics":
+        from pytest_msprobe.suites.sharded.statistics_only import Statistics
+
+        return Statistics.of(leaf)
+    if form == "sketch":
+        from msprobe_collector.dump_format.sketches import Sketch
+        from pytest_msprobe.suites.sharded.sketched import Sketched
+
+        if not leaf.data_name and (sketch := dump.sketch(leaf)) is not None:
+            return Sketched.of(sketch)
+        array = dump.tensors.load(leaf.tensor, leaf.place)
+        return Sketched.of(Sketch.of(array), array)
     found = dump.tensors.load(leaf.tensor, leaf.place)
     return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
 
@@ -184,3 +221,48 @@ def finding_of(
         is_ambiguous=len(legal) > 1 or any(one.is_rank_by_rank for one in legal),
         is_partial=bool(fitting) and all(one.is_partial for one in fitting),
     )
+
+
+def where_sketches_fail(
+    found: tuple[ValueFinding, list[Placement]],
+    by_statistics: tuple[ValueFinding, list[Placement]],
+    leaf: Leaf,
+    parts: Sequence[Leaf],
+) -> tuple[ValueFinding, list[Placement]]:
+    """What is said of a value that no placement of sketches gives: shards that they cannot tell may do so.
+
+    Statistics say it alone where no sketches of shards, or of the parts of the logical run, can be put together.
+
+    Args:
+        found: by sketches.
+        by_statistics: what these say.
+        leaf: the logical value.
+        parts: of the ranks.
+    """
+    from pytest_msprobe.suites.sharded.placements import near
+
+    def is_sharded(one: Placement) -> bool:
+        return any(axis.kind == "S" for axis in one.axes)
+
+    finding, others = by_statistics
+    told = replace(finding, placement=f"{finding.placement}, by statistics" if finding.placement else ""), others
+    if found[0].state == "unjudged":
+        return told
+    if finding.tolerance is None:
+        is_sudden = _is_finite(leaf) and not all(map(_is_finite, parts))
+        return found if is_sudden or all(map(_is_finite, parts)) else by_statistics
+    # Of shards any order may be right. Sums alone are too little: those of gradients may be zero.
+    limits = finding.tolerance, near(finding.tolerance)
+    fitting = [one for one in others if one.distance <= limits[not is_sharded(one)]]
+    fitting = [one for one in fitting if is_sharded(one) or not one.is_partial]
+    if not fitting:
+        return found
+    are_tried = any(is_sharded(one) and math.isfinite(one.distance) for one in found[1])
+    if finding.state == "placed" and all(map(is_sharded, fitting)) and not are_tried:
+        return told
+    words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
+    return replace(finding, state="unjudged", message=words), fitting
+
+
+def _is_finite(leaf: Leaf) -> bool:
+    return all(isinstance(one, (int, float)) and math.isfinite(one) for one in leaf.statistics)

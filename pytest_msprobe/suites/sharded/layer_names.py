@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 
 from msprobe_collector.dump_format import DumpError
 from pytest_msprobe.suites.sharded.ranks import RankDump
@@ -47,8 +49,10 @@ def offsets_of(logical: RankDump, ranks: Iterable[RankDump]) -> dict[int, Offset
     """
     whole = _Layers(logical)
     found: dict[int, Offsets] = {}
+    numbers: dict[Path, dict[str, set[int]]] = {}
     for rank in ranks:
-        own = _Layers(rank)
+        own = _Layers(rank, numbers.get(rank.twin.path))
+        numbers[rank.twin.path] = own.numbers
         offsets: dict[str, int] = {}
         for before in sorted(own.numbers, key=len):
             count, total = len(own.numbers[before]), len(whole.numbers.get(renamed(before, offsets), ()))
@@ -85,20 +89,27 @@ class _Layers:
     Attributes:
         dump: that has them.
         numbers: of numbered layers, by what stands before the number.
-        parameters: statistics of the parameters of each layer, by its path.
     """
 
-    def __init__(self, dump: RankDump) -> None:
+    def __init__(self, dump: RankDump, numbers: dict[str, set[int]] | None = None) -> None:
+        """Those of `dump`; `numbers` where another dump with the same records has told them."""
         self.dump = dump
-        self.numbers: dict[str, set[int]] = {}
-        self.parameters: dict[str, tuple[object, ...]] = {}
-        for operation in dump.operations:
+        self.numbers = {} if numbers is None else numbers
+        for operation in dump.operations if numbers is None else ():
             if operation.is_cell and operation.phase == "forward":
                 path = layer_path(operation.name)
                 for match in _NUMBER.finditer(path):
                     self.numbers.setdefault(path[: match.start()], set()).add(int(match[1]))
-                if told := tuple(_statistics(dump, operation.record)):
-                    self.parameters.setdefault(path, told)
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[object, ...]]:
+        """Statistics of the parameters of each layer, by its path."""
+        found: dict[str, tuple[object, ...]] = {}
+        for operation in self.dump.operations:
+            is_layer = operation.is_cell and operation.phase == "forward"
+            if is_layer and (told := tuple(_statistics(self.dump, operation.record))):
+                found.setdefault(layer_path(operation.name), told)
+        return found
 
 
 def _statistics(dump: RankDump, record: str) -> Iterator[Sequence[object]]:

@@ -11,17 +11,15 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.inference import STAGES
-from pytest_msprobe.suites.sharded.judgement import loaded
+from pytest_msprobe.suites.sharded.judgement import Form, loaded
 from pytest_msprobe.suites.sharded.matching import RecordIndex, RecordMatching
 from pytest_msprobe.suites.sharded.ranks import Grids, RankDump, ShardedStep, contradicted
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pytest_msprobe.suites.sharded.placements import Axis
 
     #: What ranks may hold together, and how they hold it; () for one rank.
-    Whole = tuple[tuple[Axis, ...], np.ndarray[Any, Any]]
+    Whole = tuple[tuple[Axis, ...], Any]
 
 
 class LogicalRun:
@@ -117,24 +115,32 @@ class LogicalRun:
         return all(dump.is_partial(leaf) for dump, leaf in held)
 
     def wholes(
-        self, held: Sequence[tuple[RankDump, Leaf]], tolerance: float, *, may_be_partial: bool, calls: int = 1
+        self,
+        held: Sequence[tuple[RankDump, Leaf]],
+        tolerance: float,
+        form: Form = "tensor",
+        *,
+        may_be_partial: bool,
+        calls: int = 1,
     ) -> Iterator[Whole]:
         """What the whole of a value may be; `held` are those of `calls` records of each rank, rank by rank.
+
+        Of terms of a sum statistics tell too little.
 
         Raises:
             DumpError: a file cannot be read.
         """
         from pytest_msprobe.suites.sharded.placements import in_other_orders, wholes
 
-        values = [loaded(leaf, dump) for dump, leaf in held]
+        values = [loaded(leaf, dump, form) for dump, leaf in held]
         if len(values) == 1:
             yield (), values[0]
             return
         first, leaf = held[0]
         stated = first.stated(leaf)
-        may_be_partial = may_be_partial or self.is_partial(held)
+        may_be_partial = form != "statistics" and (may_be_partial or self.is_partial(held))
         grids = self.grids.of([dump for dump, _ in held[::calls]], calls)
-        for is_reordered in (False, True) if len(self.ranks) > 1 else (False,):
+        for is_reordered in (False, True) if len(self.ranks) > 1 and form == "tensor" else (False,):
             for grid in grids:
                 found = wholes(values, grid, tolerance, may_be_partial=may_be_partial, are_calls=calls > 1)
                 for axes, whole in found:

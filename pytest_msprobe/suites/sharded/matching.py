@@ -38,10 +38,10 @@ class Calls:
 
 
 class RecordIndex:
-    """The records of one dump by what they are.
+    """The records of a dump, or of several that have the same ones, by what they are.
 
     Attributes:
-        dump: that holds them.
+        dump: the first that holds them.
         keys: what each record is.
         calls: the records of a key, in the order of their calls.
         sequences: names of the API calls of each layer, in the order of execution.
@@ -108,7 +108,15 @@ class RecordMatching:
         self._logical = RecordIndex(logical)
         self._certain: dict[str, bool] = {}
         self._layers = layers
-        self._ranks = [RecordIndex(rank, layers.get(rank.number)) for rank in ranks]
+        known: dict[tuple[str, str], RecordIndex] = {}
+        self._ranks: list[tuple[RankDump, RecordIndex]] = []
+        for rank in ranks:
+            own = layers.get(rank.number)
+            kind = str(rank.twin.path), repr(own)
+            if kind not in known:
+                known[kind] = RecordIndex(rank, own)
+            self._ranks.append((rank, known[kind]))
+        self._indexes = list(known.values())
 
     def parts(self, record: str) -> tuple[list[Calls], str]:
         """The records of each rank that has some for the logical `record`; and why they cannot be told, else ""."""
@@ -116,28 +124,27 @@ class RecordMatching:
         if key is None:
             return [], "it is communication, which a run that is sharded otherwise has for itself"
         own = self._logical.calls[key]
-        held = {index.dump.number: records for index in self._ranks if (records := index.calls.get(key))}
+        held = {index: records for index in self._indexes if (records := index.calls.get(key))}
         if not held:
             return [], "no rank has such a record"
         # A dump without its end lacks the last calls, and is no reason to doubt those that it has.
-        whole = {index.dump.number for index in self._ranks if not index.dump.problem}
-        counts = {number: len(records) for number, records in held.items() if number in whole or len(held) == 1}
+        counts = {i.dump.number: len(records) for i, records in held.items() if len(held) == 1 or not i.dump.problem}
         most = max(counts.values(), default=len(own))
         if key == _STEP and set(counts.values()) != {len(own)}:  # parameters are known by their names
-            return [Calls(one.dump, tuple(one.calls[key])) for one in self._ranks if one.dump.number in held], ""
+            return [Calls(rank, tuple(held[index])) for rank, index in self._ranks if index in held], ""
         for number, count in counts.items():
             if count % len(own):
                 return [], f"rank {number} made {count} such calls, the logical run {len(own)}"
             if count != most:
                 return [], f"rank {number} made {count} such calls, other ranks {most}"
         each = most // len(own)
+        chosen = {index: tuple(self._of_rank(record, index, records, each)) for index, records in held.items()}
         found = []
-        for index in self._ranks:
-            chosen = self._of_rank(record, index, held.get(index.dump.number, []), each)
-            if len(chosen) == each:
-                found.append(Calls(index.dump, tuple(chosen)))
-            elif index.dump.problem:
-                return [], f"the dump of rank {index.dump.number} was cut before this record"
+        for rank, index in self._ranks:
+            if each and len(chosen.get(index, ())) == each:
+                found.append(Calls(rank, chosen[index]))
+            elif rank.problem:
+                return [], f"the dump of rank {rank.number} was cut before this record"
         return found, "" if found else "no rank has such a record"
 
     def _of_rank(self, record: str, index: RecordIndex, held: Sequence[str], each: int) -> Sequence[str]:
@@ -169,7 +176,7 @@ class RecordMatching:
     def updates(self) -> tuple[list[tuple[RankDump, str]], list[tuple[RankDump, str]]]:
         """The steps of optimizers of the logical run, and those of the ranks."""
         own = [(self._logical.dump, record) for record in self._logical.calls.get(_STEP, ())]
-        return own, [(index.dump, record) for index in self._ranks for record in index.calls.get(_STEP, ())]
+        return own, [(rank, record) for rank, index in self._ranks for record in index.calls.get(_STEP, ())]
 
     def is_update(self, record: str) -> bool:
         """Whether a logical record is the step of an optimizer."""
@@ -178,7 +185,7 @@ class RecordMatching:
     def all_calls(self, record: str) -> tuple[list[str], list[Calls]]:
         """All calls of the logical `record`, in their order, and all those of the ranks; none where numbers differ."""
         key = self._logical.keys[record]
-        found = [Calls(index.dump, tuple(records)) for index in self._ranks if (records := index.calls.get(key))]
+        found = [Calls(rank, tuple(records)) for rank, index in self._ranks if (records := index.calls.get(key))]
         if len({len(calls.records) for calls in found}) != 1:
             return [], []
         return self._logical.calls[key], found
@@ -193,7 +200,7 @@ class RecordMatching:
             return key is not None
         if key[1] not in self._certain:
             own = self._logical.sequences.get(key[1], [])
-            others = [index.sequences[key[1]] for index in self._ranks if key[1] in index.sequences]
+            others = [index.sequences[key[1]] for index in self._indexes if key[1] in index.sequences]
             self._certain[key[1]] = bool(own) and all(
                 len(other) % len(own) == 0 and other == own * (len(other) // len(own)) for other in others
             )
@@ -202,5 +209,5 @@ class RecordMatching:
     @cached_property
     def only_on_ranks(self) -> int:
         """How many records of ranks, communication aside, belong to no record of the logical run."""
-        keys = ((key, records) for index in self._ranks for key, records in index.calls.items())
+        keys = ((key, records) for _, index in self._ranks for key, records in index.calls.items())
         return sum(len(records) for key, records in keys if key not in self._logical.calls)

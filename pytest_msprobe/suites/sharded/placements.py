@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+_ARRAYS = (np.ndarray, np.generic)
 Kind = Literal["R", "S", "P"]
 #: Dimensions with more indices are put together in the order of the ranks only: matching indices is quadratic.
 _MOST_INDICES = 4096
@@ -142,14 +143,46 @@ class Grid:
         return Grid((*self.names, f"{calls} microbatches"), (*self.sizes, calls), places)
 
 
-_Values = Mapping[tuple[int, ...], Array]
+class Known(Protocol):
+    """What is known of a value in place of its elements: a sketch, or statistics."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths along the dimensions."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm of the finite elements."""
+
+    def __truediv__(self, factor: float) -> Any:
+        """The same of the value divided by `factor`."""
+
+    def joined(self, others: Any, kind: str, dimension: int) -> tuple[Any, float] | None:
+        """This and what others know put together, and how far copies differ; None where that does not tell."""
+
+    def away(self, whole: Any, scale: float) -> float:
+        """How far this is from `whole`, of one shape; `scale` is what a distance of 1 means."""
+
+    def factor(self, whole: Any) -> float:
+        """What `whole` must be multiplied with to give this, by least squares; 1 where that is not known."""
 
 
-def distance(found: Array, whole: Array, scale: float) -> float:
+#: A value of a rank or of the logical run, and what may stand for it: all of one kind.
+Value = Array | Known
+_Values = Mapping[tuple[int, ...], Value]
+
+
+def distance(found: Any, whole: Any, scale: float) -> float:
     """How far `found` is from `whole`, of one shape; `scale` is what a distance of 1 means.
 
     NaN and equal infinities are equal; where one side alone has them, the distance is infinite.
     """
+    if not isinstance(found, _ARRAYS):
+        return float(found.away(whole, scale))
     with np.errstate(invalid="ignore", over="ignore"):
         difference = found - whole
         if not np.isfinite(difference).all():
@@ -161,16 +194,18 @@ def distance(found: Array, whole: Array, scale: float) -> float:
     return size / scale if scale else (math.inf if size else 0.0)
 
 
-def norm_of(value: Array) -> float:
+def norm_of(value: Value) -> float:
     """Euclidean norm of the finite elements."""
+    if not isinstance(value, _ARRAYS):
+        return value.norm
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).ravel()))
 
 
-def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, floor: float = 0.0) -> list[Placement]:
+def tried(whole: Value, parts: Sequence[Value], grid: Grid, tolerance: float, floor: float = 0.0) -> list[Placement]:
     """The placements that the shapes allow, the nearest first; those in another order only where no other fits.
 
     Args:
-        whole: the logical value, float64 or complex128.
+        whole: the logical value, float64 or complex128, or what is known of it.
         parts: the values of the ranks in the order of `grid`.
         grid: the process groups of the ranks.
         tolerance: largest relative distance of one that fits.
@@ -179,24 +214,28 @@ def tried(whole: Array, parts: Sequence[Array], grid: Grid, tolerance: float, fl
     values = dict(zip(grid.coordinates, parts))
     scale = max(norm_of(whole), floor)
     found: list[Placement] = []
-    merged: list[tuple[tuple[Axis, ...], Array, float]] = []
+    merged: list[tuple[tuple[Axis, ...], Any, float]] = []
     for axes, order in assignments(grid, whole, parts):
         result = _merged(values, axes, order, tolerance)
         if result is None or result[0].shape != whole.shape:
             continue
         merged.append((axes, *result))
         found.append(_measured(axes, *result, whole, scale))
-    found += _flat(whole, values, grid, scale)
-    # What a coarse tolerance allows may be another order of what fits much better.
-    near = min(tolerance, max(tolerance / _COARSE, _FINE))
-    if not any(placement.distance <= near for placement in found):
-        found += _reordered(merged, whole, scale, tolerance)
+    if isinstance(whole, _ARRAYS):
+        found += _flat(whole, values, grid, scale)
+        if not any(placement.distance <= near(tolerance) for placement in found):
+            found += _reordered(merged, whole, scale, tolerance)
     return sorted(found, key=lambda placement: (placement.distance, placement.is_partial))
 
 
+def near(tolerance: float) -> float:
+    """What leaves no doubt: what a coarse tolerance allows may be another order of what fits much better."""
+    return min(tolerance, max(tolerance / _COARSE, _FINE))
+
+
 def wholes(
-    parts: Sequence[Array], grid: Grid, tolerance: float, *, may_be_partial: bool, are_calls: bool = False
-) -> Iterator[tuple[tuple[Axis, ...], Array]]:
+    parts: Sequence[Value], grid: Grid, tolerance: float, *, may_be_partial: bool, are_calls: bool = False
+) -> Iterator[tuple[tuple[Axis, ...], Any]]:
     """What the ranks of a logical run may hold together, each with how: all of it, parts along a dimension, terms.
 
     What is equal over a group, but for rounding, is no term of a sum over it: the sum would be a multiple. With
@@ -235,37 +274,25 @@ def readings(grid: Grid, dimensions: int) -> Iterator[tuple[tuple[Axis, ...], It
 def _is_equal(values: _Values, axes: tuple[Axis, ...], place: int, tolerance: float) -> bool:
     """Whether the ranks of each row of a group hold one value."""
     replicas = replace(axes[place], kind="R")
-    rows: dict[tuple[int, ...], list[Array]] = {}
+    rows: dict[tuple[int, ...], list[Value]] = {}
     for coordinates, value in values.items():
         rows.setdefault((*coordinates[:place], *coordinates[place + 1 :]), []).append(value)
     joined = [_joined(row, replicas) for row in rows.values()]
     return all(one is not None and one[1] <= tolerance for one in joined)
 
 
-def _measured(axes: tuple[Axis, ...], value: Array, spread: float, whole: Array, scale: float) -> Placement:
+def _measured(axes: tuple[Axis, ...], value: Any, spread: float, whole: Any, scale: float) -> Placement:
     away = max(distance(value, whole, scale), spread)
     factor = 1.0
-    if scale and math.isfinite(away):
+    if not isinstance(value, _ARRAYS):
+        factor = value.factor(whole)
+    elif scale and math.isfinite(away):
         flat = np.where(np.isfinite(value), value, 0).ravel(), np.where(np.isfinite(whole), whole, 0).ravel()
         factor = float(np.real(np.vdot(flat[1], flat[0]))) / scale**2
     return Placement(axes, away, factor)
 
 
-class Shaped(Protocol):
-    """What has a shape: an array, or statistics of one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths along the dimensions."""
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-
-
-def assignments(
-    grid: Grid, whole: Shaped, parts: Sequence[Shaped]
-) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
+def assignments(grid: Grid, whole: Value, parts: Sequence[Value]) -> Iterator[tuple[tuple[Axis, ...], tuple[int, ...]]]:
     """What each group may be, and in which order groups are put together, as far as shapes allow it."""
     if any(part.ndim != whole.ndim for part in parts):
         return
@@ -279,7 +306,7 @@ def assignments(
             yield from ((axes, order) for order in _orders_of_groups(axes))
 
 
-def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[Shaped]) -> int:
+def _length(axes: tuple[Axis, ...], dimension: int, grid: Grid, parts: Sequence[Value]) -> int:
     """How long the parts of one row of the ranks are along a dimension, put together."""
     along = [axis.kind == "S" and axis.dimension == dimension for axis in axes]
     first = grid.coordinates[0]
@@ -299,12 +326,12 @@ def _orders_of_groups(axes: tuple[Axis, ...]) -> Iterator[tuple[int, ...]]:
 
 def _merged(
     values: _Values, axes: tuple[Axis, ...], order: Sequence[int], tolerance: float
-) -> tuple[Array, float] | None:
+) -> tuple[Any, float] | None:
     """The values put together, and how far replicas differ; None where shapes or replicas do not allow it."""
     left, spread = list(range(len(axes))), 0.0
     for place in order:
         at = left.index(place)
-        rows: dict[tuple[int, ...], list[tuple[int, Array]]] = {}
+        rows: dict[tuple[int, ...], list[tuple[int, Value]]] = {}
         for coordinates, value in values.items():
             rows.setdefault((*coordinates[:at], *coordinates[at + 1 :]), []).append((coordinates[at], value))
         joined = {}
@@ -321,9 +348,12 @@ def _merged(
     return values[()], spread
 
 
-def _joined(members: list[Array], axis: Axis) -> tuple[Array, float] | None:
+def _joined(members: list[Any], axis: Axis) -> tuple[Any, float] | None:
     if len(members) != axis.size:
         return None
+    if not isinstance(members[0], _ARRAYS):
+        known: Known = members[0]
+        return known.joined(members[1:], axis.kind, axis.dimension)
     first, shapes = members[0], {member.shape for member in members}
     if axis.kind == "S":
         d = axis.dimension
@@ -338,7 +368,7 @@ def _joined(members: list[Array], axis: Axis) -> tuple[Array, float] | None:
     return first, max((distance(member, first, scale) for member in members[1:]), default=0.0)
 
 
-def _flat(whole: Array, values: _Values, grid: Grid, scale: float) -> Iterator[Placement]:
+def _flat(whole: Array, values: Mapping[tuple[int, ...], Any], grid: Grid, scale: float) -> Iterator[Placement]:
     """Shards of the flattened value, the last ones padded or empty."""
     parts = list(values.values())
     if whole.ndim < 2 or any(part.ndim != 1 for part in parts) or len(grid.sizes) != 1:
@@ -350,7 +380,7 @@ def _flat(whole: Array, values: _Values, grid: Grid, scale: float) -> Iterator[P
 
 
 def _reordered(
-    merged: Sequence[tuple[tuple[Axis, ...], Array, float]], whole: Array, scale: float, tolerance: float
+    merged: Sequence[tuple[tuple[Axis, ...], Any, float]], whole: Array, scale: float, tolerance: float
 ) -> Iterator[Placement]:
     """Placements of which the indices of the sharded dimension follow in another order."""
     for axes, value, spread in merged:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import RANK, Slot
 from msprobe_collector.dump_format.leaves import Leaf, flatten
 from msprobe_collector.dump_format.records import Operation
-from msprobe_collector.dump_format.tensors import TENSOR_FOLDER
+from msprobe_collector.dump_format.tensors import TENSOR_FOLDER, open_plain
+from msprobe_collector.dump_format.yaml_files import read_plain
 
 if TYPE_CHECKING:
     from pytest_msprobe.suites.sharded.placements import Axis, Grid
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 #: The group of all ranks, which tells nothing that the others do not.
 WORLD = "world"
 _MOST_GROUPS = 6
+#: Bytes of a file that are read at a time.
+_WINDOW = 1 << 16
 #: Placements of a DTensor that are checked; terms of a mean, and shards of shards, are not.
 _KIND = re.compile(r"R|S\((\d+)\)|P\(sum\)")
 _DTENSOR = re.compile(rb'"dtensor"\s*:')
@@ -119,6 +123,7 @@ class RankDump(Dump):
     Attributes:
         number: of the rank.
         membership: what its header says of it.
+        twin: the first rank of the step that has the same records, Cells and microbatches; itself where there is none.
     """
 
     def __init__(self, path: Path, data_dirs: Sequence[Path] = (), *, number: int = 0) -> None:
@@ -134,10 +139,25 @@ class RankDump(Dump):
             )
         self.membership = Membership.of(self.ranks)
         self.number = number
+        self.twin = self
+
+    def share(self, known: dict[object, RankDump]) -> None:
+        """Keep what is equal on many ranks once, and of the file where its records stand.
+
+        Args:
+            known: the first dump of each kind; this one is added where it is of another.
+        """
+        numbers = tuple((name, one) for name in self._records if (one := self.microbatch(name)) is not None)
+        kind = tuple(self._records), tuple(self.parents.items()), numbers, self.problem
+        self.twin = known.setdefault(kind, self)
+        self.__dict__["parents"] = self.twin.parents
+        self._records = Slices.of(self.path, self._records, self.twin._records) or self._records
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """Its records in the order of the file, which is that of execution."""
+        """Its records in the order of the file, which is that of execution; one list for all twins."""
+        if self.twin is not self:
+            return self.twin.operations
         return [Operation.of(name, index) for index, name in enumerate(self.record_names)]
 
     def microbatch(self, record: str) -> int | None:
@@ -187,6 +207,55 @@ class RankDump(Dump):
         return flatten(self.record(record))
 
 
+class Slices(Mapping[str, Any]):
+    """The records of a file as they stand there, read again where they are asked for.
+
+    The texts of 1,000 ranks are gigabytes, the places of their records some tens of kilobytes each.
+    """
+
+    def __init__(self, path: Path, places: Mapping[str, int], spans: array[int]) -> None:
+        """Records of the file at `path`; `spans` are first bytes and the ones behind the last, by `places` of names."""
+        self._path, self._spans = path, spans
+        self.places = places
+        self._first, self._text = 0, b""
+
+    @classmethod
+    def of(cls, path: Path, records: Mapping[str, Any], like: Mapping[str, Any]) -> Slices | None:
+        """Those of a dump, with the names of `like`, which has the same; None where the file has them otherwise."""
+        text, spans, at = read_plain(path), array("Q"), 0
+        for raw in records.values():
+            view = memoryview(raw)
+            at = text.find(view, at)
+            if at < 0:
+                return None
+            spans.extend((at, at + len(view)))
+            at += len(view)
+        names = like.places if isinstance(like, Slices) else {name: place for place, name in enumerate(like)}
+        return cls(path, names, spans)
+
+    def __getitem__(self, name: str) -> memoryview:
+        """The text of a record. Raises DumpError where the file is gone."""
+        place = 2 * self.places[name]
+        first, end = self._spans[place : place + 2]
+        if first < self._first or end > self._first + len(self._text):
+            try:
+                with open_plain(self._path) as file:
+                    file.seek(first)
+                    self._first, self._text = first, file.read(max(end - first, _WINDOW))
+            except OSError as error:
+                raise DumpError(f"cannot be read: {error.strerror}", file=str(self._path), record=name) from None
+        return memoryview(self._text)[first - self._first : end - self._first]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+
 def dumps_below(root: Path) -> list[Path]:
     """The dump.json files in a folder and those below, in the order of their names."""
     found = []
@@ -227,9 +296,11 @@ class ShardedStep:
     def read(cls, folder: Path, paths: Sequence[Path], data_dirs: Sequence[Path]) -> ShardedStep:
         """The step whose dumps are at `paths`."""
         step = cls(folder)
+        twins: dict[object, RankDump] = {}
         for place, path in enumerate(paths):
             try:
                 dump = RankDump(path, data_dirs)
+                dump.share(twins)
             except DumpError as error:
                 step.unreadable[path] = error
                 continue

@@ -19,14 +19,18 @@ from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.contract import SuiteError
 from pytest_msprobe.suites.sharded.copies import Copies, parameter_of
 from pytest_msprobe.suites.sharded.judgement import (
+    Form,
     Phase,
     RecordFinding,
     ValueFinding,
     finding_of,
+    form_of,
     loaded,
     may_be_partial,
     phase_of,
     roundoff_of,
+    where_sketches_fail,
+    widened,
 )
 from pytest_msprobe.suites.sharded.layer_names import layer_path, offsets_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
@@ -44,12 +48,8 @@ from pytest_msprobe.suites.sharded.ranks import (
 from pytest_msprobe.suites.sharded.tolerances import Tolerances
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
-
-    Array = np.ndarray[Any, Any]
     from pytest_msprobe.suites.sharded.logical import Whole
+    from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement
 
     #: The tensors of each record of a rank that is a part, by their places.
     Held = Sequence[tuple[RankDump, dict[str, Leaf]]]
@@ -58,8 +58,6 @@ _DOUBTFUL = "only the sum of what ranks of the logical run hold gives it, and th
 _UNTOLD = "statistics do not tell what the ranks of the logical run hold together: dump tensors there"
 #: Calls of a layer that are put together where no one of them can be.
 _MOST_CALLS = 64
-#: Statistics are written as decimal numbers of float32 sums.
-_STATISTICS_TOLERANCE = 1e-5
 
 
 class StepJudge:
@@ -199,7 +197,7 @@ class StepJudge:
         outer = self.finding(around)
         given = [value for value in outer.values if value.is_output]
         is_right = any(value.state == "placed" for value in given)
-        if outer.wrong or not (is_right or any(value.message in (_DOUBTFUL, _UNTOLD) for value in given)):
+        if outer.wrong or not (is_right or any(_is_open(value) for value in given)):
             return found
         words = f"is no part of the logical value; what {around.name} gives is right, so the ranks compute it otherwise"
         if not is_right:
@@ -320,30 +318,51 @@ class StepJudge:
             return replace(empty, message="it has no elements"), []
         if len(own) > 1 and len(leaf.shape) == 1 < len(leaves[0].shape):
             return replace(empty, message="the logical run holds flat shards of it, which tell no shape"), []
-        said_by = held[0][0].stated(leaves[0]), held[0][0]
-        if not all(one.data_name for one in (*leaves, *(one for _, one in own))):
-            finding, found = self._by_statistics(operation, (leaf, own), path, leaves, grids, factor)
-            return _checked(finding, found, *said_by), found
-        parts = [loaded(found[path], dump) for dump, found in held]
+        form = form_of([*leaves, *(one for _, one in own)])
+        if form != "tensor" and len(leaf.shape) > 1 and all(len(one.shape) == 1 for one in leaves):
+            return replace(empty, message="the ranks hold flat shards of it, which only tensors tell"), []
+        result = self._by(form, operation, leaf, path, held, grids, factor)
+        if form == "sketch" and (result[0].state == "unexplained" or not result[1]):
+            by_statistics = self._by("statistics", operation, leaf, path, held, grids, factor)
+            return where_sketches_fail(result, by_statistics, leaf, leaves)
+        return result
+
+    def _by(
+        self, form: Form, operation: Operation, leaf: Leaf, path: str, held: Held, grids: Sequence[Grid], factor: float
+    ) -> tuple[ValueFinding, list[Placement]]:
+        """What tensors, sketches or statistics say of a value; see `_measured`."""
+        own = self.run.held(leaf)
+        empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, is_output=leaf.is_output)
+        parts = [loaded(found[path], dump, form) for dump, found in held]
+        if form == "statistics" and not all(
+            part is not None for part in (*parts, *(loaded(one, dump, form) for dump, one in own))
+        ):
+            return replace(empty, message="not every part has its tensor or finite statistics"), []
+        said_by = held[0][0].stated(held[0][1][path]), held[0][0]
         nearest: tuple[ValueFinding, list[Placement]] | None = None
-        for whole in self._wholes(operation, leaf, path, own):
-            finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor)
+        is_whole = False
+        for whole in self._wholes(operation, leaf, path, own, form):
+            finding, found = self._found(operation, leaf, path, (whole, parts, grids), factor, form)
             one = replace(_checked(finding, found, *said_by), shape=whole[1].shape), found
             if one[0].state == "placed":
                 return one if self._is_settled(operation, leaf, whole, own) else (_undoubted(*one), found)
             nearest = min(nearest or one, one, key=_farness)
+            is_whole |= all(axis.kind == "R" for axis in whole[0])
+        if form == "statistics" and not is_whole and may_be_partial(operation, leaf):
+            return replace(empty, message=_UNTOLD), []
         if nearest is None:
             return replace(empty, message="what the ranks of the logical run hold makes up no value"), []
-        if nearest[0].is_wrong and (together := self._joined(operation, leaf, path, factor)) is not None:
-            return _checked(*together, *said_by), together[1]
+        if nearest[0].is_wrong and form != "statistics":
+            together = self._joined(operation, leaf, path, factor, form)
+            return nearest if together is None else (_checked(*together, *said_by), together[1])
         return nearest
 
     def _wholes(
-        self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]]
+        self, operation: Operation, leaf: Leaf, path: str, own: Sequence[tuple[RankDump, Leaf]], form: Form
     ) -> Iterator[Whole]:
         """What the logical run may have at `path`; the loss of ranks with parts of the batch is a mean."""
         tolerance, is_loss = self._tolerances.of(operation, leaf, path), _is_loss(operation, leaf)
-        for axes, whole in self.run.wholes(own, tolerance, may_be_partial=may_be_partial(operation, leaf)):
+        for axes, whole in self.run.wholes(own, tolerance, form, may_be_partial=may_be_partial(operation, leaf)):
             yield axes, whole / self._shares(axes) if is_loss else whole
 
     def _is_settled(self, operation: Operation, leaf: Leaf, whole: Whole, own: Sequence[tuple[RankDump, Leaf]]) -> bool:
@@ -354,55 +373,21 @@ class StepJudge:
             return self._shares(whole[0]) > 1
         return operation.phase == GRADIENTS and self._has_updates
 
-    def _by_statistics(
-        self,
-        operation: Operation,
-        logical: tuple[Leaf, Sequence[tuple[RankDump, Leaf]]],
-        path: str,
-        leaves: Sequence[Leaf],
-        grids: Sequence[Grid],
-        factor: float,
-    ) -> tuple[ValueFinding, list[Placement]]:
-        """What statistics alone say of a value: `logical` on the first rank and on all, `leaves` of the ranks."""
-        from pytest_msprobe.suites.sharded.statistics_only import Statistics, tried_by_statistics, wholes_by_statistics
-
-        leaf, own = logical
-        empty = ValueFinding(path, "unjudged", leaf.dtype, leaf.shape, is_output=leaf.is_output)
-        each = [Statistics.of(one) for one in (*leaves, *(one for _, one in own))]
-        known = [part for part in each if part is not None]
-        if len(known) < len(each):
-            return replace(empty, message="not every part has its tensor or finite statistics"), []
-        parts, wholes = known[: len(leaves)], known[len(leaves) :]
-        parts = [part.divided(factor) for part in parts] if factor != 1 else parts
-        tolerance = max(self._tolerances.of(operation, leaf, path), _STATISTICS_TOLERANCE)
-        nearest: list[Placement] = []
-        is_whole = False
-        for axes, whole in wholes_by_statistics(wholes, self.run.grids.of([dump for dump, _ in own], 1), tolerance):
-            is_whole |= all(axis.kind == "R" for axis in axes)
-            for grid in grids:
-                found = tried_by_statistics(whole, parts, grid, tolerance)
-                found = [replace(one, logical=axes) for one in found] if axes else found
-                if found and found[0].distance <= tolerance:
-                    return finding_of(leaf, path, operation, found, grid, tolerance), found
-                nearest += found
-        if not is_whole and may_be_partial(operation, leaf):
-            return replace(empty, message=_UNTOLD), []
-        nearest.sort(key=lambda one: one.distance)
-        return finding_of(leaf, path, operation, nearest, grids[0], tolerance), nearest
-
     def _found(
         self,
         operation: Operation,
         leaf: Leaf,
         path: str,
-        values: tuple[Whole, list[Array], Sequence[Grid]],
+        values: tuple[Whole, list[Any], Sequence[Grid]],
         factor: float,
+        form: Form,
     ) -> tuple[ValueFinding, list[Placement]]:
         """What placements say of a value, and those that fit best; gradients of ranks are divided by `factor`."""
         whole, parts, grids = values
-        tolerance, floor = self._tolerances.of(operation, leaf, path), self._tolerances.floor(operation, leaf)
+        tolerance = widened(self._tolerances.of(operation, leaf, path), form)
+        floor = self._tolerances.floor(operation, leaf)
         scaled = [part / factor for part in parts] if factor != 1 else parts
-        close = self._tolerances.close(operation, leaf, path, len(parts) + len(self.run.ranks) - 1)
+        close = widened(self._tolerances.close(operation, leaf, path, len(parts) + len(self.run.ranks) - 1), form)
         if close < tolerance:
             found, grid = self._tried(whole, scaled, grids, close, floor)
             finding = finding_of(leaf, path, operation, found, grid, close)
@@ -449,7 +434,7 @@ class StepJudge:
         return finding
 
     def _joined(
-        self, operation: Operation, leaf: Leaf, path: str, factor: float
+        self, operation: Operation, leaf: Leaf, path: str, factor: float, form: Form
     ) -> tuple[ValueFinding, list[Placement]] | None:
         """What is found of a value of all calls of a layer together, where the ranks cut the batch in another order.
 
@@ -461,13 +446,16 @@ class StepJudge:
         try:
             each = [self.run.held(self.matching.tensors(self.logical, name)[path]) for name in records]
             tensors = [(one.dump, self.matching.tensors(one.dump, name)) for one in parts for name in one.records]
-            values = [loaded(found[path], dump) / factor for dump, found in tensors]
+            leaves = [*(found[path] for _, found in tensors), *(one for held in each for _, one in held)]
+            if form_of(leaves) != form:
+                return None
+            values = [loaded(found[path], dump, form) / factor for dump, found in tensors]
         except (DumpError, KeyError):
             return None
         if len({tuple(one.shape for _, one in held) for held in each}) > 1:
             return None
         tolerance, floor = (
-            self._tolerances.of(operation, leaf, path),
+            widened(self._tolerances.of(operation, leaf, path), form),
             self._tolerances.floor(operation, leaf) * len(records),
         )
         # The mean of the loss over more parts than the logical run has calls.
@@ -475,7 +463,7 @@ class StepJudge:
         values = [value / share for value in values] if share != 1 and leaf.is_output else values
         own = [one for rank in zip(*each) for one in rank]
         is_legal = may_be_partial(operation, leaf)
-        for whole in self.run.wholes(own, tolerance, may_be_partial=is_legal, calls=len(records)):
+        for whole in self.run.wholes(own, tolerance, form, may_be_partial=is_legal, calls=len(records)):
             found, grid = self._tried(whole, values, grids, tolerance, floor)
             finding = finding_of(leaf, path, operation, found, grid, tolerance)
             if finding.state == "placed":
@@ -485,7 +473,7 @@ class StepJudge:
 
     @staticmethod
     def _tried(
-        whole: Whole, parts: list[Array], grids: Sequence[Grid], tolerance: float, floor: float
+        whole: Whole, parts: list[Any], grids: Sequence[Grid], tolerance: float, floor: float
     ) -> tuple[list[Placement], Grid]:
         from pytest_msprobe.suites.sharded.placements import tried
 
@@ -544,7 +532,7 @@ class StepJudge:
             for less, more in product(*(_products([n for grid in side[:1] for n in grid.sizes]) for side in sides)):
                 finding, found = self._measured(operation, leaf, path, held, grids, more / less)
                 by_parts = (_is_by_parts(one.axes, more) and _is_by_parts(one.logical, less) for one in found)
-                if finding.state == "placed" and any(by_parts):
+                if (finding.state == "placed" or _is_open(finding)) and any(by_parts):
                     if not finding.is_partial:
                         return more, less
                     told = told or (more, less)  # half of what all ranks have makes up a sum, too
@@ -560,6 +548,11 @@ def _products(sizes: Sequence[int]) -> list[int]:
 def _is_by_parts(axes: Sequence[Axis], factor: int) -> bool:
     """Whether a value is sharded over groups that make up the `factor`."""
     return factor == 1 or factor in _products([axis.size for axis in axes if axis.kind == "S"])
+
+
+def _is_open(value: ValueFinding) -> bool:
+    """Whether something that fits was found of a value that is not judged, such as shards that may be in any order."""
+    return value.state == "unjudged" and (value.distance is not None or value.message in (_DOUBTFUL, _UNTOLD))
 
 
 def _is_loss(operation: Operation, leaf: Leaf) -> bool:

@@ -7,11 +7,10 @@ up. Of terms of a sum the sums alone add up, and the norm is at most the sum of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msprobe_collector.dump_format.leaves import Leaf
-from pytest_msprobe.suites.sharded.placements import Axis, Grid, Placement, assignments, readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,73 +44,44 @@ class Statistics:
         largest, least, mean, norm = map(float, numbers)
         return cls(leaf.shape, largest, least, mean * math.prod(leaf.shape), abs(norm))
 
-    def divided(self, factor: float) -> Statistics:
+    def __truediv__(self, factor: float) -> Statistics:
         """Those of the tensor divided by `factor`, which is above 0."""
         ends = [None if one is None else one / factor for one in (self.largest, self.least)]
         return Statistics(self.shape, ends[0], ends[1], self.total / factor, self.norm / factor)
 
+    def joined(self, others: Sequence[Statistics], kind: str, dimension: int) -> tuple[Statistics, float] | None:
+        """Those of this and of the values of other ranks put together, and how far copies differ; None for no shape.
 
-def wholes_by_statistics(
-    parts: Sequence[Statistics], grids: Sequence[Grid], tolerance: float
-) -> Iterator[tuple[tuple[Axis, ...], Statistics]]:
-    """What ranks of a logical run may hold together, with how: all of it, or parts; of terms too little is known."""
-    for grid in grids:
-        for axes, _ in readings(grid, parts[0].ndim):
-            if all(axis.kind != "P" for axis in axes):
-                merged = _merged(dict(zip(grid.coordinates, parts)), axes, tolerance)
-                if merged is not None:
-                    yield axes, merged
-
-
-def tried_by_statistics(
-    whole: Statistics, parts: Sequence[Statistics], grid: Grid, tolerance: float
-) -> list[Placement]:
-    """The placements that shapes allow, the nearest first, by how far the statistics are from those of the whole.
-
-    Args:
-        whole: of the logical value.
-        parts: of the ranks' values, in the order of `grid`.
-        grid: the process groups of the ranks.
-        tolerance: largest relative distance of replicas.
-    """
-    found = []
-    for axes in dict.fromkeys(axes for axes, _ in assignments(grid, whole, parts)):
-        merged = _merged(dict(zip(grid.coordinates, parts)), axes, tolerance)
-        if merged is not None and merged.shape == whole.shape:
-            found.append(Placement(axes, _apart(merged, whole)))
-    return sorted(found, key=lambda one: (one.distance, one.is_partial))
-
-
-def _merged(values: dict[tuple[int, ...], Statistics], axes: Sequence[Axis], tolerance: float) -> Statistics | None:
-    for place in range(len(axes) - 1, -1, -1):
-        rows: dict[tuple[int, ...], list[Statistics]] = {}
-        for coordinates, value in values.items():
-            rows.setdefault(coordinates[:place], []).append(value)
-        joined = {key: _joined(members, axes[place], tolerance) for key, members in rows.items()}
-        if any(one is None for one in joined.values()):
+        Args:
+            others: of the ranks behind this one, in their order.
+            kind: "R" for copies, "S" for shards along `dimension`, "P" for terms of a sum.
+            dimension: of shards.
+        """
+        members = (self, *others)
+        if kind == "R":
+            return self, max((_apart(one, self) for one in others), default=0.0)
+        total = math.fsum(one.total for one in members)
+        if kind == "P":
+            is_same = all(one.shape == self.shape for one in members)
+            norm = sum(one.norm for one in members)
+            return (Statistics(self.shape, None, None, total, norm), 0.0) if is_same else None
+        before, after = slice(dimension), slice(dimension + 1, None)
+        if len({(one.shape[before], one.shape[after]) for one in members}) > 1:
             return None
-        values = {key: one for key, one in joined.items() if one is not None}
-    return values[()]
+        shape = (*self.shape[before], sum(one.shape[dimension] for one in members), *self.shape[after])
+        largest = [one.largest for one in members if one.largest is not None]
+        least = [one.least for one in members if one.least is not None]
+        is_known = len(largest) == len(least) == len(members)
+        norm = math.sqrt(math.fsum(one.norm**2 for one in members))
+        return Statistics(shape, max(largest) if is_known else None, min(least) if is_known else None, total, norm), 0.0
 
+    def away(self, whole: Statistics, scale: float) -> float:
+        """The largest relative difference from what is known of `whole`, each of its own size."""
+        return _apart(self, whole)
 
-def _joined(members: Sequence[Statistics], axis: Axis, tolerance: float) -> Statistics | None:
-    first = members[0]
-    if axis.kind == "R":
-        return first if all(_apart(one, first) <= tolerance for one in members) else None
-    total = math.fsum(one.total for one in members)
-    if axis.kind == "P":
-        is_same = all(one.shape == first.shape for one in members)
-        return Statistics(first.shape, None, None, total, sum(one.norm for one in members)) if is_same else None
-    d = axis.dimension
-    if len({(*one.shape[:d], *one.shape[d + 1 :]) for one in members}) > 1:
-        return None
-    shape = (*first.shape[:d], sum(one.shape[d] for one in members), *first.shape[d + 1 :])
-    ends = [(one.largest, one.least) for one in members]
-    largest = [one for one, _ in ends if one is not None]
-    least = [one for _, one in ends if one is not None]
-    is_known = len(largest) == len(least) == len(members)
-    norm = math.sqrt(math.fsum(one.norm**2 for one in members))
-    return Statistics(shape, max(largest) if is_known else None, min(least) if is_known else None, total, norm)
+    def factor(self, whole: Statistics) -> float:
+        """1: statistics do not tell it."""
+        return 1.0
 
 
 def _apart(found: Statistics, whole: Statistics) -> float:

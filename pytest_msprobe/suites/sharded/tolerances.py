@@ -17,7 +17,7 @@ from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.leaves import Leaf
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from pytest_msprobe.suites.sharded.copies import parameter_of
-from pytest_msprobe.suites.sharded.judgement import NONLINEAR, Phase, ValueFinding, loaded, roundoff_of
+from pytest_msprobe.suites.sharded.judgement import NONLINEAR, Phase, ValueFinding, form_of, loaded, roundoff_of
 from pytest_msprobe.suites.sharded.logical import LogicalRun
 from pytest_msprobe.suites.sharded.ranks import RankDump
 
@@ -125,7 +125,7 @@ class Tolerances:
             return math.inf
         if ".state." in f".{path}":
             return _GROWTH * (arrived + unit)
-        if before is None or not (before.data_name and leaf.data_name):
+        if before is None or form_of((before, leaf)) == "statistics":
             return math.inf
         try:
             share = apart(self._run.held(leaf), self._run.held(before))
@@ -150,7 +150,7 @@ class Tolerances:
     def _apart(self, leaf: Leaf, other: Leaf | None) -> float | None:
         if other is None or self._noise is None or leaf.shape != other.shape:
             return None
-        if not (leaf.data_name and other.data_name):
+        if form_of((leaf, other)) == "statistics":
             return None
         try:
             away = apart(self._run.held(leaf), self._noise.held(other))
@@ -163,7 +163,8 @@ def apart(held: _Held, other: _Held) -> float:
     """Distance of two values on the same ranks, relative to the first one. Raises DumpError."""
     from pytest_msprobe.suites.sharded.placements import distance, norm_of
 
-    pairs = [(loaded(one, dump), loaded(two, beside)) for (dump, one), (beside, two) in zip(held, other)]
+    form = form_of(one for _, one in (*held, *other))
+    pairs = [(loaded(one, dump, form), loaded(two, beside, form)) for (dump, one), (beside, two) in zip(held, other)]
     if len(held) != len(other) or any(one.shape != two.shape for one, two in pairs):
         return math.inf
     scale = math.hypot(*(norm_of(one) for one, _ in pairs))
