@@ -23,6 +23,7 @@ from test_sharded import (
     sharded,
     table,
     whole,
+    write,
 )
 
 from msprobe_collector.dump_format.sketch_files import SketchRows
@@ -46,7 +47,10 @@ def _replace(encoded: Any, files: Path, writer: SketchRows) -> None:
     for item in encoded.values() if isinstance(encoded, dict) else encoded if isinstance(encoded, list) else ():
         _replace(item, files, writer)
     if isinstance(encoded, dict) and (name := encoded.pop("data_name", None)) is not None:
-        encoded |= json.loads(f"{{{writer.add(row_of(np.load(files / name)))[2:]}}}")
+        array = np.load(files / name)
+        encoded |= json.loads(f"{{{writer.add(row_of(array))[2:]}}}")
+        if count := int(np.count_nonzero(np.isnan(array))):
+            encoded["NaN_count"] = count
 
 
 @pytest.mark.parametrize("sides", [("tp2", "single"), ("tp2",), ("single",)], ids="-".join)
@@ -84,6 +88,32 @@ def test_the_first_wrong_place_is_that_of_tensors(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines([f"At fault in the {record}", f"  {words}"])
+
+
+@pytest.mark.parametrize("is_on_both_sides", [True, False])
+def test_elements_that_are_not_finite_are_counted(pytester: pytest.Pytester, is_on_both_sides: bool) -> None:
+    def changed(ranks: list[Arrays]) -> None:
+        for values in ranks:
+            values["y"] = values["y"].copy()
+            values["y"][1, 2] = np.nan
+
+    sharded(pytester.path, changed)
+    if is_on_both_sides:
+        values = whole()
+        values["y"][1, 2] = np.nan
+        write(pytester.path / "single" / "step0" / "rank0", values)
+    for side in ("tp2", "single"):
+        sketch(pytester.path / side)
+    result = pytester.runpytest(*ARGUMENTS)
+    row = table(pytester.path)["Module.norm.Norm.forward.0", "output.0"]
+    if is_on_both_sides:
+        result.assert_outcomes(passed=ITEMS)
+        assert (row["state"], row["placement"]) == ("placed", "R over tp")
+    else:
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(
+            ["At fault in the forward: Module.norm.Norm.forward.0", "*no finite distance: other elements are NaN*"]
+        )
 
 
 def test_three_shards_are_told_by_the_tensors_of_the_logical_run(pytester: pytest.Pytester) -> None:

@@ -205,7 +205,7 @@ def finding_of(
         message = f"the ranks hold terms of a sum that nothing has added: {best}; it must be equal or sharded"
     elif state == "unexplained":
         words = factor_words(best, grid, tolerance) if best is not None else ""
-        near = f"the nearest is {best}, {best.distance:.3g} away" if best is not None else "no shapes fit together"
+        near = f"the nearest is {best}, {_away(best.distance)}" if best is not None else "no shapes fit together"
         message = f"nothing that the ranks hold gives it: {words or near}"
     return ValueFinding(
         path,
@@ -262,6 +262,12 @@ def where_sketches_fail(
         return told
     words = f"statistics allow {fitting[0]}, and sketches do not tell shards in another order; dump tensors there"
     return replace(finding, state="unjudged", message=words), fitting
+
+
+def _away(distance: float) -> str:
+    if math.isinf(distance):
+        return "at no finite distance: other elements are NaN or Inf, or the logical value is 0"
+    return f"{distance:.3g} away"
 
 
 def _is_finite(leaf: Leaf) -> bool:
