@@ -39,8 +39,9 @@ function SuitePage({ section, themeName }) {
   }, [section]);
   const close = useCallback(() => { setOpen(false); setSelected(-1); history.replaceState(null, "", "#"); }, []);
   const step = (by) => {
-    const next = rows.indexOf(selected) + by;
-    if (rows[next] !== undefined) open(rows[next]);
+    const current = section.find(decodeURI(location.hash.slice(1))); // the state may be one rendering behind
+    const next = rows.indexOf(current) + by;
+    if (current >= 0 && rows[next] !== undefined) open(rows[next]);
   };
   useEffect(() => {
     const follow = () => {
@@ -57,8 +58,8 @@ function SuitePage({ section, themeName }) {
       if (event.key === "Escape") { if (isOpen) close(); else if (isTyping) event.target.blur(); else change(NO_FILTER); }
       if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "/") { event.preventDefault(); document.getElementById("search").focus(); }
-      if (event.key === "j" && isOpen) step(1);
-      if (event.key === "k" && isOpen) step(-1);
+      if (event.key === "j") step(1);
+      if (event.key === "k") step(-1);
     };
     window.addEventListener("keydown", keys);
     return () => window.removeEventListener("keydown", keys);
