@@ -41,7 +41,14 @@ class RepeatSettings(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    runs: int = option("K", "run every API call K times on the same inputs", _runs, "10", name="repeat_runs")
+    runs: int = option(
+        "K",
+        "run every API call K times on the same inputs",
+        _runs,
+        "10",
+        name="repeat_runs",
+        is_common=True,
+    )
 
 
 OPTIONS = RepeatSettings.declared()
