@@ -16,6 +16,7 @@ from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
 from pytest_msprobe.run import old_names
+from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, limited_failures
@@ -151,6 +152,7 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
+        self._known = BaselineReport(config, settings)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -197,6 +199,7 @@ class ReportPlugin:
                 raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
+            self._known.add(name, row)
             if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
@@ -211,6 +214,7 @@ class ReportPlugin:
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
+            self._known.add(name, row)
             self._stream(name, row)
             self._hand_over(name, row)
             self._observers.tell(_without_attachment(row))
@@ -230,7 +234,7 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                self._lines.attach_answers(self._report.answers())
+                self._lines.attach(self._report.answers(), fault_keys(self._report))
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
@@ -239,6 +243,7 @@ class ReportPlugin:
                 self._page.write(self._jsonl_path)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
+        self._known.finish(session, self._report)
         session.exitstatus = self._exit_code(int(session.exitstatus))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -288,6 +293,7 @@ class ReportPlugin:
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
         yield from self._tally.lines(verbosity)
+        yield from map(Line, self._known.lines())
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
@@ -307,7 +313,7 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._report.fault():
+        if fault := self._known.unknown_fault(self._report):
             yield fault
         if self._is_empty:
             yield (
@@ -336,7 +342,8 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._report.fault() or self._gaps():
+        fault = self._known.unknown_fault(self._report)
+        if self._problems or self._tally.failed or fault or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED

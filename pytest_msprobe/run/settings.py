@@ -104,6 +104,14 @@ class Settings(Options):
         question="write",
         is_common=True,
     )
+    baseline: Path | None = option(
+        "FILE",
+        "expect the failures that FILE of `python -m pytest_msprobe baseline` holds: they count as xfailed while they "
+        "stay as they are; what is new or worse fails",
+        parse_optional_path,
+        is_path=True,
+        is_common=True,
+    )
     html_passes: str = choice(
         ("fold", "omit", "show"),
         "on the page of --html (not of --msprobe-page), fold passed records behind one click, omit them, or show them; "

@@ -106,6 +106,8 @@ class Placement:
 
 #: Where the attachment of the last row holds what the whole run amounts to.
 ANSWERS = "answers"
+#: Likewise, what made the run no success although no item failed.
+RUN_FAULTS = "run_faults"
 
 
 class SuiteReport:
@@ -143,6 +145,10 @@ class SuiteReport:
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
+
+    def fault_keys(self) -> Iterable[str]:
+        """What `fault` is about, by names that stay while it is the same one, for a baseline of known failures."""
+        return [text] if (text := self.fault()) else []
 
     def untested(self) -> str:
         """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""

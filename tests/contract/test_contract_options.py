@@ -70,6 +70,7 @@ EVERYWHERE = (
     "--msprobe-out=elsewhere",
     "--msprobe-jsonl=other.jsonl",
     "--msprobe-page=other.html",
+    "--msprobe-baseline=known.json",
     "--msprobe-html-passes=omit",
     "--msprobe-shard=1/1",
     "--msprobe-allow-empty",
@@ -130,6 +131,7 @@ def complaint(text: str, suite: str, honours: bool, run: Run) -> str:
 def test_options_are_honoured_or_refused(workspace: Workspace, suite: str) -> None:
     (workspace.folder / "names.yaml").write_text("a.forward.output.0: b.forward.output.0\n")
     (workspace.folder / "layers.yaml").write_text("Dense:\n  weight: weight\n")
+    (workspace.folder / "known.json").write_text('{"baseline": 1}')
     (workspace.folder / "rules.yaml").write_text("- apis: [Custom.other]\n  outputs: [0]\n")
     golden = next((a.partition("=")[2] for a in workspace.sample.arguments if "golden" in a), "step0")
     words = {"python": sys.executable, "golden": golden, "folder": str(workspace.folder), "logical": "logical"}
