@@ -67,7 +67,11 @@ class BaselineForWorkers:
     """Gives workers what the baseline says of their suite. Other hosts do not have the file."""
 
     def __init__(self, path: Path, suite: str) -> None:
-        """Of the file at `path`, what is known of `suite`. Raises UsageError."""
+        """Of the file at `path`, what is known of `suite`.
+
+        Raises:
+            pytest.UsageError: it cannot be read, or is no baseline.
+        """
         found = _read(path)
         own = msgspec.structs.replace(
             found,
