@@ -5,6 +5,7 @@ docs/diagnosis.md explains it; `diagnosis-1.schema.json` beside this file is its
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -310,6 +311,25 @@ def rounded(value: float | None) -> float | int | str | None:
     return float(f"{value:.4g}")
 
 
+_FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
+_DIGITS, _ALL_DIGITS = 4, 17
+
+
+def readable(text: str) -> str:
+    """`text` with four digits of each figure, or with as many as tell it from the others."""
+    values = {float(figure) for figure in _FIGURE.findall(text)}
+
+    def short(match: re.Match[str]) -> str:
+        value = float(match[0])
+        for digits in range(_DIGITS, _ALL_DIGITS):
+            words = f"{value:.{digits}g}"
+            if all(f"{other:.{digits}g}" != words for other in values - {value}):
+                return words
+        return match[0]
+
+    return _FIGURE.sub(short, text)
+
+
 def figure(value: float) -> str:
     """A number for a reader, of at most four digits: `0.0123`, `37`, `1.23e-05`."""
     return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
@@ -326,17 +346,20 @@ def listed_numbers(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in found)
 
 
-def headline(outcome: Outcome, *parts: str, source: str = "") -> str:
+def headline(outcome: Outcome, *parts: str, source: str = "", others: int = 0, word: str = "") -> str:
     """`Fault: Functional.gelu in 2 layers (0, 1), 1.2 % off, train.py:25`, of at most `MOST_HEADLINE` characters.
 
     Args:
         outcome: its word comes first.
         parts: the most important first; the first one is cut where it does not fit, and later ones are left out.
         source: line of a script, of which the file's name alone is shown; it goes before parts behind the first.
+        others: how many more causes there are.
+        word: the first word, where it is not that of the outcome.
     """
-    text = f"{WORDS[outcome]}: "
+    text = f"{word or WORDS[outcome]}: "
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
+    end += f" (and {others} more)" if others else ""
     room = MOST_HEADLINE - len(end)
     for place, part in enumerate(filter(None, parts)):
         added = f"{', ' if place else ''}{part}"

@@ -87,7 +87,7 @@ class RunDiagnosis:
         self._rows = RunRows(
             RunFacts(
                 suite=suite.name,
-                item_noun=suite.item_noun,
+                item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),
                 dumps=tuple(str(path) for path in (*named, *sides)),
                 passing=suite.passing,
