@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
+from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.diagnosis.value import (
     AtFault,
     CannotSay,
@@ -246,8 +247,7 @@ class RunRows:
         """A command that repeats the first cause alone."""
         if not at_fault or not self.facts.arguments:
             return []
-        call = at_fault[0].record.rpartition(".")[0] or at_fault[0].record
-        return [NextStep(self.facts.command("-k", call), "all figures of this call alone")]
+        return [NextStep(self.facts.command("-k", call_of(at_fault[0].record), "-v"), "all figures of this call")]
 
     def _fault(self, cause: _Cause) -> AtFault:
         row, worst = cause.row, cause.worst.worst
@@ -335,6 +335,11 @@ def _calls_or_layers(calls: Sequence[tuple[str, str]]) -> str:
     ends = [name.rpartition(".")[2] for name, _ in calls]
     known = f" ({listed_numbers({int(end) for end in ends})})" if all(end.isdecimal() for end in ends) else ""
     return f"{len(calls)} calls{known if len(known) < 40 else ''}"
+
+
+def call_of(record: str) -> str:
+    """The call that a record belongs to, as `-k` finds its items: `Mint.exp.0` of `Mint.exp.0.forward`."""
+    return Operation.of(record, 0).call
 
 
 def how_wrong(output: OutputRow | None) -> str:

@@ -175,7 +175,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, block in enumerate(blocks[: len(shown)]):
             free = room - sum(map(len, shown))
             shown[place] = block[: 1 + free]
-            if len(shown[place]) < len(block) and not block[-1].startswith(_COMMAND):
+            if len(shown[place]) < len(block) and len(shown[place]) > block[0].startswith(_COMMAND):
                 last = shown[place][-1]
                 shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
         return [printable(line) for line in (self.headline, *(line for block in shown for line in block))]
@@ -189,14 +189,18 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
             where = f", at {fault.source}" if fault.source else ""
-            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {fault.sentence}{where}"
+            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {fault.sentence.rstrip('.')}{where}"
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
             yield [f"and {left} more causes, in the JSON, the page and the rows"]
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
-            yield _wrapped("follows from it: ", f"{self.inherited.count} records{last}", width)
+            yield _wrapped(
+                "follows from it: ",
+                f"{self.inherited.count} record{'s' if self.inherited.count > 1 else ''}{last}",
+                width,
+            )
         if self.cannot_say:
             first = self.cannot_say[0]
             left = len(self.cannot_say) - 1 + self.cut.get("cannot_say", 0)
@@ -204,7 +208,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             yield _wrapped("not judged: ", f"{first.what}: {first.why}{more}", width)
         for step in self.next[:2]:
             if step.arguments:
-                yield [f"{_COMMAND}{step}", *_wrapped("      ", f"tells {step.tells}", width)]
+                yield [f"{_COMMAND}{step}", *_wrapped("      (", f"{step.tells})", width)]
             else:
                 yield _wrapped(_COMMAND, step.tells, width)
 

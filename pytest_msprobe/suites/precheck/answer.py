@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, NextStep, RunRows
-from pytest_msprobe.diagnosis.from_rows import with_gaps
+from pytest_msprobe.diagnosis.from_rows import call_of, with_gaps
 from pytest_msprobe.suites.contract import RowSummary
 
 #: The standard that passes what rounding explains, and nothing else.
@@ -25,7 +25,7 @@ def precheck_diagnosis(rows: RunRows) -> Diagnosis:
     if rows.devices and not any(_RECORDED in device for device in rows.devices):
         where = " and ".join(sorted(rows.devices))
         return with_gaps(
-            found, [CannotSay("what the training computed", f"the dump has no tensors; tested was {where}")]
+            found, [CannotSay("what the training computed", f"the dump holds no tensors of it; tested was {where}")]
         )
     return found
 
@@ -44,7 +44,7 @@ def _next(rows: RunRows, at_fault: list[AtFault], *, is_shown: bool) -> list[Nex
     if not rows.facts.arguments:
         return []
     if at_fault:
-        call = at_fault[0].record.rpartition(".")[0] or at_fault[0].record
+        call = call_of(at_fault[0].record)
         return [
             NextStep(
                 rows.facts.command("-k", call, "--msprobe-reproducers=reproducers"),
@@ -62,4 +62,5 @@ class PrecheckSummary(RowSummary):
     """The answer of finished rows of a pre-check."""
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """See `precheck_diagnosis`."""
         return precheck_diagnosis(rows)
