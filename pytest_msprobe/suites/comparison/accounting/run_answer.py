@@ -79,7 +79,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
         outcome,
         at_fault,
         told=_told(outcome, basis, pairs),
-        next_steps=list(_next(rows, causes, basis, file)),
+        next_steps=list(_next(causes or _unknown(pairs), basis, file)),
     )
     return structs.replace(
         diagnosis,
@@ -201,7 +201,7 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[AtFault]:
     for pair in pairs:
         diagnosis = pair.diagnosis
         for fault in diagnosis.unknown[:_MOST_OPEN]:
-            yield _at_fault(rows, [(pair, fault)])
+            yield structs.replace(_at_fault(rows, [(pair, fault)]), confidence="first difference only")
         for step in diagnosis.unexplained[:_MOST_OPEN]:
             key = next((key for key in step.outputs if key.is_beyond), None)
             distance = key.distance if key is not None else None
@@ -220,6 +220,10 @@ def _open_records(rows: RunRows, pairs: Iterable[Pair]) -> Iterator[AtFault]:
                 source=step.source,
                 cell=step.cells[-1] if step.cells else "",
             )
+
+
+def _unknown(pairs: Iterable[Pair]) -> list[list[tuple[Pair, Fault]]]:
+    return [[(pair, fault)] for pair in pairs for fault in pair.diagnosis.unknown]
 
 
 def _failed(rows: RunRows) -> list[AtFault]:
