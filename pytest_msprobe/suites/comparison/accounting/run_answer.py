@@ -281,7 +281,7 @@ def _told(outcome: Outcome, basis: Basis, pairs: Sequence[Pair]) -> str:
     return f"{count} of {len(steps)} records differ, none by more than its limit"
 
 
-def _next(rows: RunRows, causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis, file: str) -> Iterator[NextStep]:
+def _next(causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis, file: str) -> Iterator[NextStep]:
     if basis not in ("tensors", "values", "none") and causes:
         yield NextStep(
             ("python", "-m", "pytest_msprobe", "next", file, "-o", "proof.json"),
