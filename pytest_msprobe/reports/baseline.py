@@ -19,6 +19,7 @@ import msgspec
 
 from msprobe_collector.dump_format.values import printable
 from msprobe_collector.dump_format.yaml_files import read_plain
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import BADNESS, OutputRow, VerdictRow
 
 #: The property of a row that says what the baseline makes of it: one of `STATES`, then ": " and why.
@@ -34,8 +35,6 @@ _LONGEST = 200
 _MOST_BYTES = 1 << 28
 #: Folders that say which part of a dump a file is.
 _PART_OF_DUMP = re.compile(r"(step|rank|proc)\d*")
-_NUMBER = re.compile(r"[-+]?\b\d[\d.,]*(?:e[-+]?\d+)?\b", re.IGNORECASE)
-_PATH = re.compile(r"(?<![\w<])/[^\s:,;'\"]+")
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -185,7 +184,7 @@ def way_of(row: VerdictRow) -> tuple[str, dict[str, float | None], str]:
     figure = next((name for name in BADNESS for output in wrong if _finite(output, name) is not None), "")
     outputs = {output.label: _finite(output, figure) for output in wrong}
     without = [output.message or row.message for output in wrong if outputs[output.label] is None]
-    texts = dict.fromkeys(without_numbers(text) for text in (without if wrong else [row.message]))
+    texts = dict.fromkeys(without_numbers(printable(text)) for text in (without if wrong else [row.message]))
     return figure, outputs, "; ".join(texts)[:_LONGEST]
 
 
@@ -194,11 +193,6 @@ def _finite(output: OutputRow, figure: str) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return 1 - value if figure == "similarity" else abs(value)
-
-
-def without_numbers(text: str) -> str:
-    """A message in which only what tells one kind of failure from another stands."""
-    return " ".join(_NUMBER.sub("#", _PATH.sub("PATH", printable(text))).split())[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.reports.baseline import (
     Baseline,
     BaselineCounts,
@@ -16,7 +17,6 @@ from pytest_msprobe.reports.baseline import (
     Held,
     KnownFailures,
     read_baseline,
-    without_numbers,
 )
 from pytest_msprobe.run.settings import RUN, Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
@@ -59,8 +59,8 @@ def baseline_header(settings: Settings, known: KnownFailures | None) -> Iterator
 
 
 def fault_keys(report: SuiteReport) -> list[str]:
-    """What makes the run no success although no item failed, without numbers."""
-    return list(dict.fromkeys(map(without_numbers, report.fault_keys())))
+    """What makes the run no success although no item failed."""
+    return list(dict.fromkeys(map(printable, report.fault_keys())))
 
 
 class BaselineForWorkers:

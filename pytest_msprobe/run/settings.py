@@ -112,6 +112,14 @@ class Settings(Options):
         is_path=True,
         is_common=True,
     )
+    diagnosis: Path | None = option(
+        "FILE",
+        "write the answer of the run into FILE as JSON of at most 4 kB, replacing an earlier one: what is wrong, what "
+        "was not judged, what to do next",
+        parse_new_file,
+        question="write",
+        is_common=True,
+    )
     html_passes: str = choice(
         ("fold", "omit", "show"),
         "on the page of --html (not of --msprobe-page), fold passed records behind one click, omit them, or show them; "
