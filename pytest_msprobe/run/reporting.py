@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
@@ -79,10 +80,10 @@ class RunPage:
         self._folder = self._folder or tempfile.TemporaryDirectory(prefix="msprobe_rows_")
         return Path(self._folder.name) / "rows.jsonl"
 
-    def write(self, rows: Path) -> None:
-        """Write it. Raises OSError."""
+    def write(self, rows: Path, answer: Diagnosis | None) -> None:
+        """Write it, with the answer of the run. Raises OSError."""
         try:
-            write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get)
+            write_page(self.path, [rows] if rows.exists() else [], {self._suite.name: type(self._suite)}.get, answer)
         finally:
             if self._folder is not None:
                 self._folder.cleanup()
@@ -241,12 +242,12 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
-                self._page.write(self._jsonl_path)
+                self._page.write(self._jsonl_path, answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
-        self._diagnose(session)
         session.exitstatus = self._exit_code(int(session.exitstatus))
 
     @pytest.hookimpl
@@ -359,13 +360,13 @@ class ReportPlugin:
         is_complete = self._earlier is not None and self._tally.total
         return pytest.ExitCode.OK if is_complete else code
 
-    def _diagnose(self, session: pytest.Session) -> None:
-        """Say in one value what the run amounts to, and write it where that was asked for."""
+    def _diagnose(self, session: pytest.Session) -> Diagnosis | None:
+        """Say in one value what the run amounts to, and write it where that was asked for; None of no run."""
         code = self._exit_code(int(session.exitstatus))
         is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
         if self._config.option.collectonly:
-            return
-        self.diagnosis.complete(
+            return None
+        found = self.diagnosis.complete(
             self._report,
             gaps=[line.strip() for line in self._gaps()[1:]],
             is_judged=bool(self._tally.judged) and not self._report.untested(),
@@ -376,6 +377,7 @@ class ReportPlugin:
             self.diagnosis.write()
         except OSError as error:
             self._fail(self.diagnosis.option, "", error)
+        return found
 
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"

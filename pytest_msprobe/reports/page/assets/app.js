@@ -191,11 +191,11 @@ function Effect({ diagnosis }) {
 
 function Next({ section, fault }) {
   const steps = section.diagnosis.next.filter((step) => step.arguments.length), words = section.diagnosis.next.filter((step) => !step.arguments.length);
-  const own = fault.length ? [{ text: rerunCommand(section, fault), tells: "judges the failures again" }] : [];
-  if (fault.length && section.suite === "precheck") own.push({ text: rerunCommand(section, [fault[0]], ["--msprobe-reproducers=reproducers"]), tells: "writes a script that shows the first failure without the dump" });
+  const own = fault.length ? [{ text: rerunCommand(section, fault), tells: "the verdicts of the failures alone" }] : [];
+  if (fault.length && section.suite === "precheck") own.push({ text: rerunCommand(section, [fault[0]], ["--msprobe-reproducers=reproducers"]), tells: "the first failure, by a script that needs no dump" });
   const commands = [...steps.map((step) => ({ text: step.arguments.map(quoted).join(" "), tells: step.tells })), ...own];
   if (!commands.length && !words.length) return null;
-  const put = ({ text, tells }) => html`<${Command} key=${text} title=${tells} text=${text} />`;
+  const put = ({ text, tells }) => html`<${Command} key=${text} title=${`shows ${tells}`} text=${text} />`;
   return html`<h2>What to do next</h2>${words.map((step) => html`<p key=${step.tells}>${step.tells}</p>`)}${commands.slice(0, 1).map(put)}
     ${commands.length > 1 && html`<details><summary>${commands.length - 1} more ${commands.length === 2 ? "command" : "commands"}</summary>${commands.slice(1).map(put)}</details>`}`;
 }

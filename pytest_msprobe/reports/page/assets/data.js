@@ -232,7 +232,7 @@ function short(value, digits = 3) {
   if (!Number.isFinite(value)) return value > 0 ? "inf/NaN" : "-inf";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size < 1e-4 || size >= 1e6 ? value.toExponential(digits - 1) : value.toPrecision(digits);
+  const text = size < 1e-4 || size >= 1e6 ? value.toExponential(digits - 1) : size >= 10 ** digits ? String(Number(value.toPrecision(digits))) : value.toPrecision(digits);
   return text.replace(/(\.\d*?)0+(e|$)/, "$1$2").replace(/\.(e|$)/, "$1");
 }
 

@@ -22,7 +22,8 @@ class ModelTree {
       if (!groups.has(api)) groups.set(api, { index: -10 - api, api, name: this.section.apis[api], parent: -1, children: [], rows: [] });
       groups.get(api).rows.push(row);
     }
-    this.roots = [...groups.values()];
+    const failed = (group) => group.rows.some((row) => this.section.urgency(row) === 0);
+    this.roots = [...groups.values()].sort((a, b) => failed(b) - failed(a));
   }
 
   // Of a comparison: the golden Cell that most calls of a Cell were compared with.
