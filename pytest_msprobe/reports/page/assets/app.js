@@ -221,9 +221,9 @@ function FilterBar({ section, filter, change, count, rows, columns }) {
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
   const place = (name, label) => html`<label>${label}<input type="number" class="place" min="0" max=${section.longest - 1} value=${filter[name] < 0 ? "" : filter[name]} onInput=${(event) => { const value = event.target.value === "" ? -1 : Number(event.target.value); change(name === "from" ? { from: value, to: filter.to < 0 && value >= 0 ? section.longest - 1 : filter.to } : { to: value, from: filter.from < 0 && value >= 0 ? 0 : filter.from }); }} /></label>`;
-  const verdicts = useMemo(() => VERDICTS.map(([verdict, title]) => [verdict, verdict === "expected" ? expectedWord(section) : title]), [section]);
+  const verdicts = useMemo(() => VERDICTS.map(([verdict, title]) => [verdict, verdictTitle(section, verdict, title)]), [section]);
   return html`<section class="filters" id="filters" aria-label="Filter">
-    <label class="grow">Text<input id="search" type="search" placeholder="name, message, source line, Cell   ( / )" value=${filter.text} onInput=${(event) => change({ text: event.target.value })} /></label>
+    <label class="grow">Text<input id="search" type="search" placeholder="Search ( / )" title="In names, messages, source lines and Cells" value=${filter.text} onInput=${(event) => change({ text: event.target.value })} /></label>
     ${select("verdict", "Verdict", [["", "all"], ...verdicts])}
     ${section.dtypes.filter(Boolean).length > 1 && select("dtype", "Dtype", [[-1, "all"], ...section.dtypes.map((name, index) => [index, name || "unknown"])])}
     ${useMemo(() => section.cells.length > 0 && select("cell", "Cell", [[-1, "all"], ...section.cells.map((cell, index) => [index, cell.name])]), [section, filter.cell])}

@@ -85,10 +85,10 @@ function Details({ section, row, link, onClose, onStep, onCell, columns }) {
   const note = section.text("note", row), message = section.text("message", row);
   const standards = [...new Set(outputs.map((output) => section.outputText("standard", output)).filter(Boolean))].join(", ");
   return html`<aside class="details" ref=${panel} aria-label="Record">
-    <div class="details-head"><h2><span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>${section.title_(row)}</h2>
+    <div class="details-head"><h2><span class=${`mark mark-${markOf(section, row)}`} aria-hidden="true"></span>${section.title_(row)}</h2>
       <button class="small" onClick=${() => onStep(-1)} aria-label="Previous record">↑</button><button class="small" onClick=${() => onStep(1)} aria-label="Next record">↓</button>
       <button class="small" onClick=${onClose} aria-label="Close">✕</button></div>
-    <p class=${`verdict-line row-${section.explained[row] ? "explained" : section.status[row]}`}><span class="verdict">${verdictText(section, row)}</span> ${message}</p>
+    <p class=${`verdict-line row-${markOf(section, row)}`}><span class="verdict">${verdictText(section, row)}</span> ${message}</p>
     <dl>
       ${path.length > 0 && html`<div class="fact"><dt>In</dt><dd>${path.map((cell, at) => html`${at ? " › " : ""}<button class="link" onClick=${() => onCell(cell)}>${section.cells[cell].name}</button>`)}</dd></div>`}
       ${fact("Source", section.text("source", row))}

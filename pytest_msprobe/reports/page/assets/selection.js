@@ -70,6 +70,11 @@ function hasVerdict(section, row, verdict) {
 // What a comparison takes as an expected failure is a difference that the operation did not make.
 function expectedWord(section) { return section.suite === "comparison" ? "Differ by their inputs or rounding" : section.suite === "sharded" ? "Follow from a fault" : "Expected failures"; }
 
+function verdictTitle(section, verdict, title) {
+  if (verdict === "expected") return expectedWord(section);
+  return verdict === "skipped" && section.suite === "overflow" ? "Pass it on, or not judged" : title;
+}
+
 // For each text of the section whether it holds the word.
 function textsWith(section, word) {
   section.lower = section.lower || section.texts.map((text) => text.toLowerCase());
@@ -141,7 +146,7 @@ function countVerdicts(section) {
   return VERDICTS.map(([verdict, title]) => {
     let count = 0;
     for (let row = 0; row < section.count; row++) if (hasVerdict(section, row, verdict)) count++;
-    return { verdict, title: verdict === "expected" ? expectedWord(section) : title, count };
+    return { verdict, title: verdictTitle(section, verdict, title), count };
   }).filter(({ verdict, count }) => count || (verdict === "failed" && !section.answer.is_bad) || (verdict === "passed" && !section.count))
     .filter(({ verdict }, _, all) => verdict !== "unexplained" || all.some((one) => one.verdict === "explained"));
 }

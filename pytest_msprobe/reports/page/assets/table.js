@@ -1,6 +1,6 @@
 // The table: only the rows in sight are in the document.
 
-const ROW_HEIGHT = 30, MOST_PRINTED = 200;
+const ROW_HEIGHT = 30, MOST_PRINTED = 200, MOST_PRINTED_OTHERS = 20;
 // Of the whole row what tells most comes first, so that a small screen shows it; the CSV file keeps the order of columnsOf.
 const FIRST = ["verdict", "name", "measure", "why", "level", "step", "rank", "cell", "dtype", "shape"];
 const LAST = ["source", "order"];
@@ -49,10 +49,18 @@ function inOrderOfMeasure(section) {
 
 function verdictText(section, row) {
   const outcome = section.outcome(row);
-  if (outcome === "xfailed") return section.suite === "comparison" ? "Inherited" : "Expected failure";
+  if (outcome === "xfailed") return section.suite === "comparison" ? "Inherited" : section.suite === "sharded" ? "Follows" : "Expected failure";
+  if (section.suite === "overflow" && section.status[row] !== ERROR) {
+    const level = section.text("level", row);
+    if (level === "origin") return "Origin"; // also where pytest counts a pass, since the CPU gets the same
+    if (level === "propagated") return "Passes it on";
+  }
   if (outcome === "xpassed") return "Unexpected pass";
   return section.explained[row] ? "Explained" : ["Passed", "Failed", "Not judged"][section.status[row]];
 }
+
+// The mark of a row: its number in the style sheet. An origin of NaN or Inf is marked like a failure whatever pytest counts.
+function markOf(section, row) { return section.urgency(row) === 0 ? ERROR : section.explained[row] ? "explained" : section.status[row]; }
 
 function why(section, row) {
   const output = section.worst(row);
@@ -89,7 +97,7 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
     if (y < frame.scrollTop || y + 2 * ROW_HEIGHT > frame.scrollTop + frame.clientHeight - ROW_HEIGHT) frame.scrollTop = Math.max(0, y - frame.clientHeight / 3);
   }, [selected, rows]);
   const from = isPrinting ? 0 : Math.max(0, Math.min(rows.length - 1, Math.floor(top / ROW_HEIGHT) - 8));
-  const to = Math.min(rows.length, isPrinting ? MOST_PRINTED : from + Math.ceil(height / ROW_HEIGHT) + 16);
+  const to = Math.min(rows.length, isPrinting ? (rows.length && section.urgency(rows[0]) > 1 ? MOST_PRINTED_OTHERS : MOST_PRINTED) : from + Math.ceil(height / ROW_HEIGHT) + 16);
   const keys = (event) => {
     if (event.target.closest("thead")) return;
     const at = selected < 0 ? -1 : rows.indexOf(selected);
@@ -103,17 +111,17 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
   };
   const passes = folded || (hasPasses ? rows.reduce((count, row) => count + (section.urgency(row) === 4), 0) : 0);
   const canFold = folded > 0 || (hasPasses && passes > 0 && passes < rows.length);
-  return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? (rows.length ? `Failures: ${number(rows.length)}` : "No failures") : sort.id ? "Records" : "Records, failures first"}</h2>
+  return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? (rows.length ? `${section.urgency(rows[0]) > 1 ? expectedWord(section) : "Failures"}: ${number(rows.length)}` : "No failures") : sort.id ? "Records" : "Records, failures first"}</h2>
       ${canFold && html`<button class="small" id="passes" aria-pressed=${folded === 0} onClick=${() => onPasses(folded > 0)}>${folded ? `Show ${number(folded)} passed` : `Hide ${number(passes)} passed`}</button>`}</div>
     <div class="table-box" ref=${box} tabindex="0" role="region" aria-label="Table of records; arrow keys choose a row, Enter opens it"
       onScroll=${(event) => setTop(event.target.scrollTop)} onKeyDown=${keys}>
     <table aria-rowcount=${rows.length + 1}>
       <thead><tr>${columns.map((column) => html`<th key=${column.id} class=${`${column.kind || ""} c-${column.id}`} scope="col" title=${column.hint || ""}
         aria-sort=${sort.id === column.id ? (sort.isDescending ? "descending" : "ascending") : "none"}>
-        <button onClick=${() => onSort(column.id)}>${column.title}<span aria-hidden="true">${sort.id === column.id ? (sort.isDescending ? " ▼" : " ▲") : ""}</span></button></th>`)}</tr></thead>
+        <button onClick=${() => onSort(column.id)}>${column.title.replace("/", "/\u200b")}<span aria-hidden="true">${sort.id === column.id ? (sort.isDescending ? " ▼" : " ▲") : ""}</span></button></th>`)}</tr></thead>
       <tbody>
         ${from > 0 && html`<tr key="above" aria-hidden="true" style=${`height:${from * ROW_HEIGHT}px`}><td colspan=${columns.length}></td></tr>`}
-        ${Array.from(rows.subarray(from, to), (row, at) => html`<tr key=${row} data-row=${row} aria-rowindex=${from + at + 2} class=${`row row-${section.explained[row] ? "explained" : section.status[row]} ${row === selected ? "chosen" : ""}`} onClick=${() => onSelect(row)}>
+        ${Array.from(rows.subarray(from, to), (row, at) => html`<tr key=${row} data-row=${row} aria-rowindex=${from + at + 2} class=${`row row-${markOf(section, row)} ${row === selected ? "chosen" : ""}`} onClick=${() => onSelect(row)}>
           ${columns.map((column) => {
             const text = column.text(row);
             const isLong = column.kind === "wide" || column.kind === "name" || text.length > 16;

@@ -53,7 +53,7 @@ class ModelTree {
   // Counts, worst and dtypes of every node over `isShown` rows.
   summarise(isShown) {
     const { section } = this;
-    const blank = () => ({ counts: [0, 0, 0, 0], sides: new Set(), unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
+    const blank = () => ({ isOrigin: false, counts: [0, 0, 0, 0], sides: new Set(), unmatched: 0, heat: NaN, dtypes: new Set(), worst: -1 });
     const facts = new Map();
     const add = (node) => {
       const own = blank();
@@ -61,6 +61,7 @@ class ModelTree {
       for (const row of node.rows) {
         if (!isShown[row]) continue;
         own.counts[section.status[row]]++;
+        own.isOrigin = own.isOrigin || (section.status[row] === PASS && section.urgency(row) === 0);
         const side = section.columns.side[row];
         own.sides.add(side);
         if (section.texts[side] !== "both") own.unmatched++;
@@ -70,6 +71,7 @@ class ModelTree {
       for (const child of node.children) {
         const inner = add(child);
         inner.counts.forEach((count, status) => { own.counts[status] += count; });
+        own.isOrigin = own.isOrigin || inner.isOrigin;
         own.unmatched += inner.unmatched;
         inner.sides.forEach((side) => own.sides.add(side));
         if (!(inner.heat <= own.heat) && !Number.isNaN(inner.heat)) { own.heat = inner.heat; own.worst = inner.worst; }

@@ -8,7 +8,7 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
   const [more, setMore] = useState({});
   const list = useRef();
   const facts = useMemo(() => tree.summarise(isShown), [tree, isShown]);
-  const hasExpected = section.status.includes(EXPECTED);
+  const hasExpected = section.status.includes(EXPECTED), hasSkipped = section.status.includes(SKIP);
   const matching = useMemo(() => matchingNodes(section, tree, search), [tree, search]);
   useEffect(() => {
     if (selected < 0 || section.cell[selected] < 0) return;
@@ -53,19 +53,19 @@ function TreeView({ section, tree, isShown, filter, selected, onCell, onApi, onS
   return html`<section class="panel" id="tree" aria-label="Model">
     <div class="panel-head"><h2>${tree.isOfCells ? "Model" : "Operations"}</h2>
       <input type="search" class="small" placeholder="Find a Cell or a call" aria-label="Find in the tree" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
-    <div class="tree-head" aria-hidden="true"><span>Worst</span><span>Failed</span>${hasExpected && html`<span>${section.suite === "gradients" ? "Expected" : "Follow"}</span>`}<span>Passed</span><span>Not judged</span></div>
+    <div class="tree-head" aria-hidden="true"><span>Worst</span><span>Failed</span>${hasExpected && html`<span>${["comparison", "sharded"].includes(section.suite) ? "Follow" : "Expected"}</span>`}<span class="of-passes">Passed</span>${hasSkipped && html`<span>Not judged</span>`}</div>
     <div class="tree" role="tree" aria-label="Model" ref=${list} onKeyDown=${keys}>
       ${entries.map((entry, index) => entry.rest ? html`<button class="tree-more" key=${`rest${entry.node.index}`} role="treeitem" style=${`padding-left:${entry.depth * 16 + 24}px`} onClick=${() => setMore((before) => ({ ...before, [entry.node.index]: (before[entry.node.index] || 0) + 1 }))}>and ${number(entry.rest)} more</button>`
-        : entry.node ? html`<${TreeNode} key=${`n${entry.node.index}`} entry=${entry} index=${index} section=${section} hasExpected=${hasExpected}
+        : entry.node ? html`<${TreeNode} key=${`n${entry.node.index}`} entry=${entry} index=${index} section=${section} hasExpected=${hasExpected} hasSkipped=${hasSkipped}
             isChosen=${(filter.cell >= 0 && filter.cell === entry.node.index) || (entry.node.api !== undefined && filter.api === entry.node.api)} onToggle=${toggle} onChoose=${choose} />`
         : html`<${TreeCall} key=${`r${entry.row}`} entry=${entry} section=${section} isChosen=${selected === entry.row} onSelect=${onSelect} />`)}
       ${!entries.length && html`<p class="empty">Nothing here fits the filter.</p>`}
     </div></section>`;
 }
 
-function TreeNode({ entry, index, section, hasExpected, isChosen, onToggle, onChoose }) {
+function TreeNode({ entry, index, section, hasExpected, hasSkipped, isChosen, onToggle, onChoose }) {
   const { node, own, depth, isOpen } = entry;
-  const status = statusOf(own);
+  const status = own.isOrigin ? ERROR : statusOf(own);
   const dtypes = [...own.dtypes].join(", ");
   const difference = differenceOf(node), only = onlySide(section, own);
   const words = (node.differences || []).map(([part, one]) => `; ${part}: ${one}`).join("");
@@ -83,8 +83,8 @@ function TreeNode({ entry, index, section, hasExpected, isChosen, onToggle, onCh
     <span class=${`num ${status === ERROR ? "bad" : ""}`}>${short(own.heat, 2)}</span>
     <span class=${`num ${own.counts[1] ? "bad" : ""}`}>${own.counts[1] || ""}</span>
     ${hasExpected && html`<span class="num expected">${own.counts[3] || ""}</span>`}
-    <span class="num">${own.counts[0] || ""}</span>
-    <span class="num muted">${own.counts[2] || ""}</span>
+    <span class="num of-passes">${own.counts[0] || ""}</span>
+    ${hasSkipped && html`<span class="num muted">${own.counts[2] || ""}</span>`}
   </div>`;
 }
 
@@ -96,7 +96,7 @@ function TreeCall({ entry, section, isChosen, onSelect }) {
   const bare = partner.replace(/\.(forward|backward)$/, "");
   return html`<div role="treeitem" tabindex="-1" aria-level=${depth + 1} aria-selected=${isChosen} class=${`node call ${isChosen ? "chosen" : ""}`}
     style=${`padding-left:${depth * 16 + 24}px`} onClick=${() => onSelect(row)}>
-    <span class=${`mark mark-${section.explained[row] ? "explained" : section.status[row]}`} aria-hidden="true"></span>
+    <span class=${`mark mark-${markOf(section, row)}`} aria-hidden="true"></span>
     <span class="node-name">${section.call(row).replace(/^golden\./, "")}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}
       ${side !== "both" && html` <i class=${`one-sided side-${side}`}>${onlyIn(side)}</i>`}
       ${bare && side === "both" && bare !== section.call(row) && !partner.startsWith(section.call(row)) && html`<i class="partner"> ↔ ${bare}</i>`}</span>
