@@ -60,6 +60,7 @@ class RunFacts:
         dumps: paths of what is judged.
         passing: what a run amounts to in which everything was judged and passed.
         certainty: confidence in a failure of this suite.
+        excuses: whether the suite itself expects failures (xfailed), of records that inherit what is wrong.
         is_selected: whether only a part of the items was to run, by -k, a shard or the like.
     """
 
@@ -69,6 +70,7 @@ class RunFacts:
     dumps: tuple[str, ...] = ()
     passing: Outcome = "rounding"
     certainty: Confidence = "likely"
+    excuses: bool = False
     is_selected: bool = False
 
     def command(self, *more: str) -> tuple[str, ...]:
@@ -150,6 +152,12 @@ class RunRows:
             self._skipped[row.message] = name, count + 1
 
     @property
+    def has_gaps(self) -> bool:
+        """Whether a part was not judged, or its failures were expected."""
+        has_excuses = not self.facts.excuses and (self.outcomes["xfailed"] or self.outcomes["xpassed"])
+        return bool(self._explained or self._skipped or self.gaps or has_excuses)
+
+    @property
     def judged(self) -> int:
         """Rows with a verdict."""
         return self.outcomes.total() - sum(count for _, count in self._skipped.values())
@@ -199,13 +207,16 @@ class RunRows:
             return "fault"
         if not self.judged:
             return "not_judged"
-        if self._explained or self._skipped or self.gaps or self.outcomes["xfailed"] or self.outcomes["xpassed"]:
+        if self.has_gaps:
             return "unaccounted"
         return self.facts.passing
 
-    def at_fault(self) -> list[AtFault]:
-        """The failed rows by their causes, the worst first."""
-        causes = sorted(self._causes.values(), key=lambda cause: (*_rank_of(cause), _order(cause.row)))
+    def at_fault(self, *, by_order: bool = False) -> list[AtFault]:
+        """The failed rows by their causes, the worst first, or `by_order` of execution."""
+        causes = sorted(
+            self._causes.values(),
+            key=lambda cause: (*(() if by_order else _rank_of(cause)), _order(cause.row)),
+        )
         return [self._fault(cause) for cause in causes]
 
     def unjudged(self) -> list[CannotSay]:
@@ -218,7 +229,7 @@ class RunRows:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
             found.insert(0, CannotSay(f"{self._explained} {self.facts.item_noun}", f"{why}: {hint}", self._explained))
-        if expected := self.outcomes["xfailed"]:
+        if (expected := self.outcomes["xfailed"]) and not self.facts.excuses:
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
         return found
 
@@ -268,7 +279,7 @@ class RunRows:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
                 return f"{self._explained} {noun} are beyond fixed limits, by rounding"
-            if self.outcomes["xfailed"]:
+            if self.outcomes["xfailed"] and not self.facts.excuses:
                 return f"{self.outcomes['xfailed']} expected failures, nothing else in {self.judged} {noun}"
             if gaps:
                 return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"

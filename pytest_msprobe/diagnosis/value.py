@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -133,6 +133,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     dumps: Annotated[tuple[str, ...], Meta(description="paths of what was judged, then of what it is held to")] = ()
     counts: Annotated[dict[str, int], Meta(description="items by result: passed, failed, skipped, xfailed")] = {}
     steps: Annotated[tuple[TakenStep, ...], Meta(description="of diagnose: the runs that were made")] = ()
+    basis: Annotated[
+        str, Meta(description="of a comparison: what values are known by, such as tensors or statistics; else empty")
+    ] = ""
     next_collection: Annotated[
         dict[str, Any] | None,
         Meta(description="what `python -m pytest_msprobe next` writes: calls, and config.json of both runs"),
@@ -312,7 +315,7 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
 
 
-def listed_numbers(numbers: Sequence[int] | set[int]) -> str:
+def listed_numbers(numbers: Iterable[int]) -> str:
     """`0 to 3, 7` of 0, 1, 2, 3, 7."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -355,4 +358,6 @@ def of_ranks(numbers: Sequence[int]) -> str:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of `Diagnosis.to_json`, which `SCHEMA_FILE` holds."""
     found = msgspec.json.schema(Diagnosis)
+    for part in found["$defs"].values():  # every key is written, also where it has a default
+        part["required"] = list(part["properties"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Diagnosis of pytest-msprobe", **found}

@@ -92,6 +92,7 @@ class RunDiagnosis:
                 dumps=tuple(str(path) for path in (*named, *sides)),
                 passing=suite.passing,
                 certainty=suite.certainty,
+                excuses=suite.excuses,
                 is_selected=settings.shard is not None or any(config.getoption(name, None) for name in _SELECTING),
             )
         )

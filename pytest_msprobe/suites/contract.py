@@ -212,6 +212,7 @@ class Suite(ABC):
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
         passing: outcome of the diagnosis of a run in which every record was judged and passed.
         certainty: how sure a failure is, in the diagnosis.
+        excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
     """
 
     name: ClassVar[str]
@@ -224,6 +225,7 @@ class Suite(ABC):
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
     passing: ClassVar[Outcome] = "rounding"
     certainty: ClassVar[Confidence] = "likely"
+    excuses: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -257,6 +257,7 @@ class ComparisonSuite(Suite):
     """
 
     name = "comparison"
+    excuses = True
     title = "Comparison of dumps"
     item_noun = "operations"
     group_noun = "operations"
@@ -345,7 +346,7 @@ class ComparisonSuite(Suite):
 
     def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
         """What can be said without computing anything again, where that is asked for."""
-        if self.settings.accounting != "auto" and self.settings.diagnosis is None:
+        if self.settings.accounting != "auto" and self._context.values.get("diagnosis") is None:
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 
