@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +15,20 @@ from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import Line, VerdictCounts
+from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
 from pytest_msprobe.run.diagnosing import RunDiagnosis
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
-from pytest_msprobe.run.terminal import Progress, limited_failures
+from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
+
+
+#: Colours of the answer.
+_COLOURS = {"fault": "red", "unaccounted": "yellow", "rounding": "green", "equal": "green", "not_judged": "yellow"}
 
 
 class VerdictObservers:
@@ -156,6 +160,7 @@ class ReportPlugin:
         self._tally = VerdictCounts(suite)
         self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
+        self._answer: Diagnosis | None = None
         self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -242,10 +247,10 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        answer = self._diagnose(session)
+        self._answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
-                self._page.write(self._jsonl_path, answer)
+                self._page.write(self._jsonl_path, self._answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
@@ -255,6 +260,18 @@ class ReportPlugin:
         """Note what could not be collected."""
         if report.failed:
             self.diagnosis.add_unread(report.nodeid, report.longreprtext)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> tuple[str, str, str] | None:
+        """Say how wrong a failed record is before its name, in the line that pytest prints of it."""
+        if report.when != "call" or not report.failed:
+            return None
+        if (wire := report.__dict__.get("msprobe_row")) is not None:
+            report.msprobe_how = in_short(VerdictRow.from_wire(wire))  # type: ignore[union-attr]
+        how = getattr(report, "msprobe_how", "")
+        return ("failed", "F", f"FAILED ({printable(how)})") if how else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
@@ -284,25 +301,41 @@ class ReportPlugin:
             if is_empty and (advice := self._suite.advice_when_empty()):
                 terminalreporter.write_line(f"msprobe: {advice}", red=True)
             return
-        if findings:
-            terminalreporter.section(f"msprobe {self._suite.name}")
-            for finding in findings:
-                terminalreporter.write_line(printable(finding))
+        width = width_of(terminalreporter)
+        self._write_answer(terminalreporter, findings, width)
         terminalreporter.section("msprobe")
-        for line in self._summary(terminalreporter.verbosity):
-            terminalreporter.write_line(printable(line.text), **line.markup)
+        for line in self._summary(terminalreporter.verbosity, width):
+            for text in wrapped(printable(line.text), width):
+                terminalreporter.write_line(text, **line.markup)
         file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
         if exitstatus == pytest.ExitCode.INTERRUPTED and file:
             terminalreporter.write_line(printable(f"interrupted: continue with --msprobe-resume={file}"), yellow=True)
         for text in self._faults():
             terminalreporter.write_line(printable(text), red=True)
 
-    def _summary(self, verbosity: int) -> Iterator[Line]:
+    def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
+        """The diagnosis, and below it what it does not say; all findings of the suite with -v."""
+        answer, is_verbose = self._answer, terminalreporter.verbosity > 0
+        told = findings if answer is None or is_verbose else list(self._report.facts())
+        if answer is None and not told:
+            return
+        terminalreporter.section(f"msprobe {self._suite.name}")
+        lines = answer.lines(width) if answer is not None else []
+        for place, text in enumerate(lines):
+            terminalreporter.write_line(text, **({_COLOURS[answer.outcome]: True, "bold": True} if answer and not place else {}))
+        if lines and told:
+            terminalreporter.write_line("")
+        for finding in told:
+            for text in wrapped(printable(finding), width):
+                terminalreporter.write_line(text)
+
+    def _summary(self, verbosity: int, width: int) -> Iterator[Line]:
         if self._earlier is not None:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
-        yield from self._tally.lines(verbosity)
+        told = self._answer.at_fault[0].record if self._answer is not None and self._answer.at_fault else ""
+        yield from self._tally.lines(verbosity, width, told)
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))

@@ -134,6 +134,10 @@ class SuiteReport:
         """What the run amounts to, most important first."""
         return ()
 
+    def facts(self) -> Iterable[str]:
+        """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
+        return self.findings()
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """(what it is, path) of each file."""
         return ()

@@ -260,6 +260,10 @@ class Divergence:
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
         yield from self._first_lines()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """What was compared, and how far the difference goes."""
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
@@ -455,15 +459,20 @@ class ComparisonSummary(RowSummary):
 
     def findings(self, names: Mapping[str, str]) -> Iterator[str]:
         """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
-        several = len(self._found) > 1
         if answers := self.answers():
             from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
 
             yield from answers_in_words(answers)
+        yield from self.facts(names, with_first=True)
+
+    def facts(self, names: Mapping[str, str], *, with_first: bool = False) -> Iterator[str]:
+        """What was compared in each dump, and how far the difference goes; `with_first` where it begins, too."""
+        several = len(self._found) > 1
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
-            lines = filter(None, [*found.divergence.lines(), found.cells.line()])
+            divergence = found.divergence
+            lines = filter(None, [*(divergence.lines() if with_first else divergence.facts()), found.cells.line()])
             yield from (f"  {line}" if several else line for line in lines)
 
     def divergence(self, dump: str) -> Divergence:
@@ -642,8 +651,16 @@ class ComparisonReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         """The first divergence of each dump, and what was not compared."""
-        yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
+        yield from self._summary.findings(self._names())
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+
+    def facts(self) -> Iterator[str]:
+        """What was compared, and what was not."""
+        yield from self._summary.facts(self._names())
+        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+
+    def _names(self) -> dict[str, str]:
+        return {str(target): file_id(target, self._root) for target in self._outputs}
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
         comparison = self._suite.comparison(Path(dump))
