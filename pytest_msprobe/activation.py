@@ -31,10 +31,11 @@ def activate(config: pytest.Config) -> None:
     Raises:
         pytest.UsageError: a setting is wrong; the diagnosis that was asked for says so as well.
     """
+    write_refusal(config, "the run has not ended")
     try:
         _activate(config)
     except pytest.UsageError as error:
-        write_refusal(config, str(config.getoption("msprobe_suite") or "auto"), str(error))
+        write_refusal(config, str(error))
         raise
 
 

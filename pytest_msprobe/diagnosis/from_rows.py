@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
+from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.diagnosis.value import (
     AtFault,
     CannotSay,
@@ -25,6 +26,7 @@ from pytest_msprobe.diagnosis.value import (
     headline,
     listed_numbers,
     of_ranks,
+    readable,
 )
 from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
 
@@ -127,6 +129,7 @@ class RunRows:
         facts: what is known of the run beside its rows.
         outcomes: rows by what pytest made of them.
         gaps: what was not judged for another reason than a row says, which adds to it.
+        standards, devices: what rows that passed were judged by, and what they were computed on.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -137,6 +140,8 @@ class RunRows:
         self._skipped: dict[str, tuple[str, int]] = {}
         self._explained = 0
         self._dumps: dict[str, str] = {}
+        self.standards: set[str] = set()
+        self.devices: set[str] = set()
 
     def add(self, row: VerdictRow) -> None:
         """Take one row."""
@@ -147,6 +152,9 @@ class RunRows:
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
             self._causes.setdefault((row.api, _kind(row)), _Cause(light, light)).add(light)
+        elif row.status == "pass":
+            self.standards.update(output.standard for output in row.outputs)
+            self.devices.add(row.device)
         elif row.status == "skip":
             name, count = self._skipped.get(row.message, (_name(row), 0))
             self._skipped[row.message] = name, count + 1
@@ -178,6 +186,7 @@ class RunRows:
         at_fault: Sequence[AtFault] = (),
         told: str = "",
         next_steps: Sequence[NextStep] | None = None,
+        unjudged: Sequence[CannotSay] | None = None,
     ) -> Diagnosis:
         """A diagnosis with what every suite says alike: counts, what was not judged, the headline, what to do next.
 
@@ -186,8 +195,9 @@ class RunRows:
             at_fault: causes, the most important first.
             told: the headline without its first word, where nothing is at fault; "" for the default one.
             next_steps: what tells more; None for a command that repeats the first cause.
+            unjudged: what was not judged; None for the rows that were skipped.
         """
-        gaps = [*self.gaps, *self.unjudged()]
+        gaps = [*self.gaps, *(self.unjudged() if unjudged is None else unjudged)]
         line = headline_of(outcome, at_fault) if at_fault else headline(outcome, told or self._told(outcome, gaps))
         steps = self.next_steps(at_fault) if next_steps is None else next_steps
         return Diagnosis(
@@ -201,15 +211,15 @@ class RunRows:
             counts={word: count for word in _COUNTED if (count := self.outcomes[word])},
         )
 
-    def outcome(self, *, is_fault: bool) -> Outcome:
-        """What the rows amount to: passes are worth no more than what they cover."""
+    def outcome(self, *, is_fault: bool, passing: Outcome | None = None) -> Outcome:
+        """What the rows amount to: passes are worth no more than what they cover, at most `passing`."""
         if is_fault:
             return "fault"
         if not self.judged:
             return "not_judged"
         if self.has_gaps:
             return "unaccounted"
-        return self.facts.passing
+        return passing or self.facts.passing
 
     def at_fault(self, *, by_order: bool = False) -> list[AtFault]:
         """The failed rows by their causes, the worst first, or `by_order` of execution."""
@@ -237,8 +247,7 @@ class RunRows:
         """A command that repeats the first cause alone."""
         if not at_fault or not self.facts.arguments:
             return []
-        call = at_fault[0].record.rpartition(".")[0] or at_fault[0].record
-        return [NextStep(self.facts.command("-k", call), "all figures of this call alone")]
+        return [NextStep(self.facts.command("-k", call_of(at_fault[0].record), "-v"), "all figures of this call")]
 
     def _fault(self, cause: _Cause) -> AtFault:
         row, worst = cause.row, cause.worst.worst
@@ -251,7 +260,7 @@ class RunRows:
             id=row.node_id,
             record=_record(row),
             kind=kind,
-            confidence="proved" if kind == "error" else self.facts.certainty,
+            confidence=self.facts.certainty,
             name=named(
                 row.api if len(cause.calls) > 1 else row.call,
                 list(cause.calls.items()),
@@ -294,9 +303,11 @@ def headline_of(outcome: Outcome, at_fault: Sequence[AtFault]) -> str:
     """The headline of a run in which something is at fault, or differs first."""
     first = at_fault[0]
     where = f"in {first.cell}" if first.cell and " layers " not in first.name and first.cell not in first.name else ""
-    more = f"{len(at_fault) - 1} more" if len(at_fault) > 1 else ""
     rank = of_ranks(first.ranks) if first.ranks and first.ranks != (0,) else ""
-    return headline(outcome, first.name, first.how, where, rank, more, source=first.source)
+    start = "first difference in " if first.confidence == "first difference only" else ""
+    return headline(
+        outcome, f"{start}{first.name}", first.how, where, rank, source=first.source, others=len(at_fault) - 1
+    )
 
 
 def named(operation: str, calls: Sequence[tuple[str, str]], directions: Sequence[str]) -> str:
@@ -324,6 +335,11 @@ def _calls_or_layers(calls: Sequence[tuple[str, str]]) -> str:
     ends = [name.rpartition(".")[2] for name, _ in calls]
     known = f" ({listed_numbers({int(end) for end in ends})})" if all(end.isdecimal() for end in ends) else ""
     return f"{len(calls)} calls{known if len(known) < 40 else ''}"
+
+
+def call_of(record: str) -> str:
+    """The call that a record belongs to, as `-k` finds its items: `Mint.exp.0` of `Mint.exp.0.forward`."""
+    return Operation.of(record, 0).call
 
 
 def how_wrong(output: OutputRow | None) -> str:
@@ -370,8 +386,8 @@ def _kind(row: VerdictRow) -> str:
 def _sentence(row: VerdictRow) -> str:
     output = row.worst
     if output is not None and output.status == "error" and output.message:
-        return f"{output.label}: {output.message}"
-    return row.message or "failed"
+        return readable(f"{output.label}: {output.message}")
+    return readable(row.message) or "failed"
 
 
 def _record(row: VerdictRow) -> str:

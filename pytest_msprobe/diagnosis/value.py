@@ -5,6 +5,7 @@ docs/diagnosis.md explains it; `diagnosis-1.schema.json` beside this file is its
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -174,7 +175,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, block in enumerate(blocks[: len(shown)]):
             free = room - sum(map(len, shown))
             shown[place] = block[: 1 + free]
-            if len(shown[place]) < len(block) and not block[-1].startswith(_COMMAND):
+            if len(shown[place]) < len(block) and len(shown[place]) > block[0].startswith(_COMMAND):
                 last = shown[place][-1]
                 shown[place][-1] = f"{last[: max(width, 40) - len(_ELLIPSIS)].rstrip()}{_ELLIPSIS}"
         return [printable(line) for line in (self.headline, *(line for block in shown for line in block))]
@@ -188,14 +189,18 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
             where = f", at {fault.source}" if fault.source else ""
-            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {fault.sentence}{where}"
+            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {fault.sentence.rstrip('.')}{where}"
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
             yield [f"and {left} more causes, in the JSON, the page and the rows"]
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
-            yield _wrapped("follows from it: ", f"{self.inherited.count} records{last}", width)
+            yield _wrapped(
+                "follows from it: ",
+                f"{self.inherited.count} record{'s' if self.inherited.count > 1 else ''}{last}",
+                width,
+            )
         if self.cannot_say:
             first = self.cannot_say[0]
             left = len(self.cannot_say) - 1 + self.cut.get("cannot_say", 0)
@@ -203,7 +208,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             yield _wrapped("not judged: ", f"{first.what}: {first.why}{more}", width)
         for step in self.next[:2]:
             if step.arguments:
-                yield [f"{_COMMAND}{step}", *_wrapped("      ", f"tells {step.tells}", width)]
+                yield [f"{_COMMAND}{step}", *_wrapped("      (", f"{step.tells})", width)]
             else:
                 yield _wrapped(_COMMAND, step.tells, width)
 
@@ -310,6 +315,25 @@ def rounded(value: float | None) -> float | int | str | None:
     return float(f"{value:.4g}")
 
 
+_FIGURE = re.compile(r"(?<![\w.'\"-])-?\d+\.\d+(?:e[+-]?\d+)?(?!\.?\w)")
+_DIGITS, _ALL_DIGITS = 4, 17
+
+
+def readable(text: str) -> str:
+    """`text` with four digits of each figure, or with as many as tell it from the others."""
+    values = {float(figure) for figure in _FIGURE.findall(text)}
+
+    def short(match: re.Match[str]) -> str:
+        value = float(match[0])
+        for digits in range(_DIGITS, _ALL_DIGITS):
+            words = f"{value:.{digits}g}"
+            if all(f"{other:.{digits}g}" != words for other in values - {value}):
+                return words
+        return match[0]
+
+    return _FIGURE.sub(short, text)
+
+
 def figure(value: float) -> str:
     """A number for a reader, of at most four digits: `0.0123`, `37`, `1.23e-05`."""
     return f"{value:.0f}" if 100 <= abs(value) < 10_000 else f"{value:.3g}"
@@ -326,17 +350,20 @@ def listed_numbers(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in found)
 
 
-def headline(outcome: Outcome, *parts: str, source: str = "") -> str:
+def headline(outcome: Outcome, *parts: str, source: str = "", others: int = 0, word: str = "") -> str:
     """`Fault: Functional.gelu in 2 layers (0, 1), 1.2 % off, train.py:25`, of at most `MOST_HEADLINE` characters.
 
     Args:
         outcome: its word comes first.
         parts: the most important first; the first one is cut where it does not fit, and later ones are left out.
         source: line of a script, of which the file's name alone is shown; it goes before parts behind the first.
+        others: how many more causes there are.
+        word: the first word, where it is not that of the outcome.
     """
-    text = f"{WORDS[outcome]}: "
+    text = f"{word or WORDS[outcome]}: "
     line = source.rpartition("/")[2]
     end = f", {line}" if line and len(line) <= MOST_HEADLINE // 3 else ""
+    end += f" (and {others} more)" if others else ""
     room = MOST_HEADLINE - len(end)
     for place, part in enumerate(filter(None, parts)):
         added = f"{', ' if place else ''}{part}"

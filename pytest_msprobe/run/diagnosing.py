@@ -44,12 +44,16 @@ def write_diagnosis(path: Path, found: Diagnosis) -> None:
         file.write(found.to_json())
 
 
-def write_refusal(config: pytest.Config, suite: str, reason: str) -> None:
-    """Write the diagnosis of a run that cannot begin, where one was asked for."""
+def write_refusal(config: pytest.Config, reason: str) -> None:
+    """Write the diagnosis of a run that cannot begin, or has not ended, where one was asked for.
+
+    A run that is killed leaves it, and no answer of an earlier run.
+    """
     name = config.getoption("msprobe_diagnosis", None)
     if not name or hasattr(config, "workerinput"):
         return
     path = Path(os.path.abspath(config.invocation_params.dir / name))
+    suite = str(config.getoption("msprobe_suite") or "auto")
     first = reason.splitlines()[0] if reason else "the run could not begin"
     found = Diagnosis(
         suite=suite,
@@ -87,7 +91,7 @@ class RunDiagnosis:
         self._rows = RunRows(
             RunFacts(
                 suite=suite.name,
-                item_noun=suite.item_noun,
+                item_noun="records" if " by " in suite.item_noun else suite.item_noun,
                 arguments=tuple(map(str, config.invocation_params.args)),
                 dumps=tuple(str(path) for path in (*named, *sides)),
                 passing=suite.passing,

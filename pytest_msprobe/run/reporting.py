@@ -305,7 +305,7 @@ class ReportPlugin:
         self._write_answer(terminalreporter, findings, width)
         terminalreporter.section("msprobe")
         for line in self._summary(terminalreporter.verbosity, width):
-            for text in wrapped(printable(line.text), width):
+            for text in [printable(line.text)] if line.is_whole else wrapped(printable(line.text), width):
                 terminalreporter.write_line(text, **line.markup)
         file = self._lines.path if self._lines is not None and self._shows_rows else self._report.resumable()
         if exitstatus == pytest.ExitCode.INTERRUPTED and file:
@@ -321,8 +321,10 @@ class ReportPlugin:
             return
         terminalreporter.section(f"msprobe {self._suite.name}")
         lines = answer.lines(width) if answer is not None else []
-        for place, text in enumerate(lines):
-            terminalreporter.write_line(text, **({_COLOURS[answer.outcome]: True, "bold": True} if answer and not place else {}))
+        if answer is not None:
+            terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
+        for text in lines[1:]:
+            terminalreporter.write_line(text)
         if lines and told:
             terminalreporter.write_line("")
         for finding in told:
@@ -345,7 +347,7 @@ class ReportPlugin:
             files.append(("page", self._page.path))
         if files and verbosity >= 0:
             yield Line("")
-        yield from (Line(f"{what}: {path}") for what, path in files)
+        yield from (Line(f"{what}: {path}", is_whole=True) for what, path in files)
 
     def _faults(self) -> Iterator[str]:
         yield from self._problems.values()

@@ -47,7 +47,7 @@ def _wants_logs(config: pytest.Config) -> bool:
 #: Failures that pytest prints whole; `-v` prints all.
 MOST_FAILURES = 20
 #: Longest text that a line on a failure begins with where no figure says how wrong it is.
-_SHORT = 40
+_SHORT = 60
 #: First line of progress, and the shortest time between two, in seconds.
 PROGRESS_SECONDS = 30.0
 #: Later ones come after this part of the time that has passed: a run of a day need not print 3,000 lines.

@@ -221,7 +221,7 @@ class Suite(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    item_noun: ClassVar[str] = "API calls by direction"
+    item_noun: ClassVar[str] = "records"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]

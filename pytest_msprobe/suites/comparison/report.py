@@ -304,7 +304,7 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            from pytest_msprobe.suites.comparison.accounting.account import readable
+            from pytest_msprobe.diagnosis.value import readable
 
             yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:

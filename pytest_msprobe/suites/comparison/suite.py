@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_du
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis.value import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.accounting.account import (
@@ -28,7 +29,6 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     PARTS,
     Account,
     OutputAccount,
-    readable,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.mapping import MappingError

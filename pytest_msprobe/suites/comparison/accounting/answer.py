@@ -22,8 +22,8 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import Operation
 from pytest_msprobe.diagnosis.from_rows import named
-from pytest_msprobe.diagnosis.value import listed_numbers
-from pytest_msprobe.suites.comparison.accounting.account import Basis, Step, readable
+from pytest_msprobe.diagnosis.value import listed_numbers, readable
+from pytest_msprobe.suites.comparison.accounting.account import Basis, Step
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import (
     Outcome,

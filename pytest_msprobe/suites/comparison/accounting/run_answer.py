@@ -17,8 +17,8 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, NextStep, RunRows
 from pytest_msprobe.diagnosis.from_rows import named
-from pytest_msprobe.diagnosis.value import OUTCOMES, Confidence, Outcome, figure
-from pytest_msprobe.suites.comparison.accounting.account import Basis, readable
+from pytest_msprobe.diagnosis.value import OUTCOMES, Confidence, Outcome, figure, readable
+from pytest_msprobe.suites.comparison.accounting.account import Basis
 from pytest_msprobe.suites.comparison.accounting.answer import (
     EQUAL,
     cause_of,
