@@ -39,7 +39,7 @@ def test_steps_come_before_places_in_a_step() -> None:
 def test_what_rounding_explains_comes_after_the_others() -> None:
     lines = summary(failed("Mint.exp.0", 1, explained=True), failed("Mint.add.0", 3))
     assert "first in execution order: Mint.add.0 forward, train.py:3" in lines
-    worst = lines[lines.index("worst API calls by direction:") + 2 :]
+    worst = lines[lines.index("worst records:") + 2 :]
     assert [line.split()[0] for line in worst] == ["Mint.add.0", "Mint.exp.0"]
 
 

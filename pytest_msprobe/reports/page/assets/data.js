@@ -9,7 +9,7 @@ const html = htm.bind(h);
 const PASS = 0, ERROR = 1, SKIP = 2, EXPECTED = 3;
 const EXPLAINED = "explained by rounding";
 // The parts of a difference as the strip stacks them: what an operation adds that is not at fault is rounding.
-const PARTS = [["inherited", "inherited"], ["rounding", "rounding"], ["defined", "defined differently"], ["born", "made here"]];
+const PARTS = [["inherited", "inherited"], ["rounding", "rounding"], ["defined", "defined differently"], ["born", "arises here"]];
 
 async function readContent(element) {
   const text = element.textContent.trim();

@@ -91,11 +91,11 @@ class ModelTree {
   }
 }
 
-// A Cell in short: what was born inside comes before what it inherits, its forward before its backward.
+// A Cell in short: what arose inside comes before what it inherits, its forward before its backward.
 function differenceOf(node) {
   const found = (node.differences || []).map(([part, words]) => ({
     part, words: words.replace(/, passed on$/, ""), isPassedOn: words.endsWith("passed on"),
-    kind: words.startsWith("born inside by rounding") ? "rounding" : words.startsWith("born inside") ? "born" : "inherited",
+    kind: / inside by rounding/.test(words) ? "rounding" : / inside/.test(words) ? "born" : "inherited",
   }));
   const rank = (one) => 2 * ["born", "rounding", "inherited"].indexOf(one.kind) + (one.part !== "forward");
   return found.sort((left, right) => rank(left) - rank(right))[0];
