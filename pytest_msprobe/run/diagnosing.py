@@ -10,6 +10,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunFacts, RunRows
+from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.diagnosis.value import OUTCOMES, headline
 from pytest_msprobe.run.settings import Settings
@@ -20,28 +21,6 @@ from pytest_msprobe.verdicts import VerdictRow
 _SIDES = ("gradients", "golden", "logical")
 #: Options of pytest with which only a part of the items runs.
 _SELECTING = ("keyword", "markexpr", "deselect", "lf", "failedfirst")
-_BEGINNING = b'{\n "schema": '
-
-
-def check_diagnosis_replaceable(path: Path) -> None:
-    """Refuse to write over a file at `path` that this plugin did not write.
-
-    Raises:
-        FileExistsError: the file is no diagnosis.
-    """
-    if path.exists():
-        with path.open("rb") as file:
-            beginning = file.read(len(_BEGINNING))
-        if not _BEGINNING.startswith(beginning):
-            raise FileExistsError(f"{path} holds something else than a diagnosis, and is not replaced")
-
-
-def write_diagnosis(path: Path, found: Diagnosis) -> None:
-    """Write `found` into the file at `path`. Raises OSError."""
-    check_diagnosis_replaceable(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb") as file:
-        file.write(found.to_json())
 
 
 def write_refusal(config: pytest.Config, reason: str) -> None:
@@ -102,7 +81,7 @@ class RunDiagnosis:
         )
         if self.path is not None:
             try:
-                check_diagnosis_replaceable(self.path)
+                check_replaceable(self.path)
             except OSError as error:
                 raise pytest.UsageError(f"{self.option}: {error.strerror or error}") from None
 

@@ -63,6 +63,11 @@ ALLOWED = {
         "pytest_msprobe.reports",
         "pytest_msprobe.engines.process",
     ),
+    "pytest_msprobe.diagnose": (
+        *_LOW,
+        "pytest_msprobe.run.dump_folders",
+        "pytest_msprobe.suites.registry",
+    ),
     "pytest_msprobe.workers": (
         *_LOW,
         "pytest_msprobe.suites.contract",
