@@ -271,7 +271,7 @@ class VerdictCounts(RowCounts):
         entries = [(name, row, output) for (is_failed, *_), _, name, row, output in ranked if output and (is_failed or not has_failed)]
         shown = entries[: most if has_failed else _NEAREST]
         figures = self._figures(output for _, _, output in shown)
-        if not shown or not figures or not (has_failed or self._differs(figures[0], [output for *_, output in shown])):
+        if not shown or not (has_failed or self._differs(figures, [output for *_, output in shown])):
             return
         is_off = any(row.status == "error" for _, row, _ in shown)
         yield Line("")
@@ -288,10 +288,12 @@ class VerdictCounts(RowCounts):
             yield Line("  1 is one unit in the last place there, which this standard always allows: no near failure")
 
     @staticmethod
-    def _differs(figure: Figure, outputs: Iterable[OutputRow]) -> bool:
-        """Whether any output is off at all."""
-        equal = 1.0 if figure.is_low_bad else 0.0
-        return any(output.figures.get(figure.name) not in (None, equal) for output in outputs)
+    def _differs(figures: Sequence[Figure], outputs: Iterable[OutputRow]) -> bool:
+        """Whether any output is off at all, by the first figure."""
+        if not figures:
+            return False
+        equal = 1.0 if figures[0].is_low_bad else 0.0
+        return any(output.figures.get(figures[0].name) not in (None, equal) for output in outputs)
 
     def _figures(self, outputs: Iterable[OutputRow]) -> list[Figure]:
         """Those that say how far off an output is, then others, at most so many: those that any output has."""

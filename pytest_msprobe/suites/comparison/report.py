@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 10
 _NONE: dict[str, int] = {}
+_STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +277,7 @@ class Divergence:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
             yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
-        found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
+        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
         yield f"values: {found or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
@@ -457,22 +457,18 @@ class ComparisonSummary(RowSummary):
         found = ((dump, found.divergence.answer) for dump, found in self._found.items())
         return {dump: answer for dump, answer in found if answer is not None}
 
-    def findings(self, names: Mapping[str, str]) -> Iterator[str]:
-        """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
-        if answers := self.answers():
+    def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
+        """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
+        if with_answer and (answers := self.answers()):
             from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
 
             yield from answers_in_words(answers)
-        yield from self.facts(names, with_first=True)
-
-    def facts(self, names: Mapping[str, str], *, with_first: bool = False) -> Iterator[str]:
-        """What was compared in each dump, and how far the difference goes; `with_first` where it begins, too."""
         several = len(self._found) > 1
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
-            divergence = found.divergence
-            lines = filter(None, [*(divergence.lines() if with_first else divergence.facts()), found.cells.line()])
+            own = found.divergence
+            lines = filter(None, [*(own.lines() if with_answer else own.facts()), found.cells.line()])
             yield from (f"  {line}" if several else line for line in lines)
 
     def divergence(self, dump: str) -> Divergence:
@@ -650,17 +646,15 @@ class ComparisonReport(SuiteReport):
                 output.close()
 
     def findings(self) -> Iterator[str]:
-        """The first divergence of each dump, and what was not compared."""
-        yield from self._summary.findings(self._names())
-        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+        return self._lines(with_answer=True)
 
     def facts(self) -> Iterator[str]:
-        """What was compared, and what was not."""
-        yield from self._summary.facts(self._names())
-        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
+        return self._lines(with_answer=False)
 
-    def _names(self) -> dict[str, str]:
-        return {str(target): file_id(target, self._root) for target in self._outputs}
+    def _lines(self, *, with_answer: bool) -> Iterator[str]:
+        names = {str(target): file_id(target, self._root) for target in self._outputs}
+        yield from self._summary.findings(names, with_answer=with_answer)
+        yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
         comparison = self._suite.comparison(Path(dump))
