@@ -268,7 +268,11 @@ class VerdictCounts(RowCounts):
         """A table of the records that are furthest off; what has no figure is told elsewhere."""
         ranked = sorted(self._worst, key=lambda entry: entry[:2], reverse=True)
         has_failed = bool(self.failed)
-        entries = [(name, row, output) for (is_failed, *_), _, name, row, output in ranked if output and (is_failed or not has_failed)]
+        entries = [
+            (name, row, output)
+            for (is_failed, *_), _, name, row, output in ranked
+            if output and (is_failed or not has_failed)
+        ]
         shown = entries[: most if has_failed else _NEAREST]
         figures = self._figures(output for _, _, output in shown)
         if not shown or not (has_failed or self._differs(figures, [output for *_, output in shown])):

@@ -26,7 +26,6 @@ from pytest_msprobe.suites.contract import Suite, SuiteError, SuiteReport
 from pytest_msprobe.support import place_of, version_of
 from pytest_msprobe.verdicts import VerdictRow
 
-
 #: Colours of the answer.
 _COLOURS = {"fault": "red", "unaccounted": "yellow", "rounding": "green", "equal": "green", "not_judged": "yellow"}
 
@@ -262,9 +261,7 @@ class ReportPlugin:
             self.diagnosis.add_unread(report.nodeid, report.longreprtext)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(
-        self, report: pytest.CollectReport | pytest.TestReport
-    ) -> tuple[str, str, str] | None:
+    def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
         """Say how wrong a failed record is before its name, in the line that pytest prints of it."""
         if report.when != "call" or not report.failed:
             return None

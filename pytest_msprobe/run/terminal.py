@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,9 +79,9 @@ def limited_failures(terminal: pytest.TerminalReporter) -> Iterator[int]:
 
 
 def width_of(terminal: pytest.TerminalReporter) -> int:
-    """How wide lines may be: that of the terminal; where output goes into a file, and nobody says it, enough for one."""
+    """How wide lines may be: as the terminal is; for a file, of which nobody says how wide it is, enough."""
     is_known = terminal.isatty or "COLUMNS" in os.environ
-    return terminal._tw.fullwidth - 1 if is_known else FILE_WIDTH  # noqa: SLF001  # pytest has no other way
+    return max(40, shutil.get_terminal_size().columns) if is_known else FILE_WIDTH
 
 
 def in_short(row: VerdictRow) -> str:

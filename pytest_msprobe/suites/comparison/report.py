@@ -645,13 +645,12 @@ class ComparisonReport(SuiteReport):
             for output in self._outputs.values():
                 output.close()
 
-    def findings(self) -> Iterator[str]:
-        return self._lines(with_answer=True)
-
     def facts(self) -> Iterator[str]:
-        return self._lines(with_answer=False)
+        """What was compared, and what was not."""
+        return self.findings(with_answer=False)
 
-    def _lines(self, *, with_answer: bool) -> Iterator[str]:
+    def findings(self, *, with_answer: bool = True) -> Iterator[str]:
+        """The same, `with_answer` what is at fault above it."""
         names = {str(target): file_id(target, self._root) for target in self._outputs}
         yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
