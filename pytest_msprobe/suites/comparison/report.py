@@ -468,8 +468,8 @@ class ComparisonSummary(RowSummary):
             if several:
                 yield f"{names[dump]}:"
             own = found.divergence
-            lines = filter(None, [*(own.lines() if with_answer else own.facts()), found.cells.line()])
-            yield from (f"  {line}" if several else line for line in lines)
+            lines = [*(own.lines() if with_answer else own.facts()), found.cells.line()]
+            yield from (f"  {line}" if several else line for line in lines if line)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts and findings of one dump so far."""
