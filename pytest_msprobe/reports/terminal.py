@@ -24,6 +24,8 @@ _REASON_WIDTH = 150
 #: Width of lines that go into a file, where no terminal says how wide it is.
 FILE_WIDTH = 120
 _GAP = "  "
+#: A table keeps its columns where names have this room.
+_NAME_WIDTH = 40
 #: Outcomes in the words of the summary, in its order; the first three are always shown.
 _WORDS = {
     "passed": "passed",
@@ -102,10 +104,11 @@ class Column(NamedTuple):
 def table(columns: Sequence[Column], width: int) -> list[str]:
     """A table of at most `width` characters: the title line, then the rows. The first column has the names.
 
-    Columns go until the rest fits; then names are cut in their middle.
+    Names that are longer than most are cut in their middle; columns go until the rest fits beside these.
     """
     shown = list(columns)
-    while sum(column.width + len(_GAP) for column in shown) > width and any(column.can_go for column in shown):
+    least = min(columns[0].width, _NAME_WIDTH) - columns[0].width
+    while sum(column.width + len(_GAP) for column in shown) + least > width and any(column.can_go for column in shown):
         shown.remove(min((column for column in shown if column.can_go), key=lambda column: column.can_go))
     others = sum(column.width + len(_GAP) for column in shown[1:])
     names = shown[0]

@@ -454,8 +454,7 @@ class ComparisonSummary(RowSummary):
 
     def answers(self) -> dict[str, Answer]:
         """What was said of each dump whose differences were accounted for."""
-        found = ((dump, found.divergence.answer) for dump, found in self._found.items())
-        return {dump: answer for dump, answer in found if answer is not None}
+        return {dump: answer for dump, found in self._found.items() if (answer := found.divergence.answer) is not None}
 
     def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
         """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
