@@ -219,6 +219,9 @@ class ReportPlugin:
         if wire is not None and report.outcome != "rerun":  # type: ignore[comparison-overlap]  # pytest-rerunfailures
             row = VerdictRow.from_wire(wire)
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
+            if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
+                # Other reports have their text by now: this hook is the last one.
+                report.longrepr = f"{row.message}; more below, under msprobe {self._suite.name}"
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
             self.diagnosis.add(row)

@@ -138,6 +138,10 @@ class SuiteReport:
         """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
         return self.findings()
 
+    def tells(self, row: VerdictRow) -> bool:
+        """Whether the diagnosis says all that the failure of this record says, so that the terminal need not twice."""
+        return False
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """(what it is, path) of each file."""
         return ()

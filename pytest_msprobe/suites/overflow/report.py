@@ -267,6 +267,9 @@ class OverflowReport(SuiteReport):
     def facts(self) -> Iterator[str]:
         return self._summary.facts()
 
+    def tells(self, row: VerdictRow) -> bool:
+        return row.attachment is not None and "step" in row.attachment
+
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         return self._summary.diagnosis(rows)
 
