@@ -417,14 +417,14 @@ def test_the_tree_says_in_which_cells_a_difference_is_born(browser: Any, page_of
     assert nodes == [
         ["blocks.0.Block", "▼ inherited →"],
         ["a.Attention", "▼ inherited →"],
-        ["blocks.1.Block", "born inside →"],
-        ["a.Attention", "born inside →"],
+        ["blocks.1.Block", "arises inside →"],
+        ["a.Attention", "arises inside →"],
         ["blocks.2.Block", "inherited →"],
         ["a.Attention", "inherited →"],
     ]
     born = page.run("return [...document.querySelectorAll('.level-born')].map(one => one.closest('.node').title)")
     assert len(born) == 2
-    assert all("forward: born inside, passed on; backward: born inside, passed on" in title for title in born)
+    assert all("forward: arises inside, passed on; backward: arises inside, passed on" in title for title in born)
     assert page.errors() == []
 
 
