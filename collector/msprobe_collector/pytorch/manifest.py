@@ -22,6 +22,12 @@ from msprobe_collector.recording.plain_values import OMITTED, plain
 _C: Any = torch._C
 _backends: Any = torch.backends
 
+
+def _of_core(name: str) -> Callable[[], Any]:
+    """A getter of PyTorch's core, which not every version has."""
+    return lambda: getattr(_C, name)()
+
+
 #: Name: how it is asked for. One that a version does not have, or refuses to tell, is left out.
 _SWITCHES: dict[str, Callable[[], Any]] = {
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
@@ -29,8 +35,8 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
     "fill uninitialized memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,
     "float32 matmul precision": torch.get_float32_matmul_precision,
     # Not through torch.backends, which warns, and refuses where a script has used its newer names.
-    "TF32 in cuBLAS": lambda: _C._get_cublas_allow_tf32(),
-    "TF32 in cuDNN": lambda: _C._get_cudnn_allow_tf32(),
+    "TF32 in cuBLAS": _of_core("_get_cublas_allow_tf32"),
+    "TF32 in cuDNN": _of_core("_get_cudnn_allow_tf32"),
     "float32 precision": lambda: _backends.fp32_precision,
     "float32 precision of matmul in CUDA": lambda: _backends.cuda.matmul.fp32_precision,
     "float32 precision of matmul in oneDNN": lambda: _backends.mkldnn.matmul.fp32_precision,
@@ -40,14 +46,14 @@ _SWITCHES: dict[str, Callable[[], Any]] = {
     ),
     "HF32 in products of the NPU": lambda: sys.modules["torch_npu"].npu.matmul.allow_hf32,
     "HF32 in convolutions of the NPU": lambda: sys.modules["torch_npu"].npu.conv.allow_hf32,
-    "cuDNN": lambda: _C._get_cudnn_enabled(),
-    "cuDNN benchmark": lambda: _C._get_cudnn_benchmark(),
-    "cuDNN deterministic": lambda: _C._get_cudnn_deterministic(),
-    "oneDNN": lambda: _C._get_mkldnn_enabled(),
-    "flash attention": lambda: _C._get_flash_sdp_enabled(),
-    "memory efficient attention": lambda: _C._get_mem_efficient_sdp_enabled(),
-    "attention by products": lambda: _C._get_math_sdp_enabled(),
-    "cuDNN attention": lambda: _C._get_cudnn_sdp_enabled(),
+    "cuDNN": _of_core("_get_cudnn_enabled"),
+    "cuDNN benchmark": _of_core("_get_cudnn_benchmark"),
+    "cuDNN deterministic": _of_core("_get_cudnn_deterministic"),
+    "oneDNN": _of_core("_get_mkldnn_enabled"),
+    "flash attention": _of_core("_get_flash_sdp_enabled"),
+    "memory efficient attention": _of_core("_get_mem_efficient_sdp_enabled"),
+    "attention by products": _of_core("_get_math_sdp_enabled"),
+    "cuDNN attention": _of_core("_get_cudnn_sdp_enabled"),
     "default dtype": torch.get_default_dtype,
     "default device": lambda: str(torch.get_default_device()),
     "threads": torch.get_num_threads,
