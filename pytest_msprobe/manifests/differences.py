@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
 from pytest_msprobe.manifests.optimizers import optimizer_differences
-from pytest_msprobe.manifests.pairing import common_names, layer_pairs, plural_of, tensor_pairs
+from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs
 from pytest_msprobe.manifests.value import Make, ManifestDifference
 from pytest_msprobe.manifests.wording import counted, cut, last_name, names, numbers, shown, switched
 
@@ -52,16 +52,14 @@ def _ranks(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
         if isinstance(left, int) and isinstance(right, int) and left != right:
             yield make(words, left, right, likelihood)
     if bool(target.ranks) != bool(golden.ranks):
-        sides = tuple(one.ranks.get("world_size", 1) for one in (target, golden))
-        if sides[0] != sides[1]:
-            yield make("world size", *sides, 0.94)
+        left, right = (one.ranks.get("world_size", 1) for one in (target, golden))
+        if left != right:
+            yield make("world size", shown(left), shown(right), 0.94)
     groups = [_groups(one) for one in (target, golden)]
     for name in groups[0].keys() | groups[1].keys() if all(groups) else ():
-        left, right = (found.get(name) for found in groups)
-        if left != right and name != "world":
-            sides = tuple("not there" if ranks is None else f"ranks {numbers(ranks)}" for ranks in (left, right))
-            sentence = f"group {cut(name)}: {sides[0]}, golden {sides[1]}"
-            yield ManifestDifference("ranks", name, *sides, sentence, 0.93)
+        ours, theirs = (_members(found.get(name)) for found in groups)
+        if ours != theirs and name != "world":
+            yield make(f"group {cut(name)}:", ours, theirs, 0.93, what=name)
 
 
 def _groups(manifest: Manifest) -> dict[str, list[int]]:
@@ -74,6 +72,10 @@ def _groups(manifest: Manifest) -> dict[str, list[int]]:
     return found
 
 
+def _members(ranks: list[int] | None) -> str:
+    return "not there" if ranks is None else f"ranks {numbers(ranks)}"
+
+
 def _models(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     if not target.models or not golden.models:
         return
@@ -81,9 +83,8 @@ def _models(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     if len(target.models) != len(golden.models):
         yield make("number of models", len(target.models), len(golden.models), 0.92)
     for left, right in zip(target.models, golden.models):
-        kinds = last_name(left.kind), last_name(right.kind)
-        if kinds[0] != kinds[1]:
-            yield make("model", *kinds, 0.92)
+        if last_name(left.kind) != last_name(right.kind):
+            yield make("model", last_name(left.kind), last_name(right.kind), 0.92)
     rename = common_names(target, golden)
     yield from _structure(_by_name(target, "parameters", rename), _by_name(golden, "parameters", rename), "parameter")
     yield from _structure(_by_name(target, "buffers", rename), _by_name(golden, "buffers", rename), "buffer")
@@ -113,29 +114,21 @@ def _structure(
     )
     for what, of, likelihood in ask:
         for (left, right), found in _grouped((name, of(one), of(other)) for name, one, other in both).items():
-            of_all = (
-                f"all {len(both)} {noun}s"
-                if len(found) == len(both) > 1
-                else f"{counted(len(found), noun)} of {len(both)}"
-            )
-            named = "" if len(found) == len(both) > 1 else f" ({names(found)})"
-            yield make(f"{what} of {of_all}{named}:", shown(left), shown(right), likelihood, what=what)
-    for needs, words in (
-        (False, ("requires no gradient", "require no gradient")),
-        (True, ("requires a gradient", "require a gradient")),
-    ):
+            is_all = len(found) == len(both) > 1
+            which = f"all {len(both)} {noun}s" if is_all else f"{counted(len(found), noun)} of {len(both)}"
+            named = "" if is_all else f" ({names(found)})"
+            yield make(f"{what} of {which}{named}:", shown(left), shown(right), likelihood, what=what)
+    for needs in (False, True):
         found = [name for name, one, other in both if one.requires_grad is needs and other.requires_grad is (not needs)]
         if found:
-            word = words[len(found) != 1]
-            golden_word = "it does" if needs is False else "it does not"
-            golden_word = golden_word if len(found) == 1 else golden_word.replace("it does", "they do")
-            sentence = f"{counted(len(found), noun)} of {len(both)} {word}, golden {golden_word}: {names(found)}"
+            verb, they = ("requires", "it does") if len(found) == 1 else ("require", "they do")
+            ours, theirs = ("a gradient", f"{they} not") if needs else ("no gradient", they)
+            sentence = f"{counted(len(found), noun)} of {len(both)} {verb} {ours}, golden {theirs}: {names(found)}"
             yield ManifestDifference("model", "requires_grad", str(needs), str(not needs), sentence, 0.93)
     for name, one, other in both:
         if one.tied != other.tied:
-            sides = tuple(f"tied to {cut(item.tied)}" if item.tied else "not tied" for item in (one, other))
-            sentence = f"{noun} {cut(name)} is {sides[0]}, golden {sides[1]}"
-            yield ManifestDifference("model", "tied", *sides, sentence, 0.9)
+            ours, theirs = (f"tied to {cut(item.tied)}" if item.tied else "not tied" for item in (one, other))
+            yield make(f"{noun} {cut(name)} is", ours, theirs, 0.9, what="tied")
 
 
 def _grouped(found: Iterator[tuple[str, object, object]]) -> dict[tuple[object, object], list[str]]:
@@ -188,7 +181,7 @@ def _settings(pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str) -> Iter
         for key in one.settings.keys() & other.settings.keys():
             left, right = one.settings[key], other.settings[key]
             if left != right:
-                name = "dropout" if _is_dropout(key, one) else key
+                name = "dropout" if is_dropout(key, one) else key
                 entry = found.setdefault(f"{name}\0{left!r}\0{right!r}\0{one.kind}", (name, left, right, []))
                 entry[3].append(one)
     for name, left, right, layers in found.values():
@@ -205,10 +198,6 @@ def together_kinds(layers: Sequence[LayerFacts]) -> str:
     return f" ({names(kinds)})" if not all(kind.startswith("Dropout") for kind in kinds) else ""
 
 
-def _is_dropout(key: str, layer: LayerFacts) -> bool:
-    return "dropout" in key.lower() or (key == "p" and "dropout" in layer.kind.lower())
-
-
 def _paths(paths: Sequence[str]) -> str:
     return names(path or "the model itself" for path in paths)
 
@@ -217,34 +206,36 @@ def _precision(target: Manifest, golden: Manifest) -> Iterator[ManifestDifferenc
     left, right = (_autocast(one) for one in (target, golden))
     if left is not None and right is not None and left != right:
         yield ManifestDifference("precision", "autocast", left, right, f"autocast {left}, golden {right}", 0.9)
-    scales = [one.step.get("loss_scale") for one in (target, golden)]
-    numbers_of = [scale.get("scale") if isinstance(scale, dict) else None for scale in scales]
-    if numbers_of[0] != numbers_of[1]:
-        sides = tuple("none" if number is None else shown(number) for number in numbers_of)
-        sentence = f"loss scale {sides[0]}, golden {sides[1]}"
-        yield ManifestDifference("precision", "loss scale", *sides, sentence, 0.9)
-    if all(isinstance(scale, dict) for scale in scales):
-        for key in sorted(scales[0].keys() & scales[1].keys()):  # type: ignore[union-attr]
-            one, other = scales[0][key], scales[1][key]  # type: ignore[index]
-            if key != "scale" and one != other:
-                yield Make("precision")(f"{cut(key)} of the loss scaler", shown(one), shown(other), 0.88)
+    ours, theirs = (_scale(one) for one in (target, golden))
+    if ours.get("scale") != theirs.get("scale"):
+        one, other = (shown(scale["scale"]) if "scale" in scale else "none" for scale in (ours, theirs))
+        yield Make("precision")("loss scale", one, other, 0.9)
+    for key in sorted(ours.keys() & theirs.keys() - {"scale"}):
+        if ours[key] != theirs[key]:
+            yield Make("precision")(f"{cut(key)} of the loss scaler", shown(ours[key]), shown(theirs[key]), 0.88)
+
+
+def _scale(manifest: Manifest) -> Mapping[str, object]:
+    found = manifest.step.get("loss_scale")
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _autocast(manifest: Manifest) -> str | None:
     found = manifest.step.get("autocast")
     if not isinstance(found, dict):
         return None
-    parts = [f"{shown(dtype).removeprefix('torch.')} on {cut(str(device))}" for device, dtype in sorted(found.items())]
-    return ", ".join(parts[:4]) or "off"
+    dtypes = {cut(str(device)): shown(dtype).removeprefix("torch.") for device, dtype in sorted(found.items())[:4]}
+    if len(dtypes) == 1:
+        return next(iter(dtypes.values()))
+    return ", ".join(f"{dtype} on {device}" for device, dtype in dtypes.items()) or "off"
 
 
 def _seeds(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     left, right = _random(target, "seeds"), _random(golden, "seeds")
     for name in left:
         if name in right and left[name] != right[name]:
-            sides = tuple("not set" if side[name] is None else shown(side[name]) for side in (left, right))
-            sentence = f"seed of {cut(name)} {sides[0]}, golden {sides[1]}"
-            yield ManifestDifference("random", f"seed of {name}", *sides, sentence, 0.87)
+            ours, theirs = ("not set" if side[name] is None else shown(side[name]) for side in (left, right))
+            yield Make("random")(f"seed of {cut(name)}", ours, theirs, 0.87)
 
 
 def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
@@ -254,7 +245,7 @@ def _random(manifest: Manifest, part: str) -> Mapping[str, object]:
 
 
 def _random_states(target: Manifest, golden: Manifest, *, has_other_values: bool) -> Iterator[ManifestDifference]:
-    """Generators whose state differs. Python's and NumPy's, which scripts may never use, where other values differ too."""
+    """Generators whose state differs; those of Python and NumPy, which few scripts use, where other values do, too."""
     left, right = _random(target, "states"), _random(golden, "states")
     found = [name for name in left if name in right and left[name] != right[name]]
     strong = [name for name in found if name not in ("python", "numpy")]
@@ -293,9 +284,7 @@ def _switches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference
     for place, name in enumerate(target.switches):
         if name in golden.switches and target.switches[name] != golden.switches[name]:
             left, right = switched(target.switches[name]), switched(golden.switches[name])
-            sentence = f"{cut(name)} {left}, golden {right}"
-            likelihood = _weight(name, 0.8) - 1e-6 * place
-            yield ManifestDifference("switches", name, left, right, sentence, likelihood)
+            yield Make("switches")(cut(name), left, right, _weight(name, 0.8) - 1e-6 * place)
 
 
 def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -303,9 +292,8 @@ def _places(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     left, right = target.environment, golden.environment
     for name in dict.fromkeys((*left, *right)):
         if left.get(name) != right.get(name):
-            sides = tuple(shown(side[name]) if name in side else "not set" for side in (left, right))
-            sentence = f"{cut(name)} {sides[0]}, golden {sides[1]}"
-            yield ManifestDifference("environment", name, *sides, sentence, _weight(name, 0.75))
+            ours, theirs = (shown(side[name]) if name in side else "not set" for side in (left, right))
+            yield Make("environment")(cut(name), ours, theirs, _weight(name, 0.75))
     if target.framework != golden.framework and target.framework and golden.framework:
         yield Make("versions")("framework", cut(target.framework), cut(golden.framework), 0.74)
     for name in dict.fromkeys((*target.versions, *golden.versions)):
@@ -329,12 +317,7 @@ def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
     words = "initial state" if not number else f"state before step {number}"
     for part, noun, likelihood in (("parameters", "parameter", 0.62), ("buffers", "buffer", 0.58)):
         both = tensor_pairs(_by_name(target, part, rename), _by_name(golden, part, rename))
-        known = [(name, one, other) for name, one, other in both if one.fingerprint and other.fingerprint]
-        alike = [
-            (name, one, other)
-            for name, one, other in known
-            if one.shape == other.shape and one.dtype == other.dtype and _kind(one) == _kind(other)
-        ]
+        alike = [(name, one, other) for name, one, other in both if _are_comparable(one, other)]
         found = [name for name, one, other in alike if one.fingerprint != other.fingerprint]
         if found:
             is_all = len(found) == len(alike) > 3
@@ -342,11 +325,6 @@ def _state(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
             verb = "differs" if len(found) == 1 else "differ"
             sentence = f"another {words}: {which} {verb}: {names(found)}"
             yield ManifestDifference("initial state", noun, "", "", sentence, likelihood)
-
-
-def _kind(tensor: TensorFacts) -> str:
-    """How a fingerprint was made: those of the CPU and of a device cannot be compared."""
-    return (tensor.fingerprint or "").partition(" ")[0] if " " in (tensor.fingerprint or "") else ""
 
 
 def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
@@ -367,57 +345,56 @@ def _batches(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]
     if not found:
         return
     at = found[0]
+    forwards = min(len(left), len(right))
     which = f"batch of step {number} differs"
     if len(left) > 1:
-        which = (
-            f"batch of step {number} differs in forward {at}"
-            if len(found) == 1
-            else f"batch of step {number} differs in {len(found)} of {min(len(left), len(right))} forwards"
-        )
+        which += f" in forward {at}" if len(found) == 1 else f" in {len(found)} of {forwards} forwards"
     yield ManifestDifference("batch", "content", "", "", f"{which}: {_batch_words(left[at], right[at])}", 0.64)
 
 
 def _batch_differs(left: Sequence[TensorFacts], right: Sequence[TensorFacts]) -> bool:
-    if len(left) != len(right):
+    if len(left) != len(right) or any(_form(one) != _form(other) for one, other in zip(left, right)):
         return True
-    return any(
-        one.shape != other.shape
-        or one.dtype.lower() != other.dtype.lower()
-        or (
-            one.fingerprint
-            and other.fingerprint
-            and _kind(one) == _kind(other)
-            and one.fingerprint != other.fingerprint
-        )
-        for one, other in zip(left, right)
-    )
+    return any(one.fingerprint != other.fingerprint for one, other in zip(left, right) if _are_comparable(one, other))
+
+
+def _form(tensor: TensorFacts) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype.lower()
+
+
+def _are_comparable(left: TensorFacts, right: TensorFacts) -> bool:
+    """Whether both have fingerprints, and of one kind: those of the CPU and of a device say nothing of each other."""
+    kinds = [(one.fingerprint or "").rpartition(" ")[0] for one in (left, right)]
+    return bool(left.fingerprint and right.fingerprint) and kinds[0] == kinds[1] and _form(left) == _form(right)
 
 
 def _batch_words(left: Sequence[TensorFacts], right: Sequence[TensorFacts]) -> str:
     if len(left) != len(right):
         return f"{counted(len(left), 'tensor')}, golden {len(right)}"
     for one, other in zip(left, right):
-        if one.shape != other.shape or one.dtype.lower() != other.dtype.lower():
-            sides = tuple(f"{cut(item.dtype)} {shown(list(item.shape))}" for item in (one, other))
-            return f"{cut(one.name)} {sides[0]}, golden {sides[1]}"
+        if _form(one) != _form(other):
+            ours, theirs = (f"{cut(item.dtype)} {shown(list(item.shape))}" for item in (one, other))
+            return f"{cut(one.name)} {ours}, golden {theirs}"
     found = [one for one, other in zip(left, right) if one.fingerprint != other.fingerprint]
     return f"other values in {names(f'{one.name} ({one.dtype} {shown(list(one.shape))})' for one in found)}"
 
 
 def _script(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
-    revisions = tuple(_git(one) for one in (target, golden))
-    if revisions[0] != revisions[1] and all(revisions):
-        yield Make("script")("git revision", revisions[0][:12], revisions[1][:12], 0.3)
-    commands = [one.script.get("command") for one in (target, golden)]
-    if all(isinstance(command, list) for command in commands) and commands[0] != commands[1]:
-        left, right = (Counter(str(part) for part in command) for command in commands)  # type: ignore[union-attr]
-        sides = tuple(
-            cut(" ".join((one - other).elements()), 80) or "nothing more"
-            for one, other in ((left, right), (right, left))
-        )
-        if left == right:
-            sides = ("the same arguments", "in another order")
-        yield Make("script")("command line:", *sides, 0.2, what="command line")
+    ours, theirs = (_git(one) for one in (target, golden))
+    if ours and theirs and ours != theirs:
+        yield Make("script")("git revision", ours[:12], theirs[:12], 0.3)
+    left, right = (_command(one) for one in (target, golden))
+    if left and right and left != right:
+        more, less = Counter(left) - Counter(right), Counter(right) - Counter(left)
+        ours, theirs = (cut(" ".join(part.elements()), 80) or "nothing more" for part in (more, less))
+        if not more and not less:
+            ours, theirs = "the same arguments", "in another order"
+        yield Make("script")("command line:", ours, theirs, 0.2)
+
+
+def _command(manifest: Manifest) -> list[str]:
+    command = manifest.script.get("command")
+    return [str(part) for part in command] if isinstance(command, list) else []
 
 
 def _git(manifest: Manifest) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from msprobe_collector.dump_format.manifest import Manifest, OptimizerFacts
 from pytest_msprobe.manifests.pairing import common_names, same_settings
@@ -63,18 +63,13 @@ def _left_out(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference
 
 def _pairs(target: Manifest, golden: Manifest) -> list[tuple[OptimizerFacts, OptimizerFacts]]:
     """Optimizers that have most parameters in common, each once."""
-    rest = list(golden.optimizers)
     rename = common_names(target, golden)
+    rest = [({rename(name) for group in one.groups for name in group.parameters}, one) for one in golden.optimizers]
     found = []
-    for one in target.optimizers:
+    for one in target.optimizers[: len(rest)]:
         held = {rename(name) for group in one.groups for name in group.parameters}
-        if rest:
-            best = max(
-                rest,
-                key=lambda other: len(held & {rename(name) for group in other.groups for name in group.parameters}),
-            )
-            rest.remove(best)
-            found.append((one, best))
+        best = max(range(len(rest)), key=lambda at: len(held & rest[at][0]))
+        found.append((one, rest.pop(best)[1]))
     return found
 
 
@@ -86,7 +81,7 @@ def _of_pair(
     if kinds[0] != kinds[1]:
         yield make(f"optimizer{of}", *kinds, 0.965)
     rename = common_names(target, golden)
-    values = _by_parameter(right, rename, is_translated)
+    values = _by_parameter(right, rename, is_translated=is_translated)
     found: dict[str, tuple[str, object, object, list[int], list[str]]] = {}
     for number, group in enumerate(left.groups):
         settings = same_settings(group.settings, is_translated=is_translated)
@@ -117,9 +112,10 @@ def _of_pair(
     yield from _state(left, right, of, target)
 
 
-def _by_parameter(optimizer: OptimizerFacts, rename: object, is_translated: bool) -> dict[str, dict[str, object]]:
-    assert callable(rename)
-    found = {}
+def _by_parameter(
+    optimizer: OptimizerFacts, rename: Callable[[str], str], *, is_translated: bool
+) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
     for group in optimizer.groups:
         settings = same_settings(group.settings, is_translated=is_translated)
         found.update((rename(name), settings) for name in group.parameters)
@@ -134,29 +130,26 @@ def _schedulers(
     left: OptimizerFacts, right: OptimizerFacts, of: str, *, has_other_rate: bool
 ) -> Iterator[ManifestDifference]:
     make = Make("optimizer")
-    kinds = [", ".join(last_name(one.kind) for one in side.schedulers) or "none" for side in (left, right)]
-    if kinds[0] != kinds[1]:
-        yield make(f"scheduler{of}", *kinds, 0.95)
+    ours, theirs = (", ".join(last_name(one.kind) for one in side.schedulers) or "none" for side in (left, right))
+    if ours != theirs:
+        yield make(f"scheduler{of}", ours, theirs, 0.95)
         return
     for one, other in zip(left.schedulers, right.schedulers):
         for key in one.settings.keys() & other.settings.keys():
             value, golden = one.settings[key], other.settings[key]
             if value != golden and not (key in _FOLLOWING and has_other_rate):
-                likelihood = 0.7 if key in _COUNTERS else 0.95
-                yield make(
-                    f"{shown(key)} of {last_name(one.kind)}{of}:", shown(value), shown(golden), likelihood, what=key
-                )
+                words = f"{shown(key)} of {last_name(one.kind)}{of}:"
+                yield make(words, shown(value), shown(golden), 0.7 if key in _COUNTERS else 0.95, what=key)
 
 
 def _state(left: OptimizerFacts, right: OptimizerFacts, of: str, target: Manifest) -> Iterator[ManifestDifference]:
     if left.state == right.state:
         return
-    steps = [_steps(one.state) for one in (left, right)]
+    ours, theirs = (_steps(one.state) or 0 for one in (left, right))
     when = f"when step {shown(target.number)} begins"
-    if steps[0] != steps[1]:
-        sides = tuple("none" if step is None else str(step) for step in steps)
-        sentence = f"the optimizer{of} has made {sides[0]} steps {when}, golden {sides[1]}"
-        yield ManifestDifference("optimizer", "steps", *sides, sentence, 0.71)
+    if ours != theirs:
+        words = f"updates that the optimizer{of} has made {when}:"
+        yield Make("optimizer")(words, ours, theirs, 0.71, what="steps")
     keys = [key for key in dict.fromkeys((*left.state, *right.state)) if left.state.get(key) != right.state.get(key)]
     keys = [key for key in keys if key != "step"]
     if keys:
@@ -166,9 +159,5 @@ def _state(left: OptimizerFacts, right: OptimizerFacts, of: str, target: Manifes
 
 def _steps(state: Mapping[str, object]) -> int | None:
     values = state.get("step")
-    found = (
-        [value for value in values if isinstance(value, (int, float))]
-        if isinstance(values, Sequence) and not isinstance(values, str)
-        else []
-    )
+    found = [value for value in values if isinstance(value, (int, float))] if isinstance(values, list) else []
     return int(max(found)) if found else None

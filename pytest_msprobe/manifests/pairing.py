@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
 
@@ -20,7 +20,6 @@ _SETTINGS = {
     "epsilon": "eps",
     "use_nesterov": "nesterov",
     "use_amsgrad": "amsgrad",
-    "alpha": "alpha",
     "decay": "alpha",
 }
 
@@ -57,10 +56,25 @@ def plural_of(manifest: Manifest) -> str:
 
 
 def same_settings(settings: Mapping[str, object], *, is_translated: bool) -> dict[str, object]:
-    """Hyper-parameters by the names that both frameworks share, where they are different ones."""
+    """Hyper-parameters, flat; by the names that both frameworks share, where they are different ones."""
+    flat = dict(_flat(settings))
     if not is_translated:
-        return dict(settings)
-    found = {_SETTINGS.get(key, key): value for key, value in settings.items()}
+        return flat
+    found = {_SETTINGS.get(key, key): value for key, value in flat.items()}
     if "beta1" in found and "beta2" in found:
         found["betas"] = [found.pop("beta1"), found.pop("beta2")]
     return found
+
+
+def _flat(settings: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Settings inside others by both names: `decay_rate of lr_schedule`."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from ((f"{inner} of {key}", item) for inner, item in value.items())
+        else:
+            yield key, value
+
+
+def is_dropout(key: str, layer: LayerFacts) -> bool:
+    """Whether a setting of a layer is the probability with which it drops."""
+    return "dropout" in key.lower() or (key == "p" and "dropout" in layer.kind.lower())

@@ -35,7 +35,7 @@ class Make:
     def __call__(
         self, words: str, target: object, golden: object, likelihood: float, *, what: str = ""
     ) -> ManifestDifference:
-        """The difference; `words` are printable."""
+        """The difference; all texts are printable."""
         left, right = str(target), str(golden)
         sentence = f"{words} {left}, golden {right}"
-        return ManifestDifference(self._section, what or words, left, right, sentence, likelihood)
+        return ManifestDifference(self._section, what or words.removesuffix(":"), left, right, sentence, likelihood)

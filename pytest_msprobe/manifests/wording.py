@@ -16,9 +16,9 @@ def shown(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
-        return (
-            str(value) if abs(value) < 10**20 else f"{'-' if value < 0 else ''}about 10**{value.bit_length() * 3 // 10}"
-        )
+        if abs(value) < 10**20:
+            return str(value)
+        return f"{value:.3g}" if abs(value) < 10**300 else "a huge number"
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, (list, tuple)):

@@ -31,6 +31,7 @@ ALLOWED = {
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
@@ -41,6 +42,7 @@ ALLOWED = {
             *_SHARED_BY_SUITES,
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
+            "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
         )
         for suite in _SUITES

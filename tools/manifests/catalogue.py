@@ -41,7 +41,9 @@ SEEN = [
     Entry("eval", "torch", {"eval": True}, r"eval.*golden.*train"),
     Entry("eps of norms", "torch", {"norm_eps": 1e-6}, r"^eps 1e-06, golden 1e-05 in 2 Modules.*LayerNorm"),
     Entry("seed", "torch", {"seed": 2}, r"^seed of torch 2, golden 1"),
-    Entry("weights of one layer", "torch", {"moved": "blocks.0.inner"}, r"initial.*2 parameters of \d+.*blocks\.0\.inner"),
+    Entry(
+        "weights of one layer", "torch", {"moved": "blocks.0.inner"}, r"initial.*2 parameters of \d+.*blocks\.0\.inner"
+    ),
     Entry("batch", "torch", {"batch_seed": 8}, r"^batch of step 0 differs"),
     Entry("dtype", "torch", {"dtype": "bfloat16"}, r"bfloat16, golden.*float32"),
     Entry("autocast", "torch", {"autocast": True}, r"^autocast.*bfloat16, golden.*off"),
@@ -51,14 +53,18 @@ SEEN = [
     Entry("deterministic", "torch", {"deterministic": True}, r"deterministic.*on, golden off"),
     Entry("precision", "torch", {"precision": "medium"}, r"matmul.*precision.*medium, golden highest"),
     Entry("version", "torch", {"version": "2.9.0"}, r"^torch 2\.9\.0, golden 2\.13"),
-    Entry("variable", "torch", {}, r"NVIDIA_TF32_OVERRIDE.*1, golden not set", environment={"NVIDIA_TF32_OVERRIDE": "1"}),
+    Entry(
+        "variable", "torch", {}, r"NVIDIA_TF32_OVERRIDE.*1, golden not set", environment={"NVIDIA_TF32_OVERRIDE": "1"}
+    ),
     Entry("other step", "torch", {"step": 1}, r"step 1.*golden.*step 0"),
     Entry("lr", "mindspore", {"lr": 0.01}, r"^lr .*0\.01, golden 0\.1"),
     Entry("momentum", "mindspore", {"momentum": 0.5}, r"^momentum .*0\.5, golden 0\.9"),
     Entry("decay", "mindspore", {"decay": 0.01}, r"^weight_decay of group 0.*0\.01, golden 0"),
     Entry("loss scale", "mindspore", {"loss_scale": 1024.0}, r"loss.scale.*1024(\.0)?, golden 1"),
     Entry("schedule", "mindspore", {"decay_rate": 0.5}, r"decay_rate.*0\.5, golden 0\.9", golden={"decay_rate": 0.9}),
-    Entry("head is not optimized", "mindspore", {"left_out": "second"}, r"^2 parameters of 6 are in no optimizer.*second"),
+    Entry(
+        "head is not optimized", "mindspore", {"left_out": "second"}, r"^2 parameters of 6 are in no optimizer.*second"
+    ),
     Entry("dropout", "mindspore", {"dropout": 0.1}, r"^dropout 0\.1, golden 0\.0 in 1 Cell"),
     Entry("seed", "mindspore", {"seed": 2}, r"^seed of mindspore 2, golden 1"),
     Entry("batch", "mindspore", {"batch_seed": 8}, r"^batch of step 0 differs"),

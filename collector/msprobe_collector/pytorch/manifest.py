@@ -21,18 +21,24 @@ from msprobe_collector.recording.plain_values import OMITTED, plain
 
 _C: Any = torch._C
 _backends: Any = torch.backends
+_deterministic: Any = torch.utils.deterministic
+_cuda: Any = torch.cuda
 
 
 def _of_core(name: str) -> Callable[[], Any]:
     """A getter of PyTorch's core, which not every version has."""
-    return lambda: getattr(_C, name)()
+
+    def ask() -> Any:
+        return getattr(_C, name)()
+
+    return ask
 
 
 #: Name: how it is asked for. One that a version does not have, or refuses to tell, is left out.
 _SWITCHES: dict[str, Callable[[], Any]] = {
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
     "deterministic algorithms: warn only": torch.is_deterministic_algorithms_warn_only_enabled,
-    "fill uninitialized memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,
+    "fill uninitialized memory": lambda: _deterministic.fill_uninitialized_memory,
     "float32 matmul precision": torch.get_float32_matmul_precision,
     # Not through torch.backends, which warns, and refuses where a script has used its newer names.
     "TF32 in cuBLAS": _of_core("_get_cublas_allow_tf32"),
@@ -78,9 +84,9 @@ class TorchFacts:
         found: dict[str, object] = {"cuda": torch.version.cuda, "hip": torch.version.hip}
         with suppress(Exception):
             found["cudnn"] = _backends.cudnn.version()
-        if torch.version.cuda is not None and torch.cuda.is_initialized():
+        if torch.version.cuda is not None and _cuda.is_initialized():
             with suppress(Exception):
-                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+                found["nccl"] = ".".join(map(str, _cuda.nccl.version()))
         if isinstance(cann := getattr(getattr(sys.modules.get("torch_npu"), "version", None), "cann", None), str):
             found["cann of torch_npu"] = cann
         return {key: value for key, value in found.items() if value is not None}
@@ -215,7 +221,7 @@ class TorchFacts:
     def _tensors(self, named: Iterator[tuple[str, Any]]) -> list[Any]:
         """Of each tensor; one that stands under a second name is said to be tied to the first."""
         first: dict[int, str] = {}
-        found = []
+        found: list[dict[str, object]] = []
         for name, tensor in named:
             if id(tensor) in first:
                 found.append({"name": name, "tied": first[id(tensor)]})

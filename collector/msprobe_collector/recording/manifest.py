@@ -312,7 +312,9 @@ def _filled(values: Any, texts: Sequence[str]) -> Any:
 
 def seen_objects(objects: Sequence[Any], kinds: Mapping[str, type]) -> dict[str, list[Any]]:
     """Those of `objects` that are of each kind. Their types alone are asked, so that no code of theirs runs."""
-    names = {kind: name for name, base in kinds.items() for kind in (base, *_subclasses(base))}
+    names: dict[type, str] = {}
+    for name, base in kinds.items():
+        names.update(dict.fromkeys((base, *_subclasses(base)), name))
     found: dict[str, list[Any]] = {name: [] for name in kinds}
     for value in [value for value in objects if type(value) in names]:
         found[names[type(value)]].append(value)
@@ -321,7 +323,8 @@ def seen_objects(objects: Sequence[Any], kinds: Mapping[str, type]) -> dict[str,
 
 def _subclasses(base: type) -> list[type]:
     found: list[type] = []
-    for kind in type.__subclasses__(base):
+    kinds: list[type] = type.__subclasses__(base)
+    for kind in kinds:
         found += [kind, *_subclasses(kind)]
     return found
 
