@@ -17,8 +17,8 @@ from pytest_msprobe.checkpoints.names import Matched, match_names
 from pytest_msprobe.checkpoints.tensors import Array, ReadError, Tensor, Transposed
 from pytest_msprobe.numerics.dtypes import kind_of, round_once
 
-#: Bytes that are read at once from each side.
-_BLOCK_BYTES = 4 << 20
+#: Bytes that are read at once from each side: what fits into a cache, and is not a new mapping for each array.
+_BLOCK_BYTES = 1 << 19
 #: Elements that are converted to float64 at once.
 _CONVERTED = 1 << 17
 #: A square matrix of equal name that is farther than this is looked at transposed.

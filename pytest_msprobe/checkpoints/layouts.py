@@ -157,13 +157,15 @@ def _nearest(
         best = float(away[ranked[0]])
         if not best <= _NEAR:
             continue
-        equal = [others[index] for index in ranked if away[index] <= best * (1 + 1e-9) + 1e-12]
-        if len(equal) == 1 and len(ranked) > 1 and best * _FACTOR > float(away[ranked[1]]):
+        # Weights of norms are all near one: where content does not tell, names must.
+        near = [others[index] for index in ranked if away[index] <= best * _FACTOR + 1e-12]
+        is_open = len(near) > 1 and best > 1e-12
+        likely = sorted(((likeness(name, other), other) for other in near), key=lambda one: one[0], reverse=True)
+        (words, chosen), *rest = likely
+        if is_open and (not all(words) or (rest and rest[0][0] == words)):
             continue
-        is_weak = len(np.unique(sample)) < _FEWEST_DISTINCT
         # What is constant is like others by chance: such a pair must have something of its names in common.
-        chosen = max(equal, key=lambda other: likeness(name, other))
-        if is_weak and not likeness(name, chosen)[1]:
+        if len(np.unique(sample)) < _FEWEST_DISTINCT and not words[1]:
             continue
         how = "transposed, found by content" if turned else "found by content"
         yield Layout((name,), (chosen,), target[name], right[chosen], how)

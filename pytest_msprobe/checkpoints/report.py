@@ -29,7 +29,8 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
         yield f"{letter}: {printable(str(path))} ({contents.form}{files}): {tensors}{others}"
     yield ""
     yield from _cut([f"cannot be read: {printable(problem)}" for problem in result.problems], most)
-    yield from _differing(result.differing, most)
+    yield from _casts(result)
+    yield from _differing([one for one in result.differing if everything or not one.is_cast], most)
     yield from _cut(
         [f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most
     )
@@ -43,29 +44,36 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield _summary(result)
 
 
+def _casts(result: Result) -> Iterator[str]:
+    """What differs as a cast rounds, all of one pair of dtypes in one line."""
+    pairs = Counter(one.dtypes for one in result.compared if one.is_cast)
+    for (one, other), count in pairs.items():
+        yield f"cast: {count} tensors are {one} in A and {other} in B, and equal but for rounding to the narrower dtype"
+    if pairs:
+        yield ""
+
+
 def _differing(found: Sequence[Difference], most: int | None) -> Iterator[str]:
     if not found:
         return
     shown = [_name(one.name) for one in found[:most]]
     width = max(len("tensors that differ"), *map(len, shown))
-    yield f"{'tensors that differ':{width}}  relative   max abs   unequal"
+    yield f"{'tensors that differ':{width}}  relative   max abs  unequal elements"
     for name, one in zip(shown, found):
-        yield f"{name:{width}}  {_number(one.relative):>8}  {_number(one.max_abs):>8}  {_share(one):>8}{_remark(one)}"
+        yield f"{name:{width}}  {_number(one.relative):>8}  {_number(one.max_abs):>8}  {_share(one)}"
+        yield from (f"    {remark}" for remark in _remarks(one))
     yield from _more(len(found), most)
     yield ""
 
 
-def _remark(one: Difference) -> str:
-    remarks = []
+def _remarks(one: Difference) -> Iterator[str]:
     if one.dtypes[0] != one.dtypes[1]:
-        words = f"A {one.dtypes[0]}, B {one.dtypes[1]}"
-        remarks.append(f"{words}, the same numbers{' but for the cast' if one.unequal else ''}" if one.is_cast else words)
+        yield f"A {one.dtypes[0]}, B {one.dtypes[1]}{': equal but for that rounding' if one.is_cast else ''}"
     for letter, (nan, inf) in zip("AB", one.not_finite):
         if nan or inf:
-            remarks.append(f"{letter} has {nan} NaN, {inf} Inf")
+            yield f"{letter} has {nan} NaN and {inf} infinite elements"
     if one.how:
-        remarks.append(_how(one))
-    return f"  {'; '.join(remarks)}" if remarks else ""
+        yield _how(one)
 
 
 def _how(one: Difference) -> str:
@@ -143,10 +151,7 @@ def _number(value: float) -> str:
 
 
 def _share(one: Difference) -> str:
-    share = 100 * one.unequal / max(1, one.size)
-    if not one.unequal:
-        return "0 %"
-    return f"{one.unequal}" if one.unequal < 10 else f"{share:.3g} %"
+    return f"{one.unequal} of {one.size}" if one.unequal < 10 else f"{100 * one.unequal / one.size:.3g} %"
 
 
 def _bytes(count: int) -> str:

@@ -24,6 +24,8 @@ from msprobe_collector.dump_format.values import Dtype, array_dtype
 Array = np.ndarray[Any, Any]
 #: Files that are open at once; sharded checkpoints have thousands.
 _MOST_OPEN = 64
+#: Behind a block of at least so many bytes, so many more are asked for: the disk reads while elements are compared.
+_LARGE_BYTES, _AHEAD_BYTES = 1 << 16, 16 << 20
 
 
 class ReadError(ValueError):
@@ -41,6 +43,7 @@ class File:
         if not path.is_file():
             raise ReadError("is not a file" if path.exists() else "does not exist")
         self.size = os.fstat(self._descriptor()).st_size
+        self._asked = 0  # up to where the system has been asked to read
 
     def read(self, start: int, size: int) -> bytes:
         """The bytes from `start` on. Raises ReadError where the file ends before."""
@@ -55,11 +58,21 @@ class File:
     def read_into(self, start: int, array: Array) -> None:
         """Fill a contiguous array with the bytes from `start` on. Raises ReadError where the file ends before."""
         left = memoryview(array.reshape(-1).view(np.uint8))
+        if len(left) >= _LARGE_BYTES:
+            self._ask_ahead(start, start + len(left))
         while left:
             count = os.preadv(self._descriptor(), [left], start)
             if not count:
                 raise ReadError(f"ends at byte {start}, {len(left)} bytes early")
             left, start = left[count:], start + count
+
+    def _ask_ahead(self, start: int, stop: int) -> None:
+        """Have the system read what follows a block, unless it has been asked for half of that already."""
+        is_known = start <= self._asked and stop + _AHEAD_BYTES // 2 <= self._asked <= stop + _AHEAD_BYTES
+        if not is_known and hasattr(os, "posix_fadvise"):
+            first = max(stop, self._asked) if start <= self._asked <= stop + _AHEAD_BYTES else stop
+            os.posix_fadvise(self._descriptor(), first, stop + _AHEAD_BYTES - first, os.POSIX_FADV_WILLNEED)
+            self._asked = stop + _AHEAD_BYTES
 
     def _descriptor(self) -> int:
         descriptor = File._open.pop(self.path, None)
