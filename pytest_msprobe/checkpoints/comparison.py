@@ -113,7 +113,8 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
     """What differs between two checkpoints.
 
     Args:
-        target, golden: what they hold.
+        target: what the first one holds.
+        golden: the same of the one that differences are relative to.
         progress: called with the bytes that have been compared, of how many.
     """
     result = Result(problems=[*target.problems, *golden.problems])
@@ -169,11 +170,10 @@ def _add(result: Result, layout: Layout, watch: _Watch) -> None:
     try:
         found = measure(layout, watch)
         is_square = len(found.shape) == 2 and found.shape[0] == found.shape[1]
-        if found.relative > _FAR and is_square and not layout.how.endswith("transposed"):
-            if is_turned(layout.left, layout.right):
-                how = _and(layout.how, "transposed")
-                turned = Layout(layout.target, layout.golden, layout.left, Transposed(layout.right), how)
-                found = measure(turned, watch)
+        if found.relative > _FAR and is_square and is_turned(layout.left, layout.right):
+            how = _and(layout.how, "transposed")
+            turned = Layout(layout.target, layout.golden, layout.left, Transposed(layout.right), how)
+            found = measure(turned, watch)
         result.compared.append(found)
     except ReadError as error:
         result.problems.append(f"{abbreviated(layout.target[0])}: {error}")

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -34,6 +35,8 @@ from pytest_msprobe.checkpoints.tensors import File, Held, ReadError, Span, Stor
 _MOST_MEMBERS = 1_000_000
 _MOST_HEADER_BYTES = 100_000_000
 _MOST_DESCRIPTION_BYTES = 1 << 30
+#: One text or array in a pickle; elements of tensors are elsewhere.
+_MOST_TEXT_BYTES = 1 << 26
 #: NumPy makes no arrays of more dimensions.
 _MOST_DIMENSIONS = 32
 #: Names of dtypes in safetensors.
@@ -140,7 +143,7 @@ def read_safetensors(file: File) -> Contents:
         found.tensors[name] = tensor
         spans.append((tensor.spans[0].start, tensor.spans[0].size, name))
     spans.sort()
-    for (start, size, name), (following, _, other) in zip(spans, spans[1:]):
+    for (start, size, name), (following, _, other) in pairwise(spans):
         if following < start + size:
             found.problems.append(f"{abbreviated(name)} and {abbreviated(other)} overlap in the file")
     return found
@@ -223,9 +226,22 @@ def _members(span: Span) -> dict[str, Member]:
     return members
 
 
-def _objects(file: BinaryIO) -> object:
+class _Bounded:
+    """A file of which a pickle may ask no more than there is: a number in it must not take that much memory."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size = file, size
+        self.tell = file.tell
+        self.readline = lambda: file.readline(_MOST_TEXT_BYTES)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; none where so many are not there, as at the end of a file."""
+        return self._file.read(count) if count <= min(_MOST_TEXT_BYTES, self._size - self.tell()) else b""
+
+
+def _objects(file: BinaryIO | _Bounded) -> object:
     try:
-        return read_objects(file)
+        return read_objects(cast(BinaryIO, file))
     except DescriptionError as error:
         raise ReadError(str(error)) from None
 
@@ -236,7 +252,8 @@ def _read_torch_legacy(file: File) -> Contents:
     Raises:
         ReadError: it is no such file, damaged or cut off.
     """
-    with file.path.open("rb") as stream:
+    with file.path.open("rb") as opened:
+        stream = _Bounded(opened, file.size)
         if _objects(stream) != _LEGACY_MAGIC:
             raise ReadError("is a pickle, not a checkpoint of torch.save; loading it would run code")
         _objects(stream)
@@ -327,7 +344,9 @@ def _described(value: object, storages: _Storages) -> Contents:
         raise ReadError(str(error)) from None
     for name, count in needs_code.items():
         times = f", {count} times" if count > 1 else ""
-        found.problems.append(f"needs code to load: {name}{times}; it was not run, and what the file gives it is compared")
+        found.problems.append(
+            f"needs code to load: {name}{times}; it was not run, and what the file gives it is compared"
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of several files: with an index, from torch.distributed.checkpoint, or simply together in a folder.
 
-Sources: HuggingFace Hub's `*.index.json`, and torch/distributed/checkpoint: `.metadata` is a pickle of `Metadata`, whose
-`storage_data` says which bytes of which file hold each chunk.
+Sources: HuggingFace Hub's `*.index.json`, and torch/distributed/checkpoint: `.metadata` is a pickle of `Metadata`,
+whose `storage_data` says which bytes of which file hold each chunk.
 """
 
 from __future__ import annotations

@@ -209,8 +209,11 @@ def _fused(
                 return order, joined, turned, how
             nearest.append((away, order, joined, turned, how))
     nearest.sort(key=lambda one: one[0])
-    others = [one[0] for one in nearest[1:]]
-    if not nearest or nearest[0][0] > _NEAR or (others and nearest[0][0] * _FACTOR > others[0] > 0):
+    if not nearest or nearest[0][0] > _NEAR:
+        return None
+    # As far to the last bit is the same content, such as parts that are all zero.
+    others = [one[0] for one in nearest if one[0] > nearest[0][0] * (1 + 1e-12)]
+    if others and nearest[0][0] * _FACTOR > others[0]:
         return None
     return nearest[0][1:]
 
@@ -227,15 +230,16 @@ _ANY = re.compile(r"[._]")
 
 
 def _groups(whole: Tensor, parts: dict[str, Tensor]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(what is common, names) of names that differ in one word, and whose elements together are as many as those of the whole."""
+    """(what is common, names) of names that differ in one word, and whose tensors together are as large as the whole."""
     templates: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, tensor in parts.items():
         if tensor.size < whole.size and tensor.shape:
             words = name.split(".")
             for place in range(len(words)):
-                templates[(*words[:place], "*", *words[place + 1 :])].append(name)
+                template = (*words[:place], "*", *words[place + 1 :])
+                templates[template].append(name)
     given: set[tuple[str, ...]] = set()
-    for template, names in templates.items():
+    for words_of_group, names in templates.items():
         if len(names) < 2:
             continue
         ordered = tuple(sorted(names, key=_in_order))
@@ -251,16 +255,15 @@ def _groups(whole: Tensor, parts: dict[str, Tensor]) -> Iterator[tuple[str, tupl
         for one in chosen:
             if one not in given:
                 given.add(one)
-                yield ".".join(template), one
+                yield ".".join(words_of_group), one
 
 
 def _in_order(name: str) -> tuple[object, ...]:
     """Numbers by their size; query, key, value and gate, up in the order in which layers fuse them."""
     known = {"q": 0, "query": 0, "gate": 0, "w1": 0, "k": 1, "key": 1, "up": 1, "w3": 1, "v": 2, "value": 2}
-    words: list[object] = []
-    for word in _ANY.split(name):
-        words.append((0, int(word), "") if word.isdecimal() else (1, known.get(word, 9), word))
-    return tuple(words)
+    return tuple(
+        (0, int(word[:18]), "") if word.isdecimal() else (1, known.get(word, 9), word) for word in _ANY.split(name)
+    )
 
 
 _Way = tuple[tuple[object, ...], tuple[str, ...], Tensor, bool, str]
@@ -283,14 +286,17 @@ def _ways(whole: Tensor, group: tuple[str, ...], parts: dict[str, Tensor]) -> It
                     how += f", in {groups} groups" if groups > 1 else ""
                     joined = _interleaved(rows, shape, groups)
                     yield ("rows", order, sizes[0] // groups, turned), names, joined, turned, how
-            if not turned and len(shape) > 1 and all(_fits_beside(tensor.shape, shape) for tensor in tensors):
-                if sum(tensor.shape[1] for tensor in tensors) == shape[1]:
-                    joined = _beside(tensors, shape)
-                    yield ("columns", order, 0, turned), names, joined, turned, f"{len(names)} parts along dimension 1"
+            if not turned and _stand_beside([tensor.shape for tensor in tensors], shape):
+                joined = _beside(tensors, shape)
+                yield ("columns", order, 0, turned), names, joined, turned, f"{len(names)} parts along dimension 1"
 
 
-def _fits_beside(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    return len(part) == len(whole) and part[0] == whole[0] and part[2:] == whole[2:]
+def _stand_beside(parts: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> bool:
+    """Whether tensors of these shapes fill a whole along its second dimension."""
+    if len(whole) < 2 or any(len(part) != len(whole) for part in parts):
+        return False
+    are_alike = all(part[0] == whole[0] and part[2:] == whole[2:] for part in parts)
+    return are_alike and sum(part[1] for part in parts) == whole[1]
 
 
 def _as_rows(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> list[Tensor] | None:

@@ -77,9 +77,9 @@ def _by_key(left: dict[str, None], right: dict[str, None], change: Callable[[str
 def _by_suffix(left: dict[str, None], right: dict[str, None], change: Callable[[str], str], how: str) -> list[Matched]:
     """Names of which one is the end of the other, prefix by prefix."""
     owners: list[dict[str, list[str]]] = []
-    for names in (left, right):
+    for held in (left, right):
         owner: dict[str, list[str]] = defaultdict(list)
-        for name in names:
+        for name in held:
             owner[change(name)].append(name)
         owners.append(owner)
     pairs: dict[tuple[int, str], list[tuple[str, str]]] = defaultdict(list)
@@ -93,9 +93,8 @@ def _by_suffix(left: dict[str, None], right: dict[str, None], change: Callable[[
                     pairs[side, ".".join(parts[:cut])].append(pair)
     found = []
     for (_, prefix), candidates in sorted(pairs.items(), key=lambda item: (_rank(item[0][1]), -len(item[1]))):
-        rests = Counter(pair[1 if (_ == 0) else 0] for pair in candidates)
         for own, other in candidates:
-            if own in left and other in right and max(rests[own], rests[other]) <= 1:
+            if own in left and other in right:
                 found.append(Matched(own, other, f"{how} {prefix}." if how == "prefix" else how))
                 del left[own], right[other]
     return found

@@ -115,6 +115,7 @@ class _ObjectMachine(PickleMachine):
     """The stack and the memo, for dictionaries and lists of tensors."""
 
     def step(self, operation: str, argument: Any) -> None:
+        """Do one operation. Raises DescriptionError where no checkpoint needs it."""
         if operation in _PUSHED:
             self.stack.append(argument)
         elif operation in _CONTAINERS:
@@ -137,29 +138,35 @@ class _ObjectMachine(PickleMachine):
         return found
 
     def name_of(self, argument: str) -> None:
+        """GLOBAL: a name, written as module and name."""
         module, _, name = argument.partition(" ")
         self.stack.append(_found(module, name))
 
     def name_on_stack(self, _: None) -> None:
+        """STACK_GLOBAL: a name whose two parts are on the stack."""
         module, name = self.popped(2)
         self.stack.append(_found(str(module), str(name)))
 
     def reduced(self, _: None) -> None:
+        """REDUCE: what stands for a call. Raises TypeError when the arguments are no tuple."""
         made, arguments = self.popped(2)
         if not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(_made(made, arguments))
 
     def new_object(self, _: None) -> None:
+        """NEWOBJ: what stands for an object of a class."""
         self.reduced(None)
 
     def new_object_with_keywords(self, _: None) -> None:
+        """NEWOBJ_EX: the same with arguments by name. Raises TypeError when the others are no tuple."""
         made, arguments, keywords = self.popped(3)
         if not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(_made(made, (*arguments, keywords) if keywords else arguments))
 
     def built(self, _: None) -> None:
+        """BUILD: give an object its attributes. Raises TypeError for what cannot have any."""
         state = self.stack.pop()
         top = self.stack[-1]
         if isinstance(top, Made):
@@ -168,6 +175,7 @@ class _ObjectMachine(PickleMachine):
             raise TypeError
 
     def stored(self, _: None) -> None:
+        """BINPERSID: the storage that a tuple describes."""
         described = self.stack.pop()
         if isinstance(described, tuple) and len(described) in (5, 6) and described[0] == "storage":
             self.stack.append(described[:5])
@@ -176,37 +184,46 @@ class _ObjectMachine(PickleMachine):
             self.stack.append(Made("persistent", (described,)))
 
     def set_item(self, _: None) -> None:
+        """SETITEM: one key of a dictionary."""
         key, value = self.popped(2)
         _set_items(self.stack[-1], (key, value))
 
     def set_items(self, _: None) -> None:
+        """SETITEMS: the keys since the mark."""
         items = self._since_mark()
         _set_items(self.stack[-1], items)
 
     def append(self, _: None) -> None:
+        """APPEND: one more in a list."""
         (value,) = self.popped(1)
         _append(self.stack[-1], (value,))
 
     def append_all(self, _: None) -> None:
+        """APPENDS, ADDITEMS: those since the mark."""
         items = self._since_mark()
         _append(self.stack[-1], items)
 
     def list_since_mark(self, _: None) -> None:
+        """LIST, FROZENSET: a list of the values since the mark."""
         self.stack.append(list(self._since_mark()))
 
     def dict_since_mark(self, _: None) -> None:
+        """DICT: a dictionary of them."""
         items = self._since_mark()
         found: dict[object, object] = {}
         _set_items(found, items)
         self.stack.append(found)
 
     def drop(self, _: None) -> None:
+        """POP: the last value is not needed."""
         self.stack.pop()
 
     def drop_to_mark(self, _: None) -> None:
+        """POP_MARK: nor those since the mark."""
         self._since_mark()
 
     def double(self, _: None) -> None:
+        """DUP: the last value once more."""
         self.stack.append(self.stack[-1])
 
 
@@ -310,6 +327,10 @@ def _walk(value: object, name: str, depth: int, visited: Iterator[int]) -> Itera
         for index, one in enumerate(value):
             yield from _walk(one, f"{inner}{index}", depth + 1, visited)
     elif isinstance(value, Made):
+        local = _local_part(value)
+        if local is not None:
+            yield name, local
+            return
         array = _array_of(value)
         if array is not None:
             yield name, array
@@ -342,12 +363,24 @@ def _shortened(text: str) -> str:
     return f"{text[:60]}... ({len(text)} characters, XXH3 {digest})"
 
 
+def _local_part(made: Made) -> TensorDescription | None:
+    """The part of its rank that a DTensor in a file of one rank holds; None for anything else."""
+    arguments = made.arguments
+    if made.name != "torch._tensor._rebuild_from_type_v2" or len(arguments) != 4:
+        return None
+    is_distributed = isinstance(arguments[1], Name) and arguments[1].name == "torch.distributed.tensor.DTensor"
+    states = arguments[3] if isinstance(arguments[3], tuple) else (arguments[3],)
+    found = [state["_local_tensor"] for state in states if isinstance(state, dict) and "_local_tensor" in state]
+    return found[0] if is_distributed and found and isinstance(found[0], TensorDescription) else None
+
+
 def _array_of(made: Made) -> object | None:
     """The NumPy array or scalar that `made` stands for; None for anything else."""
     if made.name.endswith("multiarray.scalar") and len(made.arguments) == 2:
         dtype, raw = _numpy_dtype(made.arguments[0]), made.arguments[1]
         if dtype is not None and isinstance(raw, bytes) and len(raw) == dtype.itemsize:
-            return np.frombuffer(raw, dtype)[0].item()
+            number: object = np.frombuffer(raw, dtype)[0].item()
+            return number
     state = made.state
     if made.name.endswith("multiarray._reconstruct") and isinstance(state, tuple) and len(state) == 5:
         _, shape, written, is_fortran, raw = state

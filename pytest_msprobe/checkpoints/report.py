@@ -31,13 +31,14 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield from _cut([f"cannot be read: {printable(problem)}" for problem in result.problems], most)
     yield from _casts(result)
     yield from _differing([one for one in result.differing if everything or not one.is_cast], most)
-    yield from _cut(
-        [f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most
-    )
+    yield from _cut([f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most)
     for letter, names in zip("AB", result.only):
         yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
     yield from _cut(
-        [f"other value: {_name(name)}: A {abbreviated(one)}, B {abbreviated(two)}" for name, one, two in result.entries],
+        [
+            f"other value: {_name(name)}: A {abbreviated(one)}, B {abbreviated(two)}"
+            for name, one, two in result.entries
+        ],
         most,
     )
     yield from _notes(result, sides, most)
@@ -101,11 +102,12 @@ def _notes(result: Result, sides: Sequence[tuple[Path, Contents]], most: int | N
     if result.tied:
         names = ", ".join(_name(name) for name, _ in result.tied[:3])
         yield f"in one side alone, but the same bytes as a tensor that was compared: {names}"
-    for letter, names, (_, other) in zip("AB", result.entries_only, reversed(sides)):
-        if names:
+    for letter, alone, (_, other) in zip("AB", result.entries_only, reversed(sides)):
+        if alone:
             why = "" if other.holds_entries else f" ({other.form} holds tensors only)"
-            shown = ", ".join(map(_name, names[: None if most is None else 5]))
-            yield f"other values only in {letter}, not counted{why}: {len(names)}: {shown}{', ...' if most and names[5:] else ''}"
+            shown = ", ".join(map(_name, alone[: None if most is None else 5]))
+            more = ", ..." if most is not None and alone[5:] else ""
+            yield f"other values only in {letter}, not counted{why}: {len(alone)}: {shown}{more}"
 
 
 def _kind(how: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class ReadError(ValueError):
 class File:
     """A file that is read at any place, opened when it is needed."""
 
-    _open: OrderedDict[Path, int] = OrderedDict()
+    _open: ClassVar[OrderedDict[Path, int]] = OrderedDict()
 
     def __init__(self, path: Path) -> None:
         """The file at `path`, which stays as it is. Raises ReadError when it cannot be opened or is no regular file."""
@@ -57,7 +57,7 @@ class File:
 
     def read_into(self, start: int, array: Array) -> None:
         """Fill a contiguous array with the bytes from `start` on. Raises ReadError where the file ends before."""
-        left = memoryview(array.reshape(-1).view(np.uint8))
+        left = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
         if len(left) >= _LARGE_BYTES:
             self._ask_ahead(start, start + len(left))
         while left:
@@ -154,7 +154,7 @@ class Tensor(ABC):
         runs = np.split(places, ends)
         return np.concatenate([self.read(int(run[0]), int(run[-1]) + 1) for run in runs])
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  # most keep nothing
         """Forget what was kept to read it."""
 
     @property
@@ -292,8 +292,11 @@ class Joined(Tensor):
             low, high = max(first, piece.at[0]), min(last, piece.at[0] + piece.rows)
             own = piece.first - piece.at[0]
             read = piece.tensor.read((low + own) * piece.tensor.width, (high + own) * piece.tensor.width)
-            place = tuple(slice(at, at + size) for at, size in zip(piece.at[1:], piece.tensor.shape[1:]))
-            out[(slice(low - first, high - first), *place)] = read.reshape(high - low, *piece.tensor.shape[1:])
+            place: tuple[slice, ...] = tuple(
+                slice(at, at + size) for at, size in zip(piece.at[1:], piece.tensor.shape[1:])
+            )
+            place = (slice(low - first, high - first), *place)
+            out[place] = read.reshape(high - low, *piece.tensor.shape[1:])
         return out.reshape(-1)[start - first * self.width : stop - first * self.width]
 
     def release(self) -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-
 class Content(Protocol):
     """The bytes of a file, or of a part of one."""
 
