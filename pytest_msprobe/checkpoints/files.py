@@ -207,6 +207,11 @@ def read_torch_zip(span: Span) -> Contents:
         raise ReadError("is damaged: the checksum of its description is wrong")
 
     def place(storage: Storage) -> Span:
+        """Where a storage stands.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         found = members.get(f"{prefix}data/{storage.key}")
         if found is None:
             raise ReadError(f"its storage {abbreviated(storage.key)} is missing")
@@ -275,6 +280,11 @@ def _read_torch_legacy(file: File) -> Contents:
         at += 8 + size
 
     def place(storage: Storage) -> Span:
+        """Where a storage stands.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         if storage.key not in places:
             raise ReadError(f"is cut off: its storage {abbreviated(storage.key)} is missing")
         return places[storage.key]
@@ -301,7 +311,11 @@ class _Storages:
         self._place = place
 
     def tensor(self, described: TensorDescription) -> Tensor:
-        """The tensor. Raises ReadError where its storage does not hold it."""
+        """The tensor.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         dtype = described.storage.dtype
         shape = _shape(described.shape)
         array = array_dtype(dtype)
@@ -487,7 +501,11 @@ class _Head:
         self._start, self._held = at, b""
 
     def entered(self, number: int) -> int:
-        """Go into the message that must stand here; where it ends."""
+        """Go into the message that must stand here; where it ends.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         if self.key() != (number, 2):
             raise ReadError(f"no value begins at byte {self.at}")
         return self.length(self._end)
@@ -498,14 +516,22 @@ class _Head:
         return read >> 3, read & 7
 
     def length(self, end: int) -> int:
-        """Where the next field ends, whose length stands here."""
+        """Where the next field ends, whose length stands here.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         size = self.number()
         if self.at + size > end:
             raise ReadError(f"a field at byte {self.at} of {size} bytes ends outside its message")
         return self.at + size
 
     def text(self, end: int) -> str:
-        """The text that stands here."""
+        """The text that stands here.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         last = self.length(end)
         if last - self.at > _MOST_TAG_BYTES:
             raise ReadError(f"a name of {last - self.at} bytes")
@@ -514,7 +540,11 @@ class _Head:
         return found
 
     def number(self) -> int:
-        """The number that stands here."""
+        """The number that stands here.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         value = 0
         for place in range(_VARINT_BYTES):
             byte = self._byte()

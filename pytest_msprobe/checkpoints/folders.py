@@ -223,7 +223,11 @@ class _Places:
             found.problems.append(f"{folder}: storage_data names {len(stored) - len(self._places)} places twice")
 
     def archive(self, name: str, offset: tuple[int, ...] | None) -> Contents:
-        """What the file holds at the place of a tensor's chunk, or of another value. Raises ReadError."""
+        """What the file holds at the place of a tensor's chunk, or of another value.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         described = self._places.get((name, offset))
         if described is None and offset is not None and not any(offset):
             described = self._places.get((name, None))

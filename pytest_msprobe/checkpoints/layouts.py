@@ -230,7 +230,7 @@ _ANY = re.compile(r"[._]")
 
 
 def _groups(whole: Tensor, parts: dict[str, Tensor]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(what is common, names) of names that differ in one word, and whose tensors together are as large as the whole."""
+    """(what is common, names) of names that differ in one word, and whose tensors are together as large as it."""
     templates: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, tensor in parts.items():
         if tensor.size < whole.size and tensor.shape:

@@ -115,7 +115,11 @@ class _ObjectMachine(PickleMachine):
     """The stack and the memo, for dictionaries and lists of tensors."""
 
     def step(self, operation: str, argument: Any) -> None:
-        """Do one operation. Raises DescriptionError where no checkpoint needs it."""
+        """Do one operation.
+
+        Raises:
+            DescriptionError: no checkpoint needs it.
+        """
         if operation in _PUSHED:
             self.stack.append(argument)
         elif operation in _CONTAINERS:
@@ -148,7 +152,11 @@ class _ObjectMachine(PickleMachine):
         self.stack.append(_found(str(module), str(name)))
 
     def reduced(self, _: None) -> None:
-        """REDUCE: what stands for a call. Raises TypeError when the arguments are no tuple."""
+        """REDUCE: what stands for a call.
+
+        Raises:
+            TypeError: the pickle is damaged.
+        """
         made, arguments = self.popped(2)
         if not isinstance(arguments, tuple):
             raise TypeError
@@ -159,14 +167,22 @@ class _ObjectMachine(PickleMachine):
         self.reduced(None)
 
     def new_object_with_keywords(self, _: None) -> None:
-        """NEWOBJ_EX: the same with arguments by name. Raises TypeError when the others are no tuple."""
+        """NEWOBJ_EX: the same with arguments by name.
+
+        Raises:
+            TypeError: the pickle is damaged.
+        """
         made, arguments, keywords = self.popped(3)
         if not isinstance(arguments, tuple):
             raise TypeError
         self.stack.append(_made(made, (*arguments, keywords) if keywords else arguments))
 
     def built(self, _: None) -> None:
-        """BUILD: give an object its attributes. Raises TypeError for what cannot have any."""
+        """BUILD: give an object its attributes.
+
+        Raises:
+            TypeError: the pickle is damaged.
+        """
         state = self.stack.pop()
         top = self.stack[-1]
         if isinstance(top, Made):

@@ -46,7 +46,11 @@ class File:
         self._asked = 0  # up to where the system has been asked to read
 
     def read(self, start: int, size: int) -> bytes:
-        """The bytes from `start` on. Raises ReadError where the file ends before."""
+        """The bytes from `start` on.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         found = os.pread(self._descriptor(), size, start)
         while len(found) < size:
             more = os.pread(self._descriptor(), size - len(found), start + len(found))
@@ -56,7 +60,11 @@ class File:
         return found
 
     def read_into(self, start: int, array: Array) -> None:
-        """Fill a contiguous array with the bytes from `start` on. Raises ReadError where the file ends before."""
+        """Fill a contiguous array with the bytes from `start` on.
+
+        Raises:
+            ReadError: it is damaged or cut off.
+        """
         left = memoryview(cast(Any, array.reshape(-1).view(np.uint8)))
         if len(left) >= _LARGE_BYTES:
             self._ask_ahead(start, start + len(left))
@@ -292,10 +300,8 @@ class Joined(Tensor):
             low, high = max(first, piece.at[0]), min(last, piece.at[0] + piece.rows)
             own = piece.first - piece.at[0]
             read = piece.tensor.read((low + own) * piece.tensor.width, (high + own) * piece.tensor.width)
-            place: tuple[slice, ...] = tuple(
-                slice(at, at + size) for at, size in zip(piece.at[1:], piece.tensor.shape[1:])
-            )
-            place = (slice(low - first, high - first), *place)
+            columns = [slice(at, at + size) for at, size in zip(piece.at[1:], piece.tensor.shape[1:])]
+            place = (slice(low - first, high - first), *columns)
             out[place] = read.reshape(high - low, *piece.tensor.shape[1:])
         return out.reshape(-1)[start - first * self.width : stop - first * self.width]
 

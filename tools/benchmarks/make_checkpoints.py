@@ -19,10 +19,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 _HIDDEN, _GROUPS, _VOCABULARY = 4096, 8, 32768
 _SHARD_BYTES = 2_000_000_000
+_LAYERS_IN_FILE = 6
 #: The command, and then what the system says of its memory; ru_maxrss of a child counts memory of its parent, too.
 _COMPARED = """
 import sys
@@ -86,20 +87,21 @@ def write_shards(folder: Path, layers: int, dtype: torch.dtype, *, off: float = 
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def write_distributed(folder: Path, layers: int, dtype: torch.dtype) -> None:
-    """A folder of torch.distributed.checkpoint."""
-    state = {"model.embed_tokens.weight": embedding(dtype)}
-    for index in range(layers):
-        state |= layer(index, dtype)
+def write_distributed(folder: Path, shards: Path) -> None:
+    """A folder of torch.distributed.checkpoint, of tensors that stay in the files of `shards`."""
+    state = {name: tensor for file in sorted(shards.glob("*.safetensors")) for name, tensor in load_file(file).items()}
     dcp.save(state, checkpoint_id=folder, no_dist=True)
 
 
-def write_fused(file: Path, layers: int, dtype: torch.dtype) -> None:
-    """One file of torch.save, with the names and layouts of Megatron."""
+def write_fused(folder: Path, layers: int, dtype: torch.dtype) -> None:
+    """Files of torch.save of some layers each, with the names and layouts of Megatron."""
+    folder.mkdir()
     state = {"embedding.word_embeddings.weight": embedding(dtype)}
     for index in range(layers):
         state |= fused(layer(index, dtype), index)
-    torch.save({"model": state, "iteration": 100}, file)
+        if index % _LAYERS_IN_FILE == _LAYERS_IN_FILE - 1 or index == layers - 1:
+            torch.save({"model": state, "iteration": 100}, folder / f"pp_rank_{index // _LAYERS_IN_FILE:02}.pt")
+            state = {}
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -146,7 +148,7 @@ def main() -> None:
     largest = embedding(dtype).nbytes, fused(layer(0, dtype), 0)["decoder.layers.0.mlp.linear_fc1.weight"].nbytes
     others: dict[str, Callable[[Path], None]] = {
         "shards, half of them changed": lambda path: write_shards(path, arguments.layers, dtype, off=0.01),
-        "distributed": lambda path: write_distributed(path, arguments.layers, dtype),
+        "distributed": lambda path: write_distributed(path, shards),
         "fused": lambda path: write_fused(path, arguments.layers, dtype),
     }
     try:
