@@ -41,6 +41,7 @@ ALLOWED = {
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
+    "pytest_msprobe.checkpoints": (*_LOW, "pytest_msprobe.numerics"),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
         f"pytest_msprobe.suites.{suite}": (
