@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -228,6 +228,7 @@ class KnownFailures:
 
     Attributes:
         known: failures of files of this run.
+        run: what is known of such runs as wholes.
         elsewhere: how many known failures of the suite are of other dumps.
     """
 
@@ -240,7 +241,7 @@ class KnownFailures:
         self.elsewhere = len(own) - len(self.known)
         self._suite = suite
         self._worse = baseline.worse
-        self._run = {known.says for known in baseline.run if known.suite == suite}
+        self.run = frozenset(known.says for known in baseline.run if known.suite == suite)
 
     def of(self, row: VerdictRow) -> Known | None:
         """What is known of the record of `row`; None for nothing."""
@@ -259,10 +260,6 @@ class KnownFailures:
                 else Held("gone")
             )
         return self._compared(known, row)
-
-    def has_run(self, keys: Sequence[str]) -> bool:
-        """Whether all that makes the run no success is known."""
-        return bool(keys) and set(keys) <= self._run
 
     def _compared(self, known: Known, row: VerdictRow) -> Held:
         figure, outputs, says = way_of(row)
@@ -327,6 +324,14 @@ class BaselineCounts:
             self.states[state] += 1
         if state == "gone":
             self.gone.append(f"{name} {row.label}".rstrip())
+
+    def add_run(self, now: Collection[str], known: Collection[str]) -> None:
+        """Count what makes a run no success as a whole, and what does in the baseline."""
+        self.states["new"] += sum(says not in known for says in now)
+        self.states["known"] += sum(says in known for says in now)
+        gone = [says for says in known if says not in now]
+        self.states["gone"] += len(gone)
+        self.gone += gone
 
     def lines(self, *, absent: int = 0) -> Iterator[str]:
         """The line on all of it, and what to do about those that are gone; `absent` entries had no row."""

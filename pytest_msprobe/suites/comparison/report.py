@@ -700,7 +700,7 @@ class ComparisonReport(SuiteReport):
                 yield "not everything could be compared"
         for pair in self._diagnoses.values():
             if pair.diagnosis.has_fault_without_item:
-                faults = pair.diagnosis.faults
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
                 yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
             elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
                 yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
