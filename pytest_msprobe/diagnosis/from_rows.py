@@ -305,12 +305,11 @@ _COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")
 def headline_of(outcome: Outcome, at_fault: Sequence[AtFault]) -> str:
     """The headline of a run in which something is at fault, or differs first."""
     first = at_fault[0]
-    where = f"in {first.cell}" if first.cell and " layers " not in first.name and first.cell not in first.name else ""
+    name = re.sub(r",? forward(?: and backward)?$", "", first.name)
+    where = f" in {first.cell}" if first.cell and " layers " not in first.name and first.cell not in first.name else ""
     rank = of_ranks(first.ranks) if first.ranks and first.ranks != (0,) else ""
     start = "first difference in " if first.confidence == "first difference only" else ""
-    return headline(
-        outcome, f"{start}{first.name}", first.how, where, rank, source=first.source, others=len(at_fault) - 1
-    )
+    return headline(outcome, f"{start}{name}{where}", first.how, rank, source=first.source, others=len(at_fault) - 1)
 
 
 def named(operation: str, calls: Sequence[tuple[str, str]], directions: Sequence[str]) -> str:
