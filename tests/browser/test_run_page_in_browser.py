@@ -9,98 +9,21 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from open_page import Page
 from page_reader import page_content
 
 from tools.vendor import fetched, member
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
-WIDTHS = (400, 1000, 1680)
+WIDTHS = (390, 1280)
 STATES = ("faults", "passes", "comparison", "accounted", "unmatched", "overflow", "gradients")
 PageOf = Callable[[str], Path]
-
-
-class Page:
-    """An open page.
-
-    Attributes:
-        browser: that shows it.
-    """
-
-    def __init__(self, browser: Any, path: Path, width: int, link: str = "") -> None:
-        self.browser = browser
-        size = {"width": width, "height": 950, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get("about:blank")
-        browser.get_log("browser")
-        browser.get(path.as_uri() + link)
-        self.until("document.documentElement.dataset.ready !== undefined")
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.browser.execute_script(script, *arguments)
-
-    def until(self, condition: str) -> None:
-        """Wait for a condition of JavaScript, as long as a busy machine may take."""
-        latest = time.monotonic() + 20
-        while not self.run(f"return Boolean({condition})"):
-            assert time.monotonic() < latest, f"never became true: {condition}"
-            time.sleep(0.02)
-
-    def element(self, selector: str, text: str = "") -> Any:
-        """The first element that fits and holds `text`, once there is one."""
-        find = """[...document.querySelectorAll(%s)].find(element => element.textContent.includes(%s))"""
-        found = find % (json.dumps(selector), json.dumps(text))
-        self.until(found)
-        return self.run(f"return {found}")
-
-    def click(self, selector: str, text: str = "") -> None:
-        element = self.element(selector, text)
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
-
-    def texts(self, selector: str) -> list[str]:
-        found: list[str] = self.run(
-            "return [...document.querySelectorAll(arguments[0])].map(element => element.textContent)", selector
-        )
-        return found
-
-    def choose(self, label: str, option: str) -> None:
-        script = """
-            const select = [...document.querySelectorAll('.filters label')]
-                .find(label => label.firstChild.textContent === arguments[0]).querySelector('select');
-            select.value = [...select.options].find(one => one.textContent === arguments[1]).value;
-            select.dispatchEvent(new Event('change', {bubbles: true}))"""
-        self.run(script, label, option)
-
-    def write(self, selector: str, text: str) -> None:
-        script = (
-            """arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))"""
-        )
-        self.run(script, self.element(selector), text)
-
-    def keys(self, key: str) -> None:
-        """Press a key where the focus is."""
-        webdriver.ActionChains(self.browser).send_keys(key).perform()
-
-    @property
-    def shown(self) -> int:
-        """How many rows the filter leaves."""
-        return int(self.texts("#shown b")[0].replace(",", ""))
-
-    def has_shown(self, condition: str) -> None:
-        self.until(f"(shown => {condition})(Number(document.querySelector('#shown b').textContent.replace(',', '')))")
-
-    def column(self, name: str) -> list[str]:
-        return self.texts(f"#table tbody td.c-{name}")
-
-    def errors(self) -> list[str]:
-        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture(params=WIDTHS)
@@ -561,19 +484,3 @@ def test_no_serious_fault_of_accessibility(state: str, link: str, browser: Any, 
         page.run(axe)
         found = browser.execute_async_script(AXE_RUN)
         assert [one for one in found if one[0] in ("serious", "critical")] == []
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_screenshots_are_kept(state: str, browser: Any, page_of: PageOf, request: pytest.FixtureRequest) -> None:
-    """Pictures for people to look at, in build/screenshots."""
-    folder = request.config.rootpath / "build" / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    for width, theme in ((1680, "light"), (1680, "dark"), (400, "light")):
-        page = Page(browser, page_of(state), width)
-        if page.run("return document.documentElement.dataset.theme") != theme:
-            page.click("#theme")
-            page.run("scrollTo(0, 0)")
-        file = folder / f"{state}_{width}_{theme}.png"
-        assert page.browser.save_screenshot(str(file))
-        assert file.stat().st_size > 10_000
-        assert page.errors() == []

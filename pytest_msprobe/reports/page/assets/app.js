@@ -125,11 +125,8 @@ function replaceHash(hash) {
   try { history.replaceState(null, "", hash); } catch { /* a browser takes so many changes in so many seconds */ }
 }
 
-// What is printed below the answer: failures; where pytest counts none, what differs.
-function printedRows(section, found) {
-  const failed = found.filter((row) => section.urgency(row) <= 1);
-  return failed.length ? failed : found.filter((row) => section.urgency(row) === 2);
-}
+// What is printed below the answer.
+function printedRows(section, found) { return found.filter((row) => section.urgency(row) <= 1); }
 
 // A value some moments later: what stands below the first screen does not hold up the answer to a click.
 function useLater(value) {
@@ -186,7 +183,8 @@ function Causes({ section, onSelect }) {
 function Effect({ diagnosis }) {
   const { count, last } = diagnosis.inherited;
   if (!count) return null;
-  return html`<h2>Effect</h2><p>${number(count)} ${count === 1 ? "record differs" : "records differ"} because of what ${count === 1 ? "it gets" : "they get"} from a cause${last ? `, the last of them ${last}` : ""}.</p>`;
+  const records = `${number(count)} ${count === 1 ? "record" : "records"}`;
+  return html`<h2>Effect</h2><p>${diagnosis.suite === "overflow" ? `NaN or Inf reaches ${records}` : `${records} differ only because of their inputs`}${last ? `, the last of them ${last}` : ""}.</p>`;
 }
 
 function Next({ section, fault }) {
