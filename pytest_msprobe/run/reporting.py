@@ -129,7 +129,8 @@ class ReportPlugin:
 
     Attributes:
         names: how reports call the groups of the run.
-        diagnosis: what the run amounts to.
+        answer: what the run amounts to, once it has ended; None before, and of a run that only collects.
+        diagnosis: collects what makes the answer.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class ReportPlugin:
         self._tally = VerdictCounts(suite)
         self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
-        self._answer: Diagnosis | None = None
+        self.answer: Diagnosis | None = None
         self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -249,10 +250,10 @@ class ReportPlugin:
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
-        self._answer = self._diagnose(session)
+        self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
-                self._page.write(self._jsonl_path, self._answer)
+                self._page.write(self._jsonl_path, self.answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
@@ -315,7 +316,7 @@ class ReportPlugin:
 
     def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
         """The diagnosis, and below it what it does not say; all findings of the suite with -v."""
-        answer, is_verbose = self._answer, terminalreporter.verbosity > 0
+        answer, is_verbose = self.answer, terminalreporter.verbosity > 0
         told = findings if answer is None or is_verbose else list(self._report.facts())
         if answer is None and not told:
             return
@@ -336,7 +337,7 @@ class ReportPlugin:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
-        told = self._answer.at_fault[0].record if self._answer is not None and self._answer.at_fault else ""
+        told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
         yield from self._tally.lines(verbosity, width, told)
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
@@ -500,7 +501,12 @@ def register_reports(
 
         report = reports.report
         html = HtmlPage(
-            suite, settings.html_passes, lambda: [*report.findings(), *header()], report.markup, reports.names
+            suite,
+            settings.html_passes,
+            lambda: [*report.findings(), *header()],
+            report.markup,
+            reports.names,
+            lambda: reports.answer,
         )
         config.pluginmanager.register(html, "msprobe-html")
 
