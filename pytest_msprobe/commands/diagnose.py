@@ -12,7 +12,7 @@ from typing import TextIO
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.commands.common import stated_errors
-from pytest_msprobe.diagnose.looking import Holding, look_at
+from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
@@ -24,6 +24,8 @@ from pytest_msprobe.suites.registry import suite_class
 #: Exit codes: of an answer, where nothing could be judged, and where what was named is no dump.
 _CODES = {"fault": 1, "rounding": 0, "equal": 0, "not_judged": 5}
 _UNUSABLE = 4
+#: Dumps of which fewer shapes are the same are not of one model.
+_LEAST_SHARE = 0.3
 _OURS = ("python", "-m", "pytest_msprobe")
 
 
@@ -73,8 +75,10 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
     golden = look_at(arguments.golden) if arguments.golden is not None else None
     sides = [side for side in (target, golden) if side is not None]
     steps = plan(target, golden)
-    if not steps or (golden is not None and not _fits(target, golden)):
-        return _nothing(target, golden)
+    if not steps:
+        return _nothing(target, target.why_nothing or "holds nothing that a suite judges", target, golden)
+    if golden is not None and (why := _why_unlike(target, golden)):
+        return _nothing(golden, why, target, golden)
     for side in sides:
         talk.write(f"{printable(str(side.path))}: {side}\n")
     with tempfile.TemporaryDirectory(prefix="msprobe_diagnose_") as folder:
@@ -109,16 +113,20 @@ def _explains(ran: Ran) -> bool:
     return any(fault.confidence == "proved" for fault in ran.diagnosis.at_fault)
 
 
-def _fits(target: Holding, golden: Holding) -> bool:
-    return (target.is_dump and golden.is_dump) or (target.gradients and golden.gradients)
+def _why_unlike(target: Holding, golden: Holding) -> str:
+    """Why two holdings cannot be compared; "" where they can."""
+    if target.gradients and golden.gradients:
+        return ""
+    if not (target.is_dump and golden.is_dump):
+        return golden.why_nothing or f"holds {golden}, and {target.path} holds {target}"
+    share = 1.0 if target.ranks != golden.ranks else of_one_model(target, golden)
+    if share < _LEAST_SHARE:
+        return f"is of another model or batch than {target.path}: {100 * share:.0f} % of the shapes are the same"
+    return ""
 
 
-def _nothing(target: Holding, golden: Holding | None) -> tuple[Diagnosis, int]:
-    """The answer where nothing can be judged."""
-    bad = target
-    if golden is not None and (golden.why_nothing and not target.why_nothing):
-        bad = golden
-    why = bad.why_nothing or f"holds {bad}, and the other one {target if bad is golden else golden}"
+def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) -> tuple[Diagnosis, int]:
+    """The answer where nothing can be judged, since of `bad`."""
     what = printable(str(bad.path))
     why = why.removeprefix(f"{bad.path}: ")
     found = Diagnosis(
@@ -133,6 +141,12 @@ def _nothing(target: Holding, golden: Holding | None) -> tuple[Diagnosis, int]:
 
 
 def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]:
+    if len(target.runs) > 1:
+        return (
+            NextStep(
+                (*_OURS, "diagnose", *map(str, target.runs[:2])), "what both runs say, the first held to the other"
+            ),
+        )
     if golden is not None and target.is_dump:
         step = NextStep(
             ("python", "-m", "pytest_msprobe", "diagnose", str(target.path)), "what the first one says alone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +29,8 @@ class Holding:
         dumps: those that can be read, in the order in which they are judged.
         unreadable: why a dump.json cannot be read, by its path.
         why_nothing: why nothing here can be judged, and what to do; "" where something can.
-        gradients: whether there are gradients of a monitor.
+        gradients: whether there are gradients of a monitor, of one run.
+        runs: folders of runs with gradients.
         has_manifest: whether a run says what it was made of.
         has_laws: whether laws were checked in the training itself.
         is_usable: False where the path is no dump and no folder at all.
@@ -39,6 +41,7 @@ class Holding:
     unreadable: dict[Path, str] = field(default_factory=dict)
     why_nothing: str = ""
     gradients: bool = False
+    runs: list[Path] = field(default_factory=list)
     has_manifest: bool = False
     has_laws: bool = False
     is_usable: bool = True
@@ -101,12 +104,10 @@ class Holding:
             return " and ".join(words) or "nothing that can be judged"
         form = "tensors" if self.holds_tensors else "sketches" if self._holds_sketches else self._task
         levels = sorted({dump.level for dump in self.dumps if dump.level})
-        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
         steps = len({step for _, step in self._steps})
-        return (
-            f"{form}, {f'level {levels[0]}, ' if len(levels) == 1 else ''}{self.records} records"
-            f"{f', {steps} steps' if steps > 1 else ''}{ranks}"
-        )
+        parts = [form, f"level {levels[0]}" if len(levels) == 1 else "", f"{self.records} records"]
+        parts += [f"{steps} steps" if steps > 1 else "", f"{self.ranks} ranks" if self.ranks > 1 else ""]
+        return ", ".join(filter(None, parts))
 
     @property
     def _holds_sketches(self) -> bool:
@@ -151,19 +152,44 @@ def look_at(path: Path) -> Holding:
     folder = look_through(path)
     for dump in folder.dumps:
         _read(found, dump)
-    found.gradients = folder.gradients is not None
+    found.runs = _gradient_runs(path) if folder.gradients is not None else []
+    found.gradients = len(found.runs) == 1
     found.has_manifest = any(path.rglob(MANIFEST))
     found.has_laws = any(path.rglob(LAWS))
     if found.is_dump or found.gradients or found.has_laws:
         return found
     if found.unreadable:
         found.why_nothing = next(iter(found.unreadable.values()))
+    elif found.runs:
+        found.why_nothing = f"holds gradients of {len(found.runs)} runs; name one of them, and the other as golden run"
     elif found.dumps:
         found.why_nothing = f"{found.dumps[0].path} holds no record; dump a step that runs"
     elif found.has_manifest:
         found.why_nothing = "holds a manifest (run.json) and no dump.json; give the manifest of another run beside it"
     else:
         found.why_nothing = why_no_dump(folder)
+    return found
+
+
+def _gradient_runs(path: Path) -> list[Path]:
+    """The folders at or below `path` that hold ranks with gradients; `path` itself where it is a rank."""
+    ranks = {file.parent for file in path.rglob("grad_summary_*.csv")}
+    return [path] if path in ranks else sorted({rank.parent for rank in ranks})
+
+
+def of_one_model(one: Holding, other: Holding) -> float:
+    """Share of the shapes in the smaller one that the other one has as well, from 0 to 1; 1 where there are none."""
+    shapes = [_shapes(holding) for holding in (one, other)]
+    smaller = min(found.total() for found in shapes)
+    return (shapes[0] & shapes[1]).total() / smaller if smaller else 1.0
+
+
+def _shapes(holding: Holding) -> Counter[tuple[int, ...]]:
+    """How often each shape of more than one dimension occurs in the first dump of `holding`."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for dump in holding.dumps[:1]:
+        for name in dump.record_names:
+            found.update(shape for shape in dump.shapes(name) if len(shape) > 1)
     return found
 
 

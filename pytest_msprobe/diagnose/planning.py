@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_msprobe.diagnose.looking import Holding
 from pytest_msprobe.suites.registry import SUITES
@@ -76,9 +75,9 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
 
 
 def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
-    arguments = [f"--msprobe-gradients={_gradient_folder(target.path)}"]
+    arguments = [f"--msprobe-gradients={target.runs[0]}"]
     if golden is not None and golden.gradients:
-        arguments.append(f"--msprobe-golden={_gradient_folder(golden.path)}")
+        arguments.append(f"--msprobe-golden={golden.runs[0]}")
     yield Step(
         "gradients",
         tuple(arguments),
@@ -86,10 +85,6 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
         _START + 1,
         is_main=not target.is_dump,
     )
-
-
-def _gradient_folder(path: Path) -> Path:
-    return path
 
 
 def _laws(target: Holding) -> Step:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
-from pytest_msprobe.diagnosis.value import headline
+from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
     import pytest
@@ -65,7 +65,7 @@ class StepRunner:
         rows = self._folder / f"{self._count}.jsonl" if self._with_rows else None
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
-        arguments += ["-p", "no:cacheprovider"]
+        arguments += ["-pno:cacheprovider"]
         arguments += [f"--msprobe-jsonl={rows}"] if rows is not None else []
         code, said = self._in_process(step, arguments) if step.in_process else _apart(arguments)
         return Ran(step, code, _read(answer, step, said), rows if rows is not None and rows.exists() else None)
@@ -135,12 +135,11 @@ def chosen(ran: Sequence[Ran]) -> Ran:
 
 
 _OPEN = ("unaccounted", "rounding", "equal", "not_judged", "fault")
-_SURE = ("proved", "likely", "possible", "first difference only")
 
 
 def _rank(ran: Ran) -> tuple[int, bool]:
-    sure = [_SURE.index(fault.confidence) for fault in ran.diagnosis.at_fault]
-    return min(sure, default=len(_SURE)), not ran.step.is_main
+    sure = [CONFIDENCES.index(fault.confidence) for fault in ran.diagnosis.at_fault]
+    return min(sure, default=len(CONFIDENCES)), not ran.step.is_main
 
 
 def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:

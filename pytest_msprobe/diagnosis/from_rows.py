@@ -32,9 +32,11 @@ from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
+#: How the benchmark of random outputs is called, which is no computation.
+_LAW = "law: "
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
-    r"-(q+|v+|n\d*|x|rN|k)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
+    r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
     r"|--msprobe-(diagnosis|jsonl|page|out|resume|shard|csv)\b"
 )
 _TAKES_VALUE = ("-k", "-n", "--junitxml", "--junit-xml", "--html", "--maxfail", "--durations", "--numprocesses", "-m")
@@ -129,7 +131,7 @@ class RunRows:
         facts: what is known of the run beside its rows.
         outcomes: rows by what pytest made of them.
         gaps: what was not judged for another reason than a row says, which adds to it.
-        standards, devices: what rows that passed were judged by, and what they were computed on.
+        standards, devices: what rows that passed were judged by, random ones left out, and what was tested.
     """
 
     def __init__(self, facts: RunFacts) -> None:
@@ -153,7 +155,8 @@ class RunRows:
             light = replace(row, attachment=None, explanation="", run=None)
             self._causes.setdefault((row.api, _kind(row)), _Cause(light, light)).add(light)
         elif row.status == "pass":
-            self.standards.update(output.standard for output in row.outputs)
+            if not row.bench.startswith(_LAW):
+                self.standards.update(output.standard for output in row.outputs)
             self.devices.add(row.device)
         elif row.status == "skip":
             name, count = self._skipped.get(row.message, (_name(row), 0))
@@ -302,12 +305,11 @@ _COUNTED = ("passed", "failed", "skipped", "xfailed", "xpassed")
 def headline_of(outcome: Outcome, at_fault: Sequence[AtFault]) -> str:
     """The headline of a run in which something is at fault, or differs first."""
     first = at_fault[0]
-    where = f"in {first.cell}" if first.cell and " layers " not in first.name and first.cell not in first.name else ""
+    name = re.sub(r",? forward(?: and backward)?$", "", first.name)
+    where = f" in {first.cell}" if first.cell and " layers " not in first.name and first.cell not in first.name else ""
     rank = of_ranks(first.ranks) if first.ranks and first.ranks != (0,) else ""
     start = "first difference in " if first.confidence == "first difference only" else ""
-    return headline(
-        outcome, f"{start}{first.name}", first.how, where, rank, source=first.source, others=len(at_fault) - 1
-    )
+    return headline(outcome, f"{start}{name}{where}", first.how, rank, source=first.source, others=len(at_fault) - 1)
 
 
 def named(operation: str, calls: Sequence[tuple[str, str]], directions: Sequence[str]) -> str:

@@ -29,8 +29,8 @@ MOST_HEADLINE = 90
 Outcome = Literal["fault", "unaccounted", "rounding", "equal", "not_judged"]
 #: The worst of several first; `not_judged` only where nothing else is known.
 OUTCOMES: tuple[Outcome, ...] = ("fault", "unaccounted", "rounding", "equal", "not_judged")
-Confidence = Literal["proved", "likely", "first difference only"]
-CONFIDENCES: tuple[Confidence, ...] = ("proved", "likely", "first difference only")
+Confidence = Literal["proved", "likely", "possible", "first difference only"]
+CONFIDENCES: tuple[Confidence, ...] = ("proved", "likely", "possible", "first difference only")
 #: The first word of a headline.
 WORDS: dict[Outcome, str] = {
     "fault": "Fault",
@@ -51,8 +51,8 @@ class AtFault(msgspec.Struct, frozen=True, kw_only=True):
         Confidence,
         Meta(
             description="proved: computed again, read twice or against a law, and off by more than rounding makes; "
-            "likely: what is known points here, and something else is not excluded; first difference only: nothing "
-            "before it differs, and nothing shows that it is wrong"
+            "likely: what is known points here, and something else is not excluded; possible: right runs have the like "
+            "now and then; first difference only: nothing before it differs, and nothing shows that it is wrong"
         ),
     ]
     name: Annotated[str, Meta(description="operation or value, with all layers, calls and directions that are meant")]
@@ -201,7 +201,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.inherited.count} record{'s' if self.inherited.count > 1 else ''}{last}",
                 width,
             )
-        if self.cannot_say:
+        if self.cannot_say and not (self.outcome == "not_judged" and self.cannot_say[0].why in self.headline):
             first = self.cannot_say[0]
             left = len(self.cannot_say) - 1 + self.cut.get("cannot_say", 0)
             more = f" (and {left} more)" if left else ""

@@ -15,6 +15,7 @@ from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.diagnosis.value import OUTCOMES, headline
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
+from pytest_msprobe.support import place_of
 from pytest_msprobe.verdicts import VerdictRow
 
 #: Options that name what the judged dumps are held to.
@@ -106,7 +107,7 @@ class RunDiagnosis:
             is_bad: whether the run ends with an exit code that is no success.
             missing: items that did not run.
         """
-        found = report.diagnosis(self._rows)
+        found = self._of_suite(report)
         unread = [CannotSay(path, reason) for path, reason in self._unread.items()]
         left = [CannotSay(*_parted(line)) for line in gaps]
         if missing:
@@ -122,6 +123,15 @@ class RunDiagnosis:
             found = with_gaps(found, [CannotSay("the run", "it ended with an error, which the terminal shows")])
         self._found = found
         return found
+
+    def _of_suite(self, report: SuiteReport) -> Diagnosis:
+        """The suite's own answer; where it cannot make one, what the rows say, and that it could not."""
+        try:
+            return report.diagnosis(self._rows)
+        except Exception as error:
+            where = f"{type(error).__name__}: {error} ({place_of(error)})"
+            found = self._rows.diagnosis()
+            return with_gaps(found, [CannotSay("the diagnosis", f"internal error of pytest-msprobe: {where}")])
 
     @property
     def found(self) -> Diagnosis:

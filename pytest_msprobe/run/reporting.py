@@ -17,7 +17,7 @@ from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
-from pytest_msprobe.run.diagnosing import RunDiagnosis
+from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
@@ -401,6 +401,7 @@ class ReportPlugin:
         code = self._exit_code(int(session.exitstatus))
         is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
         if self._config.option.collectonly:
+            write_refusal(self._config, "--collect-only judges nothing")
             return None
         found = self.diagnosis.complete(
             self._report,
