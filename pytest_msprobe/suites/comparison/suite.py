@@ -177,7 +177,7 @@ def _ratio(value: ValueComparison) -> float | None:
     return value.distance / value.limit if value.limit else math.inf if value.distance else 0.0
 
 
-_WORDS = dict(zip(PARTS, ("born in the target", "inherited", "defined differently", "born in the golden run")))
+_WORDS = dict(zip(PARTS, ("arises in the target", "inherited", "defined differently", "arises in the golden run")))
 
 
 def _accounted(verdict: Verdict, found: OperationComparison, account: Account, settings: ComparisonSettings) -> Verdict:
@@ -232,7 +232,7 @@ def _shares(output: OutputAccount) -> dict[str, float | None]:
 
 
 def output_text(output: OutputAccount) -> str:
-    """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % born in the target`."""
+    """`output.0 differs by 0.012: 98 % inherited (growth x 1.2), 2 % arises in the target`."""
     ranked = sorted(output.shares, key=lambda name: -abs(output.shares[name]))
     parts = [_part(output, name) for name in ranked if abs(output.shares[name]) >= 0.005]
     return f"{output.path} differs by {output.size:.3g}: {', '.join(parts) or 'by NaN or infinity'}"
@@ -269,7 +269,9 @@ class ComparisonSuite(Suite):
         Figure("max_rel", "Max rel", ".3g"),
         Figure("tolerance", "Tolerance", ".3g"),
         Figure("ratio", "Distance/limit", ".3g"),
-        *(Figure(name, name.capitalize(), ".3f") for name in SHARES),
+        Figure("born", "Arises here", ".3f"),
+        Figure("inherited", "Inherited", ".3f"),
+        Figure("defined", "Defined", ".3f"),
     )
 
     @classmethod
