@@ -605,9 +605,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -650,6 +648,7 @@ class ComparisonReport(SuiteReport):
 
     def findings(self, *, with_answer: bool = True) -> Iterator[str]:
         """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
         names = {str(target): file_id(target, self._root) for target in self._outputs}
         yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
@@ -664,7 +663,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return self._summary.diagnosis(rows)
+        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
