@@ -35,9 +35,10 @@ def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     told: set[str] = set()
     for step in dict.fromkeys(one.step for one, _ in pairs):
         lines += _of_step(step, [pair for pair in pairs if pair[0].step == step], told, is_only=len(pairs) == 1)
-    for side, where in ((alone, golden), (rest, target)):
+    for side, own, other in ((alone, target, golden), (rest, golden, target)):
         if side:
-            lines.append(f"not in {printable(str(where))}: {names(str(one.path.parent) for one in side)}")
+            folders = (one.path.parent.relative_to(own).as_posix() for one in side)
+            lines.append(f"not in {printable(str(other))}: {names(folders)}")
     has_differences = bool(lines)
     if not has_differences:
         lines = [f"equal: {counted(len(pairs), 'manifest')} of {printable(str(target))} and {printable(str(golden))}"]
