@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_msprobe.commands import baseline, diagnose, finished_runs, next_collection, options, package_files
+from pytest_msprobe.commands import (
+    baseline,
+    diagnose,
+    finished_runs,
+    manifest,
+    next_collection,
+    options,
+    package_files,
+)
 
 #: Modules with commands, in the order of help.
-_MODULES = (diagnose, package_files, finished_runs, baseline, next_collection, options)
+_MODULES = (diagnose, manifest, package_files, finished_runs, baseline, next_collection, options)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -217,10 +217,19 @@ class Held:
         """The value of `PROPERTY`."""
         return f"{self.state}: {self.text}" if self.text else self.state
 
-    @property
-    def complaint(self) -> str:
-        """Why a failure is none of the expected ones."""
-        return f"worse than in the baseline: {self.text}" if self.state == "worse" else "not in the baseline"
+
+def state_of(row: VerdictRow) -> Held | None:
+    """What the baseline said of a row; None where it said nothing, or there was none."""
+    text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
+    state, _, why = text.partition(": ")
+    return Held(state, why) if state in STATES else None
+
+
+def complaint_of(row: VerdictRow) -> str:
+    """Why a failure is none of the expected ones; "" without a baseline."""
+    held = state_of(row)
+    words = {"worse": f"worse than in the baseline: {held.text}", "new": "not in the baseline"} if held else {}
+    return words.get(held.state, "") if held else ""
 
 
 class KnownFailures:
@@ -314,13 +323,13 @@ class BaselineCounts:
 
     def add(self, name: str, row: VerdictRow, *, has_baseline: bool = False) -> None:
         """Count one row; a failure without the property is new where there is a baseline."""
-        text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
-        state = text.partition(":")[0]
+        held = state_of(row)
+        state = held.state if held else ""
         if row.outcome != "failed" and state in ("new", "worse"):
             return  # a mark of a conftest.py expects it
         if not state and has_baseline and row.outcome == "failed":
             state = "new"
-        if state in STATES:
+        if state:
             self.states[state] += 1
         if state == "gone":
             self.gone.append(f"{name} {row.label}".rstrip())
@@ -397,5 +406,6 @@ def baseline_of(
 
 def _is_failure(row: VerdictRow) -> bool:
     """Whether a row fails, a known failure of an earlier baseline included."""
-    is_known = any(key == PROPERTY and str(value).startswith(("known", "better")) for key, value in row.properties)
-    return row.status == "error" and (row.outcome == "failed" or (row.outcome == "xfailed" and is_known))
+    held = state_of(row)
+    is_known = held is not None and held.is_expected and row.outcome == "xfailed"
+    return row.status == "error" and (row.outcome == "failed" or is_known)

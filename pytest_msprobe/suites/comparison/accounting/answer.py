@@ -35,7 +35,7 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import (
 from pytest_msprobe.suites.comparison.cells import CellDifference
 from pytest_msprobe.verdicts import Wire
 
-EQUAL = {
+_EQUAL = {
     "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
     "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
     "values": "Every tensor that was compared is equal, element by element.",
@@ -46,11 +46,11 @@ EQUAL = {
 }
 #: Of operations that an origin reaches, behind their number.
 REACHED: dict[Basis, str] = {
-    "values": "of those that get it differ by more than they may, too",
-    "sketches": "of those that get it differ by more than they may, too",
-    "statistics": "of those that get it differ by more than they may, too",
-    "fingerprints": "of those that get it differ by more than they may, too",
-    "checksums": "of those that get it differ, too",
+    "values": "of the operations that get it are beyond their own limit as well",
+    "sketches": "of the operations that get it are beyond their own limit as well",
+    "statistics": "of the operations that get it are beyond their own limit as well",
+    "fingerprints": "of the operations that get it are beyond their own limit as well",
+    "checksums": "of the operations that get it differ as well",
 }
 HOW_TO_TELL = (
     'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '
@@ -181,7 +181,7 @@ def without_fault(steps: Sequence[Step], basis: Basis) -> str:
     """What is said when nothing differs by more than it may."""
     count = sum(any(key.differs for key in step.account.keys) for step in steps if not step.operation.is_cell)
     if not any_differs(steps):
-        return EQUAL[basis]
+        return _EQUAL[basis]
     if explains(steps):
         return f"{count} operations differ, none by more than the noise run allows: all of it is what rounding does."
     if any(key.is_beyond for step in steps for key in step.account.keys):
