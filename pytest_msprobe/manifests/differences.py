@@ -253,7 +253,7 @@ def _random_states(target: Manifest, golden: Manifest, *, has_other_values: bool
     if strong:
         seeds = _random(target, "seeds"), _random(golden, "seeds")
         is_seeded = all(seeds[0].get(name) == seeds[1].get(name) for name in strong if name in seeds[0])
-        why = ": the seed is the same, so other numbers were drawn before" if is_seeded else ""
+        why = ": the seed is the same, other numbers were drawn before" if is_seeded else ""
         sentence = f"the random state of {names(strong)} differs when step {shown(target.number)} begins{why}"
         yield ManifestDifference("random", "state", "", "", sentence, 0.5)
     if weak and has_other_values:

@@ -35,9 +35,10 @@ def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     told: set[str] = set()
     for step in dict.fromkeys(one.step for one, _ in pairs):
         lines += _of_step(step, [pair for pair in pairs if pair[0].step == step], told, is_only=len(pairs) == 1)
-    for side, where in ((alone, golden), (rest, target)):
+    for side, own, other in ((alone, target, golden), (rest, golden, target)):
         if side:
-            lines.append(f"not in {printable(str(where))}: {names(str(one.path.parent) for one in side)}")
+            folders = (one.path.parent.relative_to(own).as_posix() for one in side)
+            lines.append(f"not in {printable(str(other))}: {names(folders)}")
     has_differences = bool(lines)
     if not has_differences:
         lines = [f"equal: {counted(len(pairs), 'manifest')} of {printable(str(target))} and {printable(str(golden))}"]
@@ -74,6 +75,30 @@ def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
     if len(known) != len(ranks):
         return f", {names(owners)}"
     return f", rank{'' if len(known) == 1 else 's'} {numbers(known)}"
+
+
+def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
+    """What differs between the manifests of the pairs, most likely explanation first; one sentence each.
+
+    What only some ranks or steps show is told with these.
+    """
+    groups: dict[str, list[Found]] = {}
+    likelihood: dict[str, float] = {}
+    for one, other in sorted(pairs, key=lambda pair: pair[0].step or 0):
+        for difference in differences(one.manifest, other.manifest):
+            groups.setdefault(difference.sentence, []).append(one)
+            likelihood.setdefault(difference.sentence, difference.likelihood)
+    steps = {one.step for one, _ in pairs}
+    lines = []
+    for sentence, found in sorted(groups.items(), key=lambda item: -likelihood[item[0]]):
+        own = {one.step for one in found}
+        where = [] if own == steps else [f"step {numbers(step for step in own if step is not None)}"]
+        within = [pair for pair in pairs if pair[0].step in own]
+        owners = list(dict.fromkeys(one.owner for one in found))
+        if len(found) < len(within):
+            where.append(_ranks(owners, within).removeprefix(", "))
+        lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
+    return lines
 
 
 def told_of_one(path: Path) -> tuple[list[str], int]:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,10 +217,19 @@ class Held:
         """The value of `PROPERTY`."""
         return f"{self.state}: {self.text}" if self.text else self.state
 
-    @property
-    def complaint(self) -> str:
-        """Why a failure is none of the expected ones."""
-        return f"worse than in the baseline: {self.text}" if self.state == "worse" else "not in the baseline"
+
+def state_of(row: VerdictRow) -> Held | None:
+    """What the baseline said of a row; None where it said nothing, or there was none."""
+    text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
+    state, _, why = text.partition(": ")
+    return Held(state, why) if state in STATES else None
+
+
+def complaint_of(row: VerdictRow) -> str:
+    """Why a failure is none of the expected ones; "" without a baseline."""
+    held = state_of(row)
+    words = {"worse": f"worse than in the baseline: {held.text}", "new": "not in the baseline"} if held else {}
+    return words.get(held.state, "") if held else ""
 
 
 class KnownFailures:
@@ -228,6 +237,7 @@ class KnownFailures:
 
     Attributes:
         known: failures of files of this run.
+        run: what is known of such runs as wholes.
         elsewhere: how many known failures of the suite are of other dumps.
     """
 
@@ -240,7 +250,7 @@ class KnownFailures:
         self.elsewhere = len(own) - len(self.known)
         self._suite = suite
         self._worse = baseline.worse
-        self._run = {known.says for known in baseline.run if known.suite == suite}
+        self.run = frozenset(known.says for known in baseline.run if known.suite == suite)
 
     def of(self, row: VerdictRow) -> Known | None:
         """What is known of the record of `row`; None for nothing."""
@@ -259,10 +269,6 @@ class KnownFailures:
                 else Held("gone")
             )
         return self._compared(known, row)
-
-    def has_run(self, keys: Sequence[str]) -> bool:
-        """Whether all that makes the run no success is known."""
-        return bool(keys) and set(keys) <= self._run
 
     def _compared(self, known: Known, row: VerdictRow) -> Held:
         figure, outputs, says = way_of(row)
@@ -317,16 +323,24 @@ class BaselineCounts:
 
     def add(self, name: str, row: VerdictRow, *, has_baseline: bool = False) -> None:
         """Count one row; a failure without the property is new where there is a baseline."""
-        text = next((str(value) for key, value in row.properties if key == PROPERTY), "")
-        state = text.partition(":")[0]
+        held = state_of(row)
+        state = held.state if held else ""
         if row.outcome != "failed" and state in ("new", "worse"):
             return  # a mark of a conftest.py expects it
         if not state and has_baseline and row.outcome == "failed":
             state = "new"
-        if state in STATES:
+        if state:
             self.states[state] += 1
         if state == "gone":
             self.gone.append(f"{name} {row.label}".rstrip())
+
+    def add_run(self, now: Collection[str], known: Collection[str]) -> None:
+        """Count what makes a run no success as a whole, and what does in the baseline."""
+        self.states["new"] += sum(says not in known for says in now)
+        self.states["known"] += sum(says in known for says in now)
+        gone = [says for says in known if says not in now]
+        self.states["gone"] += len(gone)
+        self.gone += gone
 
     def lines(self, *, absent: int = 0) -> Iterator[str]:
         """The line on all of it, and what to do about those that are gone; `absent` entries had no row."""
@@ -392,5 +406,6 @@ def baseline_of(
 
 def _is_failure(row: VerdictRow) -> bool:
     """Whether a row fails, a known failure of an earlier baseline included."""
-    is_known = any(key == PROPERTY and str(value).startswith(("known", "better")) for key, value in row.properties)
-    return row.status == "error" and (row.outcome == "failed" or (row.outcome == "xfailed" and is_known))
+    held = state_of(row)
+    is_known = held is not None and held.is_expected and row.outcome == "xfailed"
+    return row.status == "error" and (row.outcome == "failed" or is_known)

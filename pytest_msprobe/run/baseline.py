@@ -101,13 +101,15 @@ class BaselineReport:
         self._counts.add(name, row, has_baseline=self._settings.baseline is not None)
 
     def finish(self, session: pytest.Session, report: SuiteReport) -> None:
-        """Count the known failures that had no row, where every item ran."""
+        """Count the known failures that had no row, and what is known of the run as a whole, where every item ran."""
         known = self._known
         terminal: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-        left_out = terminal is not None and terminal.stats.get("deselected")
+        # A resumed run leaves out what has a row already.
+        left_out = terminal is not None and terminal.stats.get("deselected") and self._settings.resume is None
         if known is not None and not (left_out or session.shouldstop or session.shouldfail):
             met = sum(count for state, count in self._counts.states.items() if state != "new")
             self._absent = max(0, len(known.known) - met)
+            self._counts.add_run(fault_keys(report), known.run)
 
     def lines(self) -> Iterator[str]:
         """The line on all of them; none without a baseline."""
@@ -116,8 +118,8 @@ class BaselineReport:
 
     def unknown_fault(self, report: SuiteReport) -> str:
         """Why the run is no success although no item failed; "" where there is no such reason, or it is known."""
-        known = self._known
-        return "" if known is not None and known.has_run(fault_keys(report)) else report.fault()
+        known, keys = self._known, fault_keys(report)
+        return "" if known is not None and keys and known.run.issuperset(keys) else report.fault()
 
     @property
     def _known(self) -> KnownFailures | None:

@@ -12,13 +12,14 @@ import pytest
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
-from pytest_msprobe.run.diagnosing import RunDiagnosis
+from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, in_short, limited_failures, width_of
@@ -130,7 +131,8 @@ class ReportPlugin:
 
     Attributes:
         names: how reports call the groups of the run.
-        diagnosis: what the run amounts to.
+        answer: what the run amounts to, once it has ended; None before, and of a run that only collects.
+        diagnosis: collects what makes the answer.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class ReportPlugin:
         self._known = BaselineReport(config, settings)
         self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
-        self._answer: Diagnosis | None = None
+        self.answer: Diagnosis | None = None
         self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
@@ -224,7 +226,8 @@ class ReportPlugin:
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
             if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
                 # Other reports have their text by now: this hook is the last one.
-                report.longrepr = f"{row.message}; more below, under msprobe {self._suite.name}"
+                short = f"{row.message}; more below, under msprobe {self._suite.name}"
+                report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
             self._known.add(name, row)
@@ -254,10 +257,10 @@ class ReportPlugin:
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
         self._known.finish(session, self._report)
-        self._answer = self._diagnose(session)
+        self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
-                self._page.write(self._jsonl_path, self._answer)
+                self._page.write(self._jsonl_path, self.answer)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
         session.exitstatus = self._exit_code(int(session.exitstatus))
@@ -320,7 +323,7 @@ class ReportPlugin:
 
     def _write_answer(self, terminalreporter: pytest.TerminalReporter, findings: Sequence[str], width: int) -> None:
         """The diagnosis, and below it what it does not say; all findings of the suite with -v."""
-        answer, is_verbose = self._answer, terminalreporter.verbosity > 0
+        answer, is_verbose = self.answer, terminalreporter.verbosity > 0
         told = findings if answer is None or is_verbose else list(self._report.facts())
         if answer is None and not told:
             return
@@ -341,7 +344,7 @@ class ReportPlugin:
             yield Line(f"resumed: {len(self._earlier.rows)} of these verdicts are from the earlier run")
             if self._earlier.note:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
-        told = self._answer.at_fault[0].record if self._answer is not None and self._answer.at_fault else ""
+        told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
         yield from self._tally.lines(verbosity, width, told)
         yield from map(Line, self._known.lines())
         files = [*self._report.files()]
@@ -407,6 +410,7 @@ class ReportPlugin:
         code = self._exit_code(int(session.exitstatus))
         is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
         if self._config.option.collectonly:
+            write_refusal(self._config, "--collect-only judges nothing")
             return None
         found = self.diagnosis.complete(
             self._report,
@@ -507,7 +511,12 @@ def register_reports(
 
         report = reports.report
         html = HtmlPage(
-            suite, settings.html_passes, lambda: [*report.findings(), *header()], report.markup, reports.names
+            suite,
+            settings.html_passes,
+            lambda: [*report.findings(), *header()],
+            report.markup,
+            reports.names,
+            lambda: reports.answer,
         )
         config.pluginmanager.register(html, "msprobe-html")
 

@@ -71,4 +71,50 @@ SEEN = [
     Entry("deterministic", "mindspore", {"deterministic": True}, r"deterministic.*ON, golden OFF"),
 ]
 
-HELD_OUT: list[Entry] = []
+HELD_OUT = [
+    Entry("accumulation", "torch", {"forwards": 4}, r"^4 forwards.*step 0, golden 2", golden={"forwards": 2}),
+    Entry("scheduler", "torch", {"gamma": 0.9}, r"^gamma of StepLR.*0\.9, golden 0\.5"),
+    Entry("no bias", "torch", {"bias": False}, r"parameter is not in this model: head\.bias"),
+    Entry("tied weights", "torch", {"tied": True}, r"head\.weight is tied to words\.weight, golden not tied"),
+    Entry("one block more", "torch", {"blocks": 3}, r"6 parameters are not in the golden model: blocks\.2"),
+    Entry("other buffer", "torch", {"scale": 2.0}, r"1 buffer of 1 differs: scale"),
+    Entry(
+        "eval of one block", "torch", {"eval_of": "blocks.1"}, r"^6 Modules are in eval, golden in training: blocks\.1"
+    ),
+    Entry(
+        "SGD with momentum",
+        "torch",
+        {"optimizer": "SGD", "settings": {"momentum": 0.9}},
+        r"^momentum .*0\.9, golden 0",
+        golden={"optimizer": "SGD"},
+    ),
+    Entry("fused", "torch", {"settings": {"fused": True}}, r"^fused .*True, golden None"),
+    Entry("draws before the step", "torch", {"draws": 3}, r"random state of torch differs.*the seed is the same"),
+    Entry(
+        "larger batch",
+        "torch",
+        {"batch": 8},
+        r"^batch of step 0 differs: input\.0 int64 \[8, 8\], golden int64 \[4, 8\]",
+    ),
+    Entry("threads", "torch", {"threads": 2}, r"^threads 2, golden 1"),
+    Entry(
+        "no model given",
+        "torch",
+        {"given": False, "level": "L1", "lr": 1e-2},
+        r"^lr .*0\.01, golden 0\.001",
+        golden={"given": False, "level": "L1"},
+    ),
+    Entry(
+        "mint betas",
+        "mindspore",
+        {"optimizer": "mint.AdamW", "betas": [0.9, 0.95]},
+        r"^betas .*0\.95\], golden .*0\.999",
+        golden={"optimizer": "mint.AdamW"},
+    ),
+    Entry("frozen", "mindspore", {"frozen": "first"}, r"^2 parameters of 6 require no gradient, golden they do: first"),
+    Entry("half precision", "mindspore", {"dtype": "float16"}, r"fp16 True, golden|float16.*golden"),
+    Entry("eval", "mindspore", {"eval": True}, r"in eval, golden in training"),
+    Entry("weights", "mindspore", {"moved": "second"}, r"initial state.*2 parameters of 6.*second"),
+    Entry("nesterov", "mindspore", {"nesterov": True}, r"^use_nesterov .*True, golden False"),
+    Entry("graph mode", "mindspore", {"mode": "graph"}, r"^mode GRAPH_MODE, golden PYNATIVE_MODE"),
+]

@@ -36,7 +36,7 @@ def optimizer_of(network: nn.Cell, changes: dict) -> nn.Cell:
     if "decay_rate" in changes:
         rate = nn.ExponentialDecayLR(0.1, changes["decay_rate"], 10)
     if changes.get("optimizer") == "mint.AdamW":
-        return mint.optim.AdamW(trained, lr=rate, betas=changes.get("betas", (0.9, 0.999)))
+        return mint.optim.AdamW(trained, lr=rate, betas=tuple(changes.get("betas", (0.9, 0.999))))
     groups = [
         {"params": [item for item in trained if item.ndim > 1], "weight_decay": changes.get("decay", 0.0)},
         {"params": [item for item in trained if item.ndim == 1], "weight_decay": 0.0},

@@ -94,12 +94,9 @@ def train(dump: str, changes: dict) -> None:
     debugger = PrecisionDebugger(
         task="statistics", level=changes.get("level", "mix"), dump_path=dump, step=[changes.get("step", 0)]
     )
-    if changes.get("given", True) is False:
-        network_given = None
-    else:
-        network_given = network
+    given = network if changes.get("given", True) else None
     for step in range(steps):
-        debugger.start(network_given)
+        debugger.start(given)
         with torch.autocast("cpu", torch.bfloat16, enabled=changes.get("autocast", False)):
             for batch in batches[step * forwards : (step + 1) * forwards]:
                 scores = network(batch[:, :-1])

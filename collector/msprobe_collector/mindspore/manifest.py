@@ -24,10 +24,12 @@ from msprobe_collector.recording.plain_values import OMITTED, plain
 
 #: Of the context what changes numbers, by MindSpore's name. One that a version does not have is left out.
 _CONTEXT = (
-    *("mode", "deterministic", "jit_level", "jit_syntax_level", "jit_config", "ascend_config", "enable_graph_kernel"),
-    *("graph_kernel_flags", "enable_reduce_precision", "pynative_synchronize", "runtime_num_threads"),
+    *("mode", "deterministic", "jit_level", "jit_syntax_level", "jit_config", "enable_graph_kernel"),
+    *("graph_kernel_flags", "pynative_synchronize", "runtime_num_threads"),
     *("inter_op_parallel_num", "memory_optimize_level", "exec_order"),
 )
+#: Elsewhere MindSpore warns when it is asked for these.
+_CONTEXT_OF_ASCEND = ("ascend_config", "enable_reduce_precision")
 _PARALLEL = (
     *("parallel_mode", "device_num", "gradients_mean", "gradient_fp32_sync", "enable_parallel_optimizer", "full_batch"),
     *("search_mode", "loss_repeated_mean"),
@@ -58,7 +60,9 @@ class MindSporeFacts:
     def switches(self) -> Mapping[str, object]:
         """Of the context and of that of parallel training."""
         found: dict[str, object] = {}
-        for ask, names in ((context.get_context, _CONTEXT), (context.get_auto_parallel_context, _PARALLEL)):
+        of_ascend = _CONTEXT_OF_ASCEND if context.get_context("device_target") == "Ascend" else ()
+        own = (*_CONTEXT, *of_ascend)
+        for ask, names in ((context.get_context, own), (context.get_auto_parallel_context, _PARALLEL)):
             for name in names:
                 with suppress(Exception):
                     found[name] = plain(ask(name), number_of)

@@ -606,9 +606,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -651,6 +649,7 @@ class ComparisonReport(SuiteReport):
 
     def findings(self, *, with_answer: bool = True) -> Iterator[str]:
         """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
         names = {str(target): file_id(target, self._root) for target in self._outputs}
         yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
@@ -665,7 +664,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return self._summary.diagnosis(rows)
+        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
@@ -709,7 +708,7 @@ class ComparisonReport(SuiteReport):
                 yield "not everything could be compared"
         for pair in self._diagnoses.values():
             if pair.diagnosis.has_fault_without_item:
-                faults = pair.diagnosis.faults
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
                 yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
             elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
                 yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)

@@ -125,11 +125,8 @@ function replaceHash(hash) {
   try { history.replaceState(null, "", hash); } catch { /* a browser takes so many changes in so many seconds */ }
 }
 
-// What is printed below the answer: failures; where pytest counts none, what differs.
-function printedRows(section, found) {
-  const failed = found.filter((row) => section.urgency(row) <= 1);
-  return failed.length ? failed : found.filter((row) => section.urgency(row) === 2);
-}
+// What is printed below the answer.
+function printedRows(section, found) { return found.filter((row) => section.urgency(row) <= 1); }
 
 // A value some moments later: what stands below the first screen does not hold up the answer to a click.
 function useLater(value) {
@@ -162,7 +159,7 @@ function Top({ section, filter, change, onSelect }) {
     <div class="verdicts" role="group" aria-label="Verdicts">${verdicts.map(({ verdict, title, count }) => html`<button key=${verdict} class=${`count count-${verdict}`} aria-pressed=${filter.verdict === verdict} onClick=${() => change({ verdict: filter.verdict === verdict ? "" : verdict })}><b>${number(count)}</b> ${title}</button>`)}</div>
     <div class="answer-columns">
       <div><${Causes} section=${section} onSelect=${onSelect} /><${Effect} diagnosis=${diagnosis} />
-        ${faults.length > 1 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${chosen(api)} onClick=${() => change({ api: chosen(api) ? -1 : section.apis.indexOf(api), cell: -1 })}>${middle(api, 40)} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
+        ${faults.length > 0 && html`<p class="faults">Failing ${section.kinds}: ${faults.slice(0, 8).map(([api, count, total]) => html` <button class="chip" key=${api} aria-pressed=${chosen(api)} onClick=${() => change({ api: chosen(api) ? -1 : section.apis.indexOf(api), cell: -1 })}>${middle(api, 40)} <b>${count}</b>/${total}</button>`)}${faults.length > 8 && ` and ${faults.length - 8} more`}</p>`}</div>
       <div><${Next} section=${section} fault=${fault} /><${Unsaid} diagnosis=${diagnosis} /></div></div>
     <details class="runs"><summary>More of this run</summary>
       <ul>${[...answer.points, ...new Set(section.runs.flatMap((run) => run.header || []).map((line) => line.replace(/^msprobe: /, "")))].map((line) => html`<li key=${line} class=${line.startsWith("  ") ? "inner" : ""}>${line}</li>`)}</ul></details>
@@ -186,7 +183,8 @@ function Causes({ section, onSelect }) {
 function Effect({ diagnosis }) {
   const { count, last } = diagnosis.inherited;
   if (!count) return null;
-  return html`<h2>Effect</h2><p>${number(count)} ${count === 1 ? "record differs" : "records differ"} because of what ${count === 1 ? "it gets" : "they get"} from a cause${last ? `, the last of them ${last}` : ""}.</p>`;
+  const records = `${number(count)} ${count === 1 ? "record" : "records"}`;
+  return html`<h2>Effect</h2><p>${diagnosis.suite === "overflow" ? `NaN or Inf reaches ${records}` : `${records} differ only because of their inputs`}${last ? `, the last of them ${last}` : ""}.</p>`;
 }
 
 function Next({ section, fault }) {

@@ -1,6 +1,6 @@
 // The table: only the rows in sight are in the document.
 
-const ROW_HEIGHT = 30, MOST_PRINTED = 200, MOST_PRINTED_OTHERS = 20;
+const ROW_HEIGHT = 30, MOST_PRINTED = 200;
 // Of the whole row what tells most comes first, so that a small screen shows it; the CSV file keeps the order of columnsOf.
 const FIRST = ["verdict", "name", "measure", "why", "level", "step", "rank", "cell", "dtype", "shape"];
 const LAST = ["source", "order"];
@@ -97,7 +97,7 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
     if (y < frame.scrollTop || y + 2 * ROW_HEIGHT > frame.scrollTop + frame.clientHeight - ROW_HEIGHT) frame.scrollTop = Math.max(0, y - frame.clientHeight / 3);
   }, [selected, rows]);
   const from = isPrinting ? 0 : Math.max(0, Math.min(rows.length - 1, Math.floor(top / ROW_HEIGHT) - 8));
-  const to = Math.min(rows.length, isPrinting ? (rows.length && section.urgency(rows[0]) > 1 ? MOST_PRINTED_OTHERS : MOST_PRINTED) : from + Math.ceil(height / ROW_HEIGHT) + 16);
+  const to = Math.min(rows.length, isPrinting ? MOST_PRINTED : from + Math.ceil(height / ROW_HEIGHT) + 16);
   const keys = (event) => {
     if (event.target.closest("thead")) return;
     const at = selected < 0 ? -1 : rows.indexOf(selected);
@@ -111,7 +111,10 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
   };
   const passes = folded || (hasPasses ? rows.reduce((count, row) => count + (section.urgency(row) === 4), 0) : 0);
   const canFold = folded > 0 || (hasPasses && passes > 0 && passes < rows.length);
-  return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? (rows.length ? `${section.urgency(rows[0]) > 1 ? expectedWord(section) : "Failures"}: ${number(rows.length)}` : "No failures") : sort.id ? "Records" : "Records, failures first"}</h2>
+  const most = window.innerWidth < 700 ? 26 : 48; // characters of a name
+  const hasFirst = !sort.id && rows.length > 0 && section.urgency(rows[0]) < 4;
+  if (isPrinting && !rows.length) return null;
+  return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? `Failures: ${number(rows.length)}` : hasFirst ? "Records, failures first" : "Records"}</h2>
       ${canFold && html`<button class="small" id="passes" aria-pressed=${folded === 0} onClick=${() => onPasses(folded > 0)}>${folded ? `Show ${number(folded)} passed` : `Hide ${number(passes)} passed`}</button>`}</div>
     <div class="table-box" ref=${box} tabindex="0" role="region" aria-label="Table of records; arrow keys choose a row, Enter opens it"
       onScroll=${(event) => setTop(event.target.scrollTop)} onKeyDown=${keys}>
@@ -123,9 +126,9 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
         ${from > 0 && html`<tr key="above" aria-hidden="true" style=${`height:${from * ROW_HEIGHT}px`}><td colspan=${columns.length}></td></tr>`}
         ${Array.from(rows.subarray(from, to), (row, at) => html`<tr key=${row} data-row=${row} aria-rowindex=${from + at + 2} class=${`row row-${markOf(section, row)} ${row === selected ? "chosen" : ""}`} onClick=${() => onSelect(row)}>
           ${columns.map((column) => {
-            const text = column.text(row);
+            const text = isPrinting && column.id === "source" ? column.text(row).split(", in ")[0] : column.text(row);
             const isLong = column.kind === "wide" || column.kind === "name" || text.length > 16;
-            const put = column.id === "verdict" ? html`<span class="verdict">${text}</span>` : column.id === "name" ? html`${middle(text, 48)}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}` : text;
+            const put = column.id === "verdict" ? html`<span class="verdict">${text}</span>` : column.id === "name" ? html`${middle(text, most)}${section.label(row) && html` <i class="part">${section.label(row)}</i>`}` : text;
             return html`<td key=${column.id} class=${`${column.kind || ""} c-${column.id}`} title=${isLong ? text : null}>${put}</td>`;
           })}</tr>`)}
         ${to < rows.length && !isPrinting && html`<tr key="below" aria-hidden="true" style=${`height:${(rows.length - to) * ROW_HEIGHT}px`}><td colspan=${columns.length}></td></tr>`}

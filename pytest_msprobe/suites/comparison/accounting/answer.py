@@ -35,7 +35,7 @@ from pytest_msprobe.suites.comparison.accounting.diagnosis import (
 from pytest_msprobe.suites.comparison.cells import CellDifference
 from pytest_msprobe.verdicts import Wire
 
-EQUAL = {
+_EQUAL = {
     "fingerprints": "Every tensor that was compared is equal, bit by bit: all fingerprints are.",
     "checksums": "Every tensor that was compared is equal, bit by bit: all checksums are.",
     "values": "Every tensor that was compared is equal, element by element.",
@@ -181,7 +181,7 @@ def without_fault(steps: Sequence[Step], basis: Basis) -> str:
     """What is said when nothing differs by more than it may."""
     count = sum(any(key.differs for key in step.account.keys) for step in steps if not step.operation.is_cell)
     if not any_differs(steps):
-        return EQUAL[basis]
+        return _EQUAL[basis]
     if explains(steps):
         return f"{count} operations differ, none by more than the noise run allows: all of it is what rounding does."
     if any(key.is_beyond for step in steps for key in step.account.keys):

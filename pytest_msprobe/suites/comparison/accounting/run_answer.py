@@ -17,10 +17,9 @@ from msgspec import structs
 from msprobe_collector.dump_format.dump import Slot
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, Inherited, NextStep, RunRows
 from pytest_msprobe.diagnosis.from_rows import named
-from pytest_msprobe.diagnosis.value import OUTCOMES, Confidence, Outcome, figure, readable
+from pytest_msprobe.diagnosis.value import CONFIDENCES, OUTCOMES, Confidence, Outcome, figure, readable
 from pytest_msprobe.suites.comparison.accounting.account import Basis
 from pytest_msprobe.suites.comparison.accounting.answer import (
-    EQUAL,
     cause_of,
     items_of,
     next_steps,
@@ -71,7 +70,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
     causes = _causes(pairs)
     at_fault = [_at_fault(rows, group) for group in causes]
     if not at_fault and outcome == "unaccounted":
-        at_fault = [*_open_records(rows, pairs), *_failed(rows)]
+        at_fault = [*_open_records(rows, pairs)] or _failed(rows)
     if not at_fault and (failed := _failed(rows)):
         # What fails for another reason than its numbers, such as a dtype, is no rounding.
         outcome, at_fault = "unaccounted", failed
@@ -79,7 +78,7 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
         outcome,
         at_fault,
         told=_told(outcome, basis, pairs),
-        next_steps=list(_next(causes or _unknown(pairs), basis, file)),
+        next_steps=list(_next(causes or _unknown(pairs), basis, file)) or _with_noise(outcome, basis),
     )
     return structs.replace(
         diagnosis,
@@ -96,7 +95,14 @@ def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
     for pair in sorted(pairs, key=lambda pair: _first_step(pair.slot.step)):
         for fault in sorted(pair.diagnosis.faults, key=lambda fault: bool(fault.after)):
             groups.setdefault((pair.slot.step, cause_of(fault)), []).append((pair, fault))
-    return _with_initial_state(list(groups.values()))
+    ordered = sorted(
+        groups.values(),
+        key=lambda group: (
+            _first_step(group[0][0].slot.step),
+            CONFIDENCES.index(_confidence(group[0][1], group[0][0].diagnosis.basis)),
+        ),
+    )
+    return _with_initial_state(ordered)
 
 
 def _with_initial_state(groups: list[list[tuple[Pair, Fault]]]) -> list[list[tuple[Pair, Fault]]]:
@@ -254,17 +260,26 @@ def _not_covered(pairs: Sequence[Pair], basis: Basis) -> Iterator[CannotSay]:
         yield CannotSay(f"{len(unknown)} inputs, the first {first}", "it is not known what made them", len(unknown))
     if missing := sum(pair.diagnosis.missing for pair in pairs):
         yield CannotSay(f"{missing} records of the target", "were not part of this run", missing)
-    if basis not in ("tensors", "none"):
-        what = "whether an operation is wrong" if any(pair.diagnosis.faults for pair in pairs) else "single elements"
-        yield CannotSay(what, f"the dumps hold {_HELD[basis]} in place of tensors", 1)
+    if basis not in ("tensors", "none") and any(pair.diagnosis.faults for pair in pairs):
+        yield CannotSay("whether an operation is wrong", f"the dumps hold {_HELD[basis]}")
+    elif basis in ("statistics", "sketches"):
+        yield CannotSay("single elements", f"the dumps hold {_HELD[basis]}")
 
 
+_EQUAL = {
+    "tensors": "every tensor of {} records, bit by bit",
+    "values": "every tensor of {} records, element by element",
+    "fingerprints": "all fingerprints of {} records, bit by bit",
+    "checksums": "all checksums of {} records, bit by bit",
+    "sketches": "all sketches and statistics of {} records",
+    "statistics": "all statistics of {} records",
+}
 _HELD = {
-    "values": "tensors that no benchmark computed again",
-    "statistics": "statistics",
-    "sketches": "sketches",
-    "checksums": "checksums",
-    "fingerprints": "fingerprints",
+    "values": "tensors, and nothing was computed again",
+    "statistics": "statistics and no tensors",
+    "sketches": "sketches and no tensors",
+    "checksums": "checksums and no tensors",
+    "fingerprints": "fingerprints and no tensors",
 }
 
 
@@ -272,7 +287,7 @@ def _told(outcome: Outcome, basis: Basis, pairs: Sequence[Pair]) -> str:
     steps = [step for pair in pairs for step in pair.diagnosis.steps]
     count = sum(any(key.differs for key in step.account.keys) for step in steps)
     if outcome == "equal":
-        return EQUAL[basis] if basis != "tensors" else f"every tensor of {len(steps)} records, bit by bit"
+        return _EQUAL[basis].format(len(steps))
     if outcome == "rounding":
         why = "all of it rounding" if basis == "tensors" else "by no more than the noise run does"
         return f"{count} of {len(steps)} records differ, {why}"
@@ -298,6 +313,14 @@ def _next(causes: Sequence[Sequence[tuple[Pair, Fault]]], basis: Basis, file: st
                 is_script = "--msprobe-reproducers" in text
                 tells = "a script that repeats the call alone" if is_script else "how far this call is off by itself"
                 yield NextStep(tuple(shlex.split(text)), tells)
+
+
+def _with_noise(outcome: Outcome, basis: Basis) -> list[NextStep]:
+    """What tells rounding from more where no tensors do."""
+    if outcome != "unaccounted" or basis == "tensors":
+        return []
+    advice = "dump the golden run once more with debugger.perturb, and compare with --msprobe-noise=FOLDER"
+    return [NextStep((), f"{advice}: it tells how far rounding goes")]
 
 
 def _collection(diagnoses: Sequence[RunDiagnosis]) -> dict[str, object] | None:
