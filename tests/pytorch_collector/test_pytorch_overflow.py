@@ -38,10 +38,10 @@ def root_of_zero(net: nn.Module) -> None:
 
 #: Script: record that is the origin, what is said of it, and the line of the script that is shown.
 SCRIPTS: dict[Callable[[nn.Module], None], tuple[str, str, str]] = {
-    half_exponential: ("Torch.exp.0.forward", "normal-range", "exploded = torch.exp(large)"),
-    bfloat16_layer: ("Functional.linear.0.forward", "normal-math", "out = net("),
-    division: ("Tensor.__truediv__.0.forward", "normal-math", "(torch.ones(2) / count).sqrt()"),
-    root_of_zero: ("Torch.sqrt.0.backward", "normal-math", ""),
+    half_exponential: ("Torch.exp.0.forward", "the range of its dtype is too small", "exploded = torch.exp(large)"),
+    bfloat16_layer: ("Functional.linear.0.forward", "float64 gives NaN or Inf, too", "out = net("),
+    division: ("Tensor.__truediv__.0.forward", "float64 gives NaN or Inf, too", "(torch.ones(2) / count).sqrt()"),
+    root_of_zero: ("Torch.sqrt.0.backward", "float64 gives NaN or Inf, too", ""),
 }
 
 
