@@ -144,7 +144,7 @@ function startsDescending(section, id) {
   return figure ? !figure.isLowBad : false;
 }
 
-const STATES = { fault: "bad", unaccounted: "open", rounding: "explained", equal: "good", not_judged: "none" };
+const STATES = { fault: "bad", unaccounted: "open", rounding: "good", equal: "good", not_judged: "none" };
 const MOST_CAUSES = 3;
 
 function Top({ section, filter, change, onSelect }) {
