@@ -214,7 +214,7 @@ def test_workers_and_a_resumed_run_come_to_the_same_answer(pytester: pytest.Pyte
 
 
 def test_a_part_of_a_run_says_what_was_left_out(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest(*pair(pytester.path, fault=1.02), "-k", "square")
+    result = pytester.runpytest(*pair(pytester.path, fault=1.02), "-k", "square", "-v")
     result.assert_outcomes(xfailed=1, deselected=3)
     result.stdout.fnmatch_lines(["*3 records of the target were not part of this run.*"])
     assert result.ret == pytest.ExitCode.OK
@@ -278,7 +278,7 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
     notes = [section["texts"][note] for note in section["rows"]["note"]]
     assert notes[1].startswith(f"output.0: {sentence}")
     assert notes[2].startswith("output.0: arises in the target: 9 of 9 elements")
-    assert not any("arises" in note for note in notes)
+    assert not any("the difference arises" in note for note in notes)
 
 
 def test_what_the_rows_do_not_tell_goes_with_them(pytester: pytest.Pytester) -> None:
@@ -316,7 +316,7 @@ def test_rows_that_came_later_make_an_answer_of_their_own(pytester: pytest.Pytes
     assert section["answer"]["points"][0].startswith(
         "At fault: Mint.exp.0.forward (and backward): arises in the target"
     )
-    assert section["diagnosis"]["headline"].startswith("Fault: Mint.exp.0 ")
+    assert section["diagnosis"]["headline"].startswith("Fault: Mint.exp.0")
 
 
 def test_an_earlier_step_that_differs_is_said_before_the_later_one(pytester: pytest.Pytester) -> None:
@@ -337,5 +337,5 @@ def test_other_steps_that_are_compared_are_said(pytester: pytest.Pytester) -> No
     pair(pytester.path)
     (pytester.path / "golden" / "step0").rename(pytester.path / "golden" / "step3")
     dumps = ("target/step0/rank0/dump.json", "golden/step3/rank0/dump.json")
-    result = pytester.runpytest(f"--msprobe-dump={dumps[0]}", f"--msprobe-golden={dumps[1]}")
+    result = pytester.runpytest(f"--msprobe-dump={dumps[0]}", f"--msprobe-golden={dumps[1]}", "-v")
     result.stdout.fnmatch_lines(["Step 0 rank 0 is compared with step 3 rank 0. Every tensor *"])

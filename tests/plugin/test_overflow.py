@@ -58,7 +58,7 @@ def test_a_step_without_anomaly_passes(pytester: pytest.Pytester) -> None:
     DumpBuilder(pytester.path / "step0" / "rank0").call("Mint.add.0", [X, X], [X + X]).write()
     result = pytester.runpytest("--msprobe-dump=step0", SUITE)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["no anomaly in step 0: no record makes NaN or Inf"])
+    result.stdout.fnmatch_lines(["Equal: no record makes NaN or Inf"])
 
 
 def test_the_table_and_the_summary(pytester: pytest.Pytester) -> None:
