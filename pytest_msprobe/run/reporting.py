@@ -15,7 +15,7 @@ from pytest_msprobe.diagnosis import Diagnosis
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
+from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
 from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
@@ -321,7 +321,7 @@ class ReportPlugin:
         if answer is None and not told:
             return
         terminalreporter.section(f"msprobe {self._suite.name}")
-        lines = answer.lines(width) if answer is not None else []
+        lines = answer.lines(width or FILE_WIDTH) if answer is not None else []
         if answer is not None:
             terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
         for text in lines[1:]:
