@@ -29,7 +29,7 @@ from pytest_msprobe.engines.protocol import (
     map_leaves,
     output_label,
 )
-from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of
+from pytest_msprobe.numerics.dtypes import float_format, in_spacings, kind_of, unit_roundoff
 from pytest_msprobe.suites.repeat.results import bytes_of
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
@@ -37,6 +37,8 @@ _ARRAY = "__array_interface__"
 #: Rows that run alone, at most: the first, the last and some between them.
 _MOST_ALONE = 8
 _SHOWN = 6
+#: Changes above so many unit roundoffs of the largest value are none of another order of additions.
+_ROUNDING = 1024
 #: How often the tensors of a doubled batch are in memory, results included.
 _COPIES = 4
 
@@ -334,9 +336,11 @@ def _row(label: str, array: Array, found: _Found, size: int) -> OutputRow:
     changed = sorted({row for rows in found.rows.values() for row in rows})
     figures = {"rows": float(len(changed)), "elements": float(found.elements), "ulp": found.ulp}
     batches = "; ".join(_batch_words(name, found, size) for name in found.rows)
-    by = (
-        "" if found.ulp is None else f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
-    )
+    by = ""
+    if found.ulp is not None:
+        is_large = found.share > _ROUNDING * unit_roundoff(array.dtype)
+        by = f" by up to {found.ulp:.3g} ulp, {found.share:.1g} of the largest value of the row"
+        by += ", more than rounding" if is_large else ""
     message = f"rows change{by}: {batches}"
     return OutputRow(label, "", dtype, array.shape, "error", message, figures=figures, pattern="rows change")
 
