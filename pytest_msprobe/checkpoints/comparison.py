@@ -14,7 +14,7 @@ from msprobe_collector.dump_format.values import abbreviated
 from pytest_msprobe.checkpoints.files import Contents
 from pytest_msprobe.checkpoints.layouts import Layout, find_layouts, is_turned
 from pytest_msprobe.checkpoints.names import Matched, match_names
-from pytest_msprobe.checkpoints.tensors import Array, ReadError, Tensor, Transposed
+from pytest_msprobe.checkpoints.tensors import Array, Joined, Piece, ReadError, Tensor, Transposed
 from pytest_msprobe.numerics.dtypes import kind_of, round_once
 
 #: Bytes that are read at once from each side: what fits into a cache, and is not a new mapping for each array.
@@ -71,7 +71,8 @@ class Result:
 
     Attributes:
         compared: the tensors of both sides.
-        shapes: (name, shape of the target, shape of the golden) of tensors that cannot be compared.
+        shapes: (name, shape of the target, shape of the golden, how the rows that both have compare) of tensors of
+            different sizes.
         only: names in one side alone, by side: (name, dtype, shape).
         entries: (name, target's value, golden's) of other values that differ.
         entries_only: names of other values in one side alone.
@@ -82,7 +83,7 @@ class Result:
     """
 
     compared: list[Difference] = field(default_factory=list)
-    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...], str]] = field(default_factory=list)
     only: tuple[list[tuple[str, str, tuple[int, ...]]], ...] = field(default_factory=lambda: ([], []))
     entries: list[tuple[str, object, object]] = field(default_factory=list)
     entries_only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
@@ -135,7 +136,7 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
             layouts.append(layout)
             left.pop(match.target, None), right.pop(match.golden, None)
         elif match.target not in left:
-            result.shapes.append((match.target, one.shape, other.shape))
+            result.shapes.append((match.target, one.shape, other.shape, _common_rows(one, other)))
     for layout in layouts:
         _add(result, layout, watch)
     try:
@@ -160,6 +161,24 @@ def _of_names(match: Matched, left: Tensor, right: Tensor) -> Layout | None:
     if without[0] == without[1]:
         return Layout(*names, left, right, _and(match.how, f"shapes {left.shape} and {right.shape}"))
     return None
+
+
+def _common_rows(left: Tensor, right: Tensor) -> str:
+    """How the first rows compare where one side has more, as a vocabulary that was padded."""
+    if not left.shape or not right.shape or left.shape[1:] != right.shape[1:] or not min(left.size, right.size):
+        return ""
+    rows = min(left.shape[0], right.shape[0])
+    zeros = (0,) * (len(left.shape) - 1)
+    first, second = (
+        Joined(one.dtype, (rows, *one.shape[1:]), [Piece(one, (0, *zeros), 0, rows)]) for one in (left, right)
+    )
+    try:
+        found = measure(Layout(("",), ("",), first, second, ""), _Watch(lambda done, total: None, 0))
+    except ReadError as error:
+        return str(error)
+    return (
+        f"the first {rows} rows {'are equal' if not found.unequal else f'differ by {found.relative:.3g} of their norm'}"
+    )
 
 
 def _and(how: str, more: str) -> str:

@@ -103,16 +103,8 @@ def read_file(path: Path) -> Contents:
     raise ReadError(what)
 
 
-def read_safetensors(file: File) -> Contents:
-    """What a safetensors file holds.
-
-    Raises:
-        ReadError: its header is damaged or cut off.
-    """
-    found = Contents("safetensors", holds_entries=False)
-    length = int.from_bytes(file.read(0, 8), "little")
-    if not 2 <= length <= min(_MOST_HEADER_BYTES, file.size - 8):
-        raise ReadError(f"is not a safetensors file, or cut off: its header should have {length} bytes")
+def parsed_json(text: bytes) -> tuple[Any, list[str]]:
+    """(value of a JSON text, names that stand twice in one of its objects)."""
     twice: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -123,8 +115,21 @@ def read_safetensors(file: File) -> Contents:
             names[name] = value
         return names
 
+    return json.loads(text, object_pairs_hook=unique), twice
+
+
+def read_safetensors(file: File) -> Contents:
+    """What a safetensors file holds.
+
+    Raises:
+        ReadError: its header is damaged or cut off.
+    """
+    found = Contents("safetensors", holds_entries=False)
+    length = int.from_bytes(file.read(0, 8), "little")
+    if not 2 <= length <= min(_MOST_HEADER_BYTES, file.size - 8):
+        raise ReadError(f"is not a safetensors file, or cut off: its header should have {length} bytes")
     try:
-        header = json.loads(file.read(8, length), object_pairs_hook=unique)
+        header, twice = parsed_json(file.read(8, length))
     except (ValueError, RecursionError):
         raise ReadError("is not a safetensors file: its header is damaged") from None
     if not isinstance(header, dict):

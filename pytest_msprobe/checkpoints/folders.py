@@ -7,7 +7,6 @@ whose `storage_data` says which bytes of which file hold each chunk.
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from msprobe_collector.dump_format.values import Dtype, abbreviated
 from pytest_msprobe.checkpoints.files import (
     Contents,
     is_inside,
+    parsed_json,
     read_file,
     read_safetensors,
     read_torch_zip,
@@ -130,11 +130,12 @@ def _read_index(path: Path) -> Contents:
     if file.size > _MOST_INDEX_BYTES:
         raise ReadError(f"has {file.size} bytes")
     try:
-        weight_map = json.loads(file.read(0, file.size))["weight_map"]
+        index, twice = parsed_json(file.read(0, file.size))
+        weight_map = index["weight_map"]
         places = [(str(name), str(part)) for name, part in weight_map.items()]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ReadError("is not an index: it has no weight_map") from None
-    whole = Contents("", files=0)
+    whole = Contents("", files=0, problems=[f"{path}: {abbreviated(name)} stands twice in it" for name in twice])
     parts: dict[str, Contents | None] = {}
     for part in dict.fromkeys(part for _, part in places):
         parts[part] = _indexed_file(path, part, whole)
@@ -199,6 +200,16 @@ def _read_distributed(folder: Path) -> Contents:
         except ReadError as error:
             found.problems.append(f"{folder}: {abbreviated(str(name))}: {error}")
     found.files = len(places.files)
+    for path in sorted(folder.glob("*.pt")):  # Megatron keeps arguments and the step in common.pt
+        try:
+            _check_link(folder, path)
+            beside = _with_file(read_file(path), path)
+        except ReadError as error:
+            found.problems.append(f"{path}: {error}")
+            continue
+        found.tensors.update({name: tensor for name, tensor in beside.tensors.items() if name not in found.tensors})
+        found.entries.update(beside.entries)
+        found.problems += beside.problems
     if not found.tensors and not found.entries and found.problems:
         raise ReadError(found.problems[0].removeprefix(f"{folder}: "))
     return found

@@ -7,8 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-#: What wrappers and savers put before or between the names of parameters.
-_WRAPPERS = frozenset("module _orig_mod _fsdp_wrapped_module _checkpoint_wrapped_module".split())
+#: What wrappers, savers and whole Modules put before or between the names of parameters.
+_WRAPPERS = frozenset(
+    "module _orig_mod _fsdp_wrapped_module _checkpoint_wrapped_module _modules _parameters _buffers".split()
+)
 #: Names of the dictionary that holds the model, the likeliest first where several fit.
 _HOLDERS = ("model", "module", "state_dict", "model_state_dict", "net", "network", "backbone", "ema", "optimizer")
 #: MindSpore's names of parameters, and PyTorch's.

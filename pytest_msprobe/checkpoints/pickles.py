@@ -69,8 +69,8 @@ _HARMLESS = frozenset(
         "builtins.range",
         "builtins.slice",
         "_codecs.encode",
+        "_io.BytesIO",
         "collections.Counter",
-        "collections.defaultdict",
         "collections.deque",
         "datetime.date",
         "datetime.datetime",
@@ -244,6 +244,7 @@ class _ObjectMachine(PickleMachine):
 
 
 def _found(module: str, name: str) -> object:
+    module = "builtins" if module == "__builtin__" else module  # as pickles of protocol 2 write it
     known = find_known(module, name)
     if isinstance(known, Dtype) or (isinstance(known, KnownCall) and module != "collections"):
         return known
@@ -260,14 +261,17 @@ def _made(made: object, arguments: tuple[object, ...]) -> object:
         return _made(arguments[0], arguments[2] if isinstance(arguments[2], tuple) else ())
     if name == "torch._utils._rebuild_parameter_with_state":
         return arguments[0]
-    if name == "collections.OrderedDict" and not any(arguments):
+    if name == "collections.OrderedDict" and arguments and isinstance(arguments[0], list):
+        return dict(arguments[0])
+    if name == "collections.defaultdict" or (name == "collections.OrderedDict" and not any(arguments)):
         return {}
     if name == "torch.Size" and len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):
         return tuple(arguments[0])
     if name == "_codecs.encode" and len(arguments) == 2 and isinstance(arguments[0], str):
         return arguments[0].encode("latin-1")  # bytes in pickles of protocol 2
     if name in ("builtins.set", "builtins.frozenset", "builtins.list", "builtins.tuple") and len(arguments) <= 1:
-        return list(arguments[0]) if arguments and isinstance(arguments[0], (list, tuple)) else []
+        held = list(arguments[0]) if arguments and isinstance(arguments[0], (list, tuple)) else []
+        return sorted(held, key=repr) if name.endswith("set") else held
     return Made(name, arguments)
 
 

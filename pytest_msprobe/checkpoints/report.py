@@ -31,7 +31,8 @@ def lines(result: Result, sides: Sequence[tuple[Path, Contents]], *, everything:
     yield from _cut([f"cannot be read: {printable(problem)}" for problem in result.problems], most)
     yield from _casts(result)
     yield from _differing([one for one in result.differing if everything or not one.is_cast], most)
-    yield from _cut([f"other shape: {_name(name)}: A {one}, B {other}" for name, one, other in result.shapes], most)
+    shapes = [(_name(name), one, other, f"; {rows}" if rows else "") for name, one, other, rows in result.shapes]
+    yield from _cut([f"other shape: {name}: A {one}, B {other}{rows}" for name, one, other, rows in shapes], most)
     for letter, names in zip("AB", result.only):
         yield from _cut([f"only in {letter}: {_name(name)} {dtype} {shape}" for name, dtype, shape in names], most)
     yield from _cut(
@@ -182,7 +183,8 @@ def as_json(result: Result, sides: Sequence[tuple[Path, Contents]]) -> str:
             if one.how
         ],
         "other_shape": [
-            {"name": name, "target": list(left), "golden": list(right)} for name, left, right in result.shapes
+            {"name": name, "target": list(left), "golden": list(right), "rows": rows}
+            for name, left, right, rows in result.shapes
         ],
         "only_in_target": _listed(result.only[0]),
         "only_in_golden": _listed(result.only[1]),

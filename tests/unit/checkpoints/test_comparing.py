@@ -237,8 +237,17 @@ def test_integers_beyond_float64_differ(tmp_path: Path) -> None:
 
 def test_shapes_and_names_that_do_not_fit(tmp_path: Path) -> None:
     result = compared(tmp_path, {"w": normal(3, 4), "x": normal(2)}, {"w": normal(5, 4), "y": normal(7)})
-    assert result.shapes == [("w", (3, 4), (5, 4))]
+    assert result.shapes == [("w", (3, 4), (5, 4), "the first 3 rows differ by 1.2 of their norm")]
     assert result.only == ([("x", "Float32", (2,))], [("y", "Float32", (7,))])
+
+
+def test_a_vocabulary_that_one_side_has_padded(tmp_path: Path) -> None:
+    whole = normal(40, 6)
+    result = compared(
+        tmp_path, {"embed.weight": np.concatenate([whole, np.zeros((8, 6), np.float32)])}, {"embed.weight": whole}
+    )
+    assert result.shapes == [("embed.weight", (48, 6), (40, 6), "the first 40 rows are equal")]
+    assert result.exit_code == 1
 
 
 def test_empty_and_single_elements(tmp_path: Path) -> None:

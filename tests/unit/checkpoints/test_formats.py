@@ -106,6 +106,19 @@ def test_other_values_of_a_training_checkpoint(tmp_path: Path) -> None:
     assert (result.differing, result.exit_code) == ([], 1)
 
 
+def test_a_whole_module_is_compared_with_its_parameters(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    torch.save(module, tmp_path / "a.pt")
+    torch.save(module.state_dict(), tmp_path / "b.pt")
+    result = compare(*(read_checkpoint(tmp_path / name) for name in ("a.pt", "b.pt")), lambda done, total: None)
+    assert [one.golden[0] for one in result.compared if one.is_equal] == list(module.state_dict())
+    assert result.only == ([], [])
+    assert {problem.partition("needs code to load: ")[2].partition(";")[0] for problem in result.problems} == {
+        f"torch.nn.modules.{name}" for name in ("container.Sequential", "linear.Linear", "batchnorm.BatchNorm1d")
+    }
+    assert result.exit_code == 2
+
+
 def test_tied_parameters_that_one_side_saved_once(tmp_path: Path) -> None:
     weight = torch.randn(5, 4)
     torch.save({"embed.weight": weight, "head.weight": weight}, tmp_path / "a.pt")
