@@ -226,7 +226,7 @@ def _rmsprop(x: Inputs) -> Outputs:
         spread = square - average * average
     below = (spread + eps).sqrt() if x.flag("eps_inside") else spread.sqrt() + eps
     momentum = x.number("momentum")
-    if momentum.value == 0:
+    if momentum.value == 0 and not x.flag("has_buffer"):
         return {PARAMETER: p - lr * (g / below), **found}
     moved = lr * (g / below) if x.flag("momentum_of_update") else g / below
     buffer = momentum * x.state("momentum_buffer") + moved
@@ -254,12 +254,11 @@ def _adamax(x: Inputs) -> Outputs:
     if x.number("weight_decay").value != 0:
         g = g + x.number("weight_decay") * p
     first = beta1 * x.state("exp_avg") + (1 - beta1) * g
-    largest = (beta2 * x.state("exp_inf")).at_least(g.absolute() + eps)
-    return {
-        PARAMETER: p - x.number("lr") / (1 - beta1.power(x.step)) * (first / largest),
-        "exp_avg": first,
-        "exp_inf": largest,
-    }
+    beside = x.flag("eps_beside")
+    largest = (beta2 * x.state("exp_inf")).at_least(g.absolute() if beside else g.absolute() + eps)
+    move = first / (largest + eps if beside else largest)
+    after = p - x.number("lr") / (1 - beta1.power(x.step)) * move
+    return {PARAMETER: after, "exp_avg": first, "exp_inf": largest}
 
 
 def _adadelta(x: Inputs) -> Outputs:
@@ -423,4 +422,28 @@ FORMULAS["Lamb"] = Formula(
     ("lr", "betas"),
     ({}, {"no_bias_correction": True}, {"clips_size": True}, {"clips_size": True, "no_bias_correction": True}),
     whole=True,
+)
+
+_MINDSPORE = "mindspore.nn.{0}: formula of its documentation (MindSpore 2.10)"
+
+
+def _mindspore(
+    name: str, compute: Callable[[Inputs], Outputs], states: str, needs: str = "lr", settings: Mapping[str, Any] | None = None
+) -> None:
+    """List a formula of mindspore.nn, whose settings have the names of PyTorch's."""
+    FORMULAS[f"nn.{name}"] = Formula(
+        f"nn.{name}", _MINDSPORE.format(name), compute, tuple(states.split()), tuple(needs.split()), (settings or {},)
+    )
+
+
+# An accumulator that is there before the first step is zero; without one the first step takes the gradient itself.
+_mindspore("SGD", _sgd, "momentum_buffer")
+_mindspore("Momentum", _sgd, "momentum_buffer", "lr momentum")
+_mindspore("Adam", _adam, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", _EPS)
+_mindspore("AdamWeightDecay", _adamw, "exp_avg exp_avg_sq", "lr betas", {"no_bias_correction": True})
+_mindspore("AdaMax", _adamax, "exp_avg exp_inf", "lr betas", {"eps_beside": True})
+_mindspore("RMSProp", _rmsprop, "square_avg grad_avg momentum_buffer", "lr alpha", {"eps_inside": True, "momentum_of_update": True, "has_buffer": True})
+_mindspore("Adagrad", _adagrad, "sum", "lr", {"eps": 0.0})
+FORMULAS["nn.Lamb"] = Formula(
+    "nn.Lamb", _MINDSPORE.format("Lamb"), _lamb, ("exp_avg", "exp_avg_sq"), ("lr", "betas"), whole=True
 )

@@ -88,9 +88,9 @@ class Journal:
             words = " ".join(word for word in finding.message.split() if word.isalpha())[:24]
             if tally.known.get(words, 0) < _WRITTEN:
                 tally.known[words] = tally.known.get(words, 0) + 1
-                self._found(finding, about, step, source)
+                self._found(finding, about, step, source, is_first=tally.known[words] == 1)
 
-    def _found(self, finding: Finding, about: str, step: int, source: str) -> None:
+    def _found(self, finding: Finding, about: str, step: int, source: str, *, is_first: bool) -> None:
         size = finding.size
         entry: dict[str, Any] = {
             "kind": "finding",
@@ -105,6 +105,8 @@ class Journal:
             "source": source,
         }
         self._write(entry)
+        if not is_first:
+            return
         self._shown += 1
         if self._shown <= _SHOWN:
             times = "" if size is None else f" ({few_digits(size)} times its tolerance)"

@@ -10,6 +10,7 @@ from msprobe_collector.laws.law import Checked, Law, Unchecked
 from msprobe_collector.laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_collector.laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
 from msprobe_collector.laws.updates import (
+    DecayAsDeclared,
     FormulaCheck,
     HyperParameters,
     MomentsFormula,
@@ -34,7 +35,12 @@ class LawSession:
         """Check all laws but those whose names are `left_out`."""
         self.journal = journal
         self._left_out = frozenset(left_out)
-        self._formula_laws: list[Law[FormulaCheck]] = [UpdateFormula(), MomentsFormula(), UpdatesArrive()]
+        self._formula_laws: list[Law[FormulaCheck]] = [
+            UpdateFormula(),
+            MomentsFormula(),
+            DecayAsDeclared(),
+            UpdatesArrive(),
+        ]
         self.state_continues = StateContinues()
         self._update_laws: list[Law[Update]] = [
             StepCounter(),
@@ -50,9 +56,11 @@ class LawSession:
         self._labels = LabelsAligned()
         #: Number of steps that have ended, of all optimizers.
         self.step = 0
+        self._source = ""
 
     def update(self, update: Update) -> None:
         """One call of an optimizer's `step`, when it is over."""
+        self._source = update.source
         seen = FormulaCheck(update)
         for law in self._formula_laws:
             self._take(law, update.optimizer, law.check(seen), update.number, update.source)
@@ -85,7 +93,7 @@ class LawSession:
         if name in self._left_out:
             return
         told: Any = result.reason if isinstance(result, Unchecked) else list(summed_up(result))
-        self.journal.take(name, about, told, step=self.step if step is None else step, source=source)
+        self.journal.take(name, about, told, step=self.step if step is None else step, source=source or self._source)
 
     def _take(self, law: Law[Any], about: str, result: Checked, step: int, source: str) -> None:
         self.say(law.name, about, result, step=step, source=source)

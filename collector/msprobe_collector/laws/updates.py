@@ -254,7 +254,9 @@ class UpdateFormula(Law[FormulaCheck]):
         findings += [
             self.found(item.parameter.name, self._said(seen, item), item.size)
             for item in seen.deviations
-            if item.what == PARAMETER and item.parameter.name not in wrong_states
+            if item.what == PARAMETER
+            and item.parameter.name not in wrong_states
+            and not _is_decay(_explained(seen, item))
         ]
         if not findings and not seen.compared.get(PARAMETER):
             return Unchecked(_why_none(seen))
@@ -302,7 +304,7 @@ def _explained(seen: FormulaCheck, item: Deviation) -> str:
             continue
         with np.errstate(all="ignore"):
             outputs = (FORMULAS[name] if name else seen.formula).compute(inputs)
-        if PARAMETER in outputs and not _compared(batch, PARAMETER, outputs[PARAMETER])[0]:
+        if item.what in outputs and not _compared(batch, item.what, outputs[item.what])[0]:
             return words
     return ""
 
@@ -332,6 +334,10 @@ class MomentsFormula(Law[FormulaCheck]):
             if item.what != PARAMETER:
                 other = _gradient_behind(seen, item)
                 more = f"; it is made of the gradient of {other}" if other else ""
+                if not other and (explanation := _explained(seen, item)):
+                    more = f"; it is what {explanation} gives"
+                    if _is_decay(explanation):
+                        continue  # said by the law on decay
                 message = (
                     f"{item.what} has an element {item.tested:.6g} after the step where its gradient and "
                     f"{item.what} before give {item.right:.6g}{more}"
@@ -357,6 +363,35 @@ def _gradient_behind(seen: FormulaCheck, item: Deviation) -> str:
                 if item.what in outputs and not _compared(batch, item.what, outputs[item.what])[0]:
                     return other.name
     return ""
+
+
+def _is_decay(explanation: str) -> bool:
+    return "decay" in explanation
+
+
+class DecayAsDeclared(Law[FormulaCheck]):
+    """Coupled and decoupled weight decay."""
+
+    name = "decay-as-declared"
+    sentence = "Weight decay is added to the gradient (SGD, Adam) or taken from the parameter (AdamW), as the class says."
+    source = "Loshchilov and Hutter, arXiv:1711.05101, algorithm 2"
+    tolerance = UpdateFormula.tolerance
+
+    def check(self, seen: FormulaCheck) -> Checked:
+        """Look whether another treatment of decay explains what differs."""
+        if seen.reason:
+            return Unchecked(seen.reason)
+        if not any(group.get("weight_decay") for group in seen.update.settings) and not seen.deviations:
+            return Unchecked("there is no weight decay")
+        if not seen.compared.get(PARAMETER):
+            return Unchecked(_why_none(seen))
+        findings: dict[str, Finding] = {}
+        for item in seen.deviations:
+            name = item.parameter.name
+            if name not in findings and _is_decay(explanation := _explained(seen, item)):
+                message = f"{item.what} changes as {explanation} changes it, and the class is {seen.update.optimizer}"
+                findings[name] = self.found(name, message, item.size)
+        return list(findings.values())
 
 
 class StepCounter(Law[Update]):
@@ -397,7 +432,9 @@ class OwnState(Law[Update]):
         findings, checked = [], 0
         for item in seen.parameters:
             if item.place_after.address:
-                owners.setdefault(item.place_after.address, (item.name, "the parameter"))
+                other = owners.setdefault(item.place_after.address, (item.name, "the parameter"))
+                if other[0] != item.name:
+                    findings.append(self.found(item.name, f"it is the same memory as the parameter {other[0]}"))
         for item in seen.parameters:
             for name, place in item.state_places.items():
                 if not place.address:
