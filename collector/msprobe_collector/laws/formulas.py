@@ -428,7 +428,11 @@ _MINDSPORE = "mindspore.nn.{0}: formula of its documentation (MindSpore 2.10)"
 
 
 def _mindspore(
-    name: str, compute: Callable[[Inputs], Outputs], states: str, needs: str = "lr", settings: Mapping[str, Any] | None = None
+    name: str,
+    compute: Callable[[Inputs], Outputs],
+    states: str,
+    needs: str = "lr",
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """List a formula of mindspore.nn, whose settings have the names of PyTorch's."""
     FORMULAS[f"nn.{name}"] = Formula(
@@ -442,7 +446,13 @@ _mindspore("Momentum", _sgd, "momentum_buffer", "lr momentum")
 _mindspore("Adam", _adam, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", _EPS)
 _mindspore("AdamWeightDecay", _adamw, "exp_avg exp_avg_sq", "lr betas", {"no_bias_correction": True})
 _mindspore("AdaMax", _adamax, "exp_avg exp_inf", "lr betas", {"eps_beside": True})
-_mindspore("RMSProp", _rmsprop, "square_avg grad_avg momentum_buffer", "lr alpha", {"eps_inside": True, "momentum_of_update": True, "has_buffer": True})
+_mindspore(
+    "RMSProp",
+    _rmsprop,
+    "square_avg grad_avg momentum_buffer",
+    "lr alpha",
+    {"eps_inside": True, "momentum_of_update": True, "has_buffer": True},
+)
 _mindspore("Adagrad", _adagrad, "sum", "lr", {"eps": 0.0})
 FORMULAS["nn.Lamb"] = Formula(
     "nn.Lamb", _MINDSPORE.format("Lamb"), _lamb, ("exp_avg", "exp_avg_sq"), ("lr", "betas"), whole=True

@@ -373,7 +373,9 @@ class DecayAsDeclared(Law[FormulaCheck]):
     """Coupled and decoupled weight decay."""
 
     name = "decay-as-declared"
-    sentence = "Weight decay is added to the gradient (SGD, Adam) or taken from the parameter (AdamW), as the class says."
+    sentence = (
+        "Weight decay is added to the gradient (SGD, Adam) or taken from the parameter (AdamW), as the class says."
+    )
     source = "Loshchilov and Hutter, arXiv:1711.05101, algorithm 2"
     tolerance = UpdateFormula.tolerance
 

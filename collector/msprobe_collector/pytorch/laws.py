@@ -27,6 +27,7 @@ from msprobe_collector.laws.observation import Array, Place, Update, UpdatedPara
 from msprobe_collector.laws.session import LawSession
 from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
 from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.law_formulas import formula_of, precision_of
 from msprobe_collector.pytorch.law_signals import TrainingSignals
 from msprobe_collector.pytorch.law_sources import source_of
 from msprobe_collector.pytorch.parameter_names import ParameterNames
@@ -173,7 +174,7 @@ class OptimizerLaws:
         if seen.number % _ANEW == 0 and not is_inner:
             seen.indices.clear()
             self._session.state_continues.forget(seen.name)
-        formula, unknown, is_own = _formula_of(optimizer, frame)
+        formula, unknown, is_own = formula_of(optimizer, frame)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if is_inner and not formula:
             return
@@ -301,7 +302,7 @@ class OptimizerLaws:
                     0 if local is None else local.numel(),
                 )
             )
-        precision = 2.0**-24 if _is_narrow(optimizer) else 2.0**-53
+        precision = precision_of(optimizer)
         is_given = half.is_given_closure
         update = Update(
             seen.name,
@@ -339,57 +340,6 @@ class OptimizerLaws:
             chosen = np.sort(generator.integers(0, local.numel(), SAMPLE))
             index = seen.indices[id(item)] = torch.from_numpy(chosen).to(local.device)
         return index
-
-
-def _formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own) of the step that `frame` runs."""
-    kind = type(optimizer)
-    step = frame.f_locals.get("func")
-    module = getattr(step, "__module__", "") or ""
-    is_torch_class = kind.__module__.startswith("torch.optim.")
-    known = next(
-        (
-            base.__name__
-            for base in kind.__mro__
-            if base.__module__.startswith("torch.optim.") and base.__name__ in FORMULAS
-        ),
-        "",
-    )
-    if is_torch_class or (module.startswith("torch.optim.") and known):
-        name = known if known else kind.__name__
-        if name not in FORMULAS:
-            return "", f"no formula of {kind.__name__} is known", False
-        return name, "", False
-    named = next((name for name in FORMULAS if name.lower() == kind.__name__.lower()), "")
-    if named:
-        return named, "", True
-    if known and _adds_nothing(optimizer, kind):
-        return known, "", True
-    if known:
-        return "", f"{kind.__name__} is derived from {known} and has a step of its own", True
-    return "", f"no formula of {kind.__name__} is known", True
-
-
-def _adds_nothing(optimizer: Any, kind: type) -> bool:
-    """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
-    base = next(base for base in kind.__mro__ if base.__module__.startswith("torch.optim."))
-    try:
-        defaults = base([torch.nn.Parameter(torch.zeros(1))]).defaults  # type: ignore[call-arg]
-    except Exception:
-        return False
-    formula = FORMULAS[base.__name__] if base.__name__ in FORMULAS else None
-    states = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
-    return formula is not None and set(optimizer.defaults) <= set(defaults) and states <= {*formula.states, "step"}
-
-
-def _is_narrow(optimizer: Any) -> bool:
-    """Whether hyper-parameters are combined in float32."""
-    for group in optimizer.param_groups:
-        betas = group.get("betas", ())
-        values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
-        if group.get("fused") or group.get("capturable") or any(isinstance(value, torch.Tensor) for value in values):
-            return True
-    return not type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _is_inside(outer: FrameType, inner: FrameType) -> bool:
