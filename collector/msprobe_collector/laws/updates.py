@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.laws.formulas import FORMULAS, PARAMETER, Formula, Inputs, Outputs
+from msprobe_collector.laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_collector.laws.law import Checked, Finding, Law, Unchecked, few_digits, listed
 from msprobe_collector.laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
 from msprobe_collector.laws.rounding import Rounded

@@ -41,14 +41,14 @@ class LawsFile:
     Attributes:
         run: its first line.
         things: what was checked, by thing and law.
-        replicas: lines on replicas, by step.
+        replicas: lines on replicas, by optimizer and step.
         draws: lines on dropout masks, by step.
         problem: what makes it not whole, as one line.
     """
 
     run: Mapping[str, Any]
     things: dict[str, dict[str, Checked]] = field(default_factory=dict)
-    replicas: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    replicas: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     draws: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     problem: str = ""
 
@@ -107,7 +107,11 @@ def _take(found: LawsFile, entry: Mapping[str, Any]) -> None:
     kind, law, about = entry.get("kind"), entry.get("law"), entry.get("about")
     step = entry.get("step")
     if kind in ("replicas", "draws") and isinstance(step, int):
-        (found.replicas if kind == "replicas" else found.draws)[step] = entry
+        if kind == "replicas":
+            found.replicas[str(about), step] = entry
+        else:
+            found.draws[step] = entry
+        return
     if not isinstance(law, str) or not isinstance(about, str):
         return
     item = found.things.setdefault(about, {}).setdefault(law, Checked())

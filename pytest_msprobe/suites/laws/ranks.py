@@ -18,42 +18,60 @@ def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
     if len(files) < 2:
         return Verdict("skip", "the run has one rank")
     compared = 0
-    for step in sorted(set.intersection(*(set(laws.replicas) for laws in files))):
-        for ranks in _groups(files, step):
-            held = {
-                laws.rank: laws.replicas[step].get("parameters")
-                for laws in files
-                if laws.rank in ranks and isinstance(laws.replicas[step].get("parameters"), Mapping)
-            }
-            if len(held) < 2:
+    for place in sorted(set.intersection(*(set(laws.replicas) for laws in files)), key=lambda place: place[::-1]):
+        about, step = place
+        for ranks in _groups(files, place):
+            entries = {laws.rank: laws.replicas[place] for laws in files if laws.rank in ranks}
+            if len(entries) < 2:
                 continue
             compared += 1
-            if odd := list(_differing(held)):
-                first, others = odd[0], len(odd) - 1
-                more = f" and {others} more" if others else ""
+            first = {laws.rank: laws.replicas.get((about, 0), {}) for laws in files if laws.rank in ranks}
+            wanted = _replicas(entries, first)
+            held = {rank: _texts(entry.get("parameters")) for rank, entry in entries.items()}
+            if odd := [(name, where) for name, where in _differing(held) if name in wanted]:
+                name, where = odd[0]
+                more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
                 message = (
-                    f"{first[0]}{more}: differs between ranks {first[1]} after step {step}, and is a replica there"
+                    f"{name}{more}: ranks {where} have replicas that differ after step {step} of {printable(about)}"
                 )
                 rows = tuple(
-                    OutputRow(name, "", "", (), "error", f"differs between ranks {where}")
-                    for name, where in odd[:_SHOWN]
+                    OutputRow(name, "", "", (), "error", f"ranks {where} differ") for name, where in odd[:_SHOWN]
                 )
                 return Verdict("error", message, rows, explanation=message)
     if not compared:
-        return Verdict("skip", "no ranks hold replicas (DistributedDataParallel, or Replicate in a mesh)")
+        return Verdict("skip", "no ranks hold replicas (DistributedDataParallel, or gradients that all_reduce sums)")
     return Verdict("pass", f"replicas are equal in {compared} comparisons of ranks")
 
 
-def _groups(files: Sequence[LawsFile], step: int) -> Iterator[tuple[int, ...]]:
+def _replicas(entries: Mapping[int, Mapping[str, Any]], first: Mapping[int, Mapping[str, Any]]) -> set[str]:
+    """Names of parameters that ranks must have alike.
+
+    All, where DistributedDataParallel says so; else those whose gradients are summed over the ranks, and those that began
+    alike on all of them by more than being constant.
+    """
+    if any(entry.get("are_all") is True for entry in entries.values()):
+        return {name for entry in entries.values() for name in _texts(entry.get("parameters"))}
+    summed = {str(name) for entry in entries.values() for name in entry.get("reduced") or ()}
+    begins = [_texts(entry.get("begins")) for entry in first.values()]
+    constant = {str(name) for entry in first.values() for name in entry.get("constant") or ()}
+    alike = {name for name in (begins[0] if begins else ()) if len({one.get(name) for one in begins}) == 1}
+    return summed | (alike - constant)
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {printable(str(key)): str(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _groups(files: Sequence[LawsFile], place: tuple[str, int]) -> Iterator[tuple[int, ...]]:
     found = set()
     for laws in files:
-        ranks = laws.replicas[step].get("ranks")
+        ranks = laws.replicas[place].get("ranks")
         if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
             found.add(tuple(sorted(ranks)))
     yield from sorted(found)
 
 
-def _differing(held: Mapping[int, Any]) -> Iterator[tuple[str, str]]:
+def _differing(held: Mapping[int, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     """(parameter, the ranks whose copies are not those of most) of each that differs."""
     names = dict.fromkeys(name for parameters in held.values() for name in parameters)
     for name in names:
@@ -62,7 +80,7 @@ def _differing(held: Mapping[int, Any]) -> Iterator[tuple[str, str]]:
         if count < len(digests):
             odd = [rank for rank, digest in digests.items() if str(digest) != usual]
             rest = [rank for rank in digests if rank not in odd]
-            yield printable(str(name)), f"{', '.join(map(str, odd))} and {', '.join(map(str, rest))}"
+            yield name, f"{', '.join(map(str, odd))} and {', '.join(map(str, rest))}"
 
 
 def judge_draws(files: Sequence[LawsFile]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 #: Elements of a tensor that are looked at, and those of one that is small enough to be looked at as a whole.
 _SAMPLE, _WHOLE = 4096, 1 << 16
 CLIP = "Optimizer.clip_grad_norm"
+_PLACE = re.compile(r"(input|output)\.(?:\d+\.)?(parameters|gradients|state)\.(.*)", re.DOTALL)
 
 
 class NotRecordedError(Exception):
@@ -155,8 +157,10 @@ def _number(leaf: Leaf | None, otherwise: Any) -> Any:
 def _tensors_of(leaves: list[Leaf]) -> dict[str, _Tensors]:
     found: dict[str, _Tensors] = {}
     for leaf in leaves:
-        side, _, rest = leaf.path.partition(".")
-        what, _, name = rest.partition(".")
+        place = _PLACE.fullmatch(leaf.path)
+        if place is None:
+            continue
+        side, what, name = place.groups()
         if what == "parameters":
             item = found.setdefault(name, _Tensors())
             if side == "input":
