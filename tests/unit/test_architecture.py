@@ -42,6 +42,7 @@ ALLOWED = {
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
             "pytest_msprobe.reports",
+            *(("msprobe_collector.laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },
@@ -170,6 +171,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.law",
                 "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
                 "msprobe_collector.pytorch.process_groups",

@@ -301,7 +301,7 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
     matrix = move.reshape(x.shape)
     tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix.T if tall else matrix
-    size = np.linalg.norm(matrix)
+    size = float(np.linalg.norm(matrix))
     matrix = matrix / max(size, float(x.setting("eps", 1e-7)))
     a, b, c = x.setting("ns_coefficients", (3.4445, -4.775, 2.0315))
     for _ in range(int(x.setting("ns_steps", 5))):
@@ -313,8 +313,8 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
         x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5
     )
     move_flat = matrix.reshape(-1)
-    # Each iteration runs in bfloat16 and its cubic multiplies an error by up to its slope 3.44: five of them, 2^-8 each,
-    # leave a share of the typical element; measured on random matrices: 0.05 at most of the root mean square.
+    # Each iteration runs in bfloat16, and its cubic multiplies an error by up to its slope of 3.44: five of them, 2^-8
+    # each, leave a share of the typical element; measured on random matrices: 0.05 at most of the root mean square.
     spread = float(np.sqrt(np.mean(move_flat**2))) if move_flat.size else 0.0
     moved = Rounded(move_flat, 0.5 * spread + 0.1 * np.abs(move_flat), unit=p.unit, tiny=p.tiny)
     p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
@@ -380,8 +380,8 @@ def _lamb(x: Inputs) -> Outputs:
 
 
 _EPS = {"eps_is_corrected_too": True}
-_ADAM_VARIANTS = ({}, _EPS, {"no_bias_correction": True})
-_ADAMW_VARIANTS = (
+_ADAM_VARIANTS: Sequence[Mapping[str, Any]] = ({}, _EPS, {"no_bias_correction": True})
+_ADAMW_VARIANTS: Sequence[Mapping[str, Any]] = (
     {},
     _EPS,
     {"decays_afterwards": True},

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from torch import nn
 from torch.nn import functional
 
@@ -38,8 +37,8 @@ class Draws:
         self._iterations: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iteration = 0
         self._loaders: dict[int, str] = {}
-        #: (layer, digest) of the first mask since the last step; None before one was drawn.
-        self.first_mask: tuple[str, str] | None = None
+        #: (layer, dropped elements, elements that tell) of the first mask since a step; None before one was drawn.
+        self.first_mask: tuple[str, str, str] | None = None
 
     def put_calls(self, swaps: MethodSwaps) -> None:
         """Replace what compiled code could call."""
@@ -59,7 +58,7 @@ class Draws:
 
     def _seen_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+        def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
             if not training or not p or type(input) is not torch.Tensor or self._is_away():
                 return original(input, p, training, inplace)
             before = self._guard.enter("laws: dropout", first, input, _MASK)
@@ -74,12 +73,11 @@ class Draws:
         known = before != 0
         dropped = (first(result, _MASK) == 0) & known
         modules = self._running.modules
-        digest = xxhash.xxh64(np.packbits(dropped).tobytes()).hexdigest()
         source = "" if modules else source_of(sys._getframe(3))
         place = self._running.path_of(modules[-1]) if modules else source.partition(":")[0] + ":dropout"
         is_training = modules[-1].training if modules else True
         if self.first_mask is None and is_training and not self._running.backward:
-            self.first_mask = place, digest
+            self.first_mask = place, np.packbits(dropped).tobytes().hex(), np.packbits(known).tobytes().hex()
         self._session.mask(DropoutMask(place, dropped, known, rate, is_training, self._running.backward > 0, source))
 
     def _seen_attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +104,7 @@ class Draws:
 
     def _seen_cross_entropy(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: A002
+        def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             if self._running.tokens is not None and not self._is_away():
                 self._label_calls += 1
                 if self._label_calls <= 16 or self._label_calls % 64 == 0:

@@ -11,7 +11,7 @@ from msprobe_collector.laws.formulas import FORMULAS
 
 
 def formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own) of the step that `frame` runs."""
+    """(name of the formula or "", why there is none, whether the class is the user's own) of the step in `frame`."""
     kind = type(optimizer)
     step = frame.f_locals.get("func")
     module = getattr(step, "__module__", "") or ""
@@ -43,10 +43,10 @@ def _adds_nothing(optimizer: Any, kind: type) -> bool:
     """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
     base = next(base for base in kind.__mro__ if base.__module__.startswith("torch.optim."))
     try:
-        defaults = base([torch.nn.Parameter(torch.zeros(1))]).defaults  # type: ignore[call-arg]
+        defaults = base([torch.nn.Parameter(torch.zeros(1))]).defaults
     except Exception:
         return False
-    formula = FORMULAS[base.__name__] if base.__name__ in FORMULAS else None
+    formula = FORMULAS.get(base.__name__)
     states = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
     return formula is not None and set(optimizer.defaults) <= set(defaults) and states <= {*formula.states, "step"}
 

@@ -45,6 +45,7 @@ class Model:
 
 
 def is_triangular(mask: Any) -> bool:
+    """Whether a mask lets each position see itself and earlier ones only."""
     if not isinstance(mask, torch.Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 2:
         return False
     square = mask.detach().reshape(-1, *mask.shape[-2:])[0, :64, :64]
@@ -79,6 +80,7 @@ def has_modes(root: nn.Module) -> bool:
 
 
 def model_of(module: nn.Module, known: Mapping[int, Model]) -> Model:
+    """What laws see of a Module that the script calls; `known` are those that it has called before."""
     kind = type(module).__name__
     count = sum(model.name.partition(".")[0] == kind for model in known.values())
     model = Model(weakref.ref(module), f"{kind}.{count}" if count else kind)
@@ -93,6 +95,7 @@ def model_of(module: nn.Module, known: Mapping[int, Model]) -> Model:
 
 
 def ties_kept(root: nn.Module, model: Model) -> Checked:
+    """Whether parameters that were one, or that the model's configuration declares to be one, are."""
     found = []
     for one, other in model.ties:
         try:
@@ -103,7 +106,8 @@ def ties_kept(root: nn.Module, model: Model) -> Checked:
             found.append(Finding(TIES_KEPT, other, f"it is no longer the same parameter as {one}"))
     declared = getattr(getattr(root, "config", None), "tie_word_embeddings", False) is True
     if declared and hasattr(root, "get_input_embeddings") and hasattr(root, "get_output_embeddings"):
-        inner, outer = root.get_input_embeddings(), root.get_output_embeddings()
+        owner: Any = root
+        inner, outer = owner.get_input_embeddings(), owner.get_output_embeddings()
         if outer is not None and inner is not None and outer.weight.data_ptr() != inner.weight.data_ptr():
             message = "config.tie_word_embeddings is True, and it is another parameter than the input embedding"
             found.append(Finding(TIES_KEPT, "output embedding", message))

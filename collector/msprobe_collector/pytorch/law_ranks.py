@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class ReducedGradients:
         """See nothing yet."""
         self._guard = guard
         self._swaps = MethodSwaps()
+        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         #: Ranks by the address of what was summed.
         self._summed: dict[int, tuple[int, ...]] = {}
 
@@ -37,11 +39,32 @@ class ReducedGradients:
         from torch import distributed
 
         if distributed.is_available():
+            from torch.nn.parallel import DistributedDataParallel
+
             self._swaps.put(distributed, "all_reduce", self._seen)
+            self._swaps.put(DistributedDataParallel, "__init__", self._seen_wrapping)
 
     def uninstall(self) -> None:
         """See no more."""
         self._swaps.uninstall()
+
+    def replicas_of(self, items: _Items) -> list[int]:
+        """Ranks that hold replicas of these parameters, as DistributedDataParallel says; [] where it does not."""
+        from torch import distributed
+
+        own = {id(item) for item, _, _ in items}
+        for wrapper in list(self._wrappers):
+            if any(id(item) in own for item in wrapper.parameters()):
+                return list(distributed.get_process_group_ranks(wrapper.process_group))
+        return []
+
+    def _seen_wrapping(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(wrapper: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(wrapper, *args, **kwargs)
+            self._guard.enter("laws: DistributedDataParallel", self._wrappers.add, wrapper)
+
+        return __init__
 
     def ranks_of(self, items: _Items) -> list[int]:
         """The ranks over which most of the gradients of these parameters were summed; [] for none."""

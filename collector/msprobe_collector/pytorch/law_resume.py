@@ -1,8 +1,8 @@
 """Whether a training that is resumed goes on as the one that was saved.
 
-When `torch.save` writes a file, digests of all that a training consists of are kept under the folder of the laws, and once
-more when the next step begins. When that file is loaded, by this process or a later one, the first step after it is
-compared with both: the part that differs is named.
+When `torch.save` writes a file, digests of all that a training consists of are kept under the folder of the laws, and
+once more when the next step begins. When that file is loaded, by this process or a later one, the first step after it
+is compared with both: the part that differs is named.
 """
 
 from __future__ import annotations
@@ -224,8 +224,9 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 def _random_state() -> str:
     digest = xxhash.xxh64(torch.get_rng_state().numpy().tobytes())
     digest.update(pickle.dumps((random.getstate(), np.random.get_state())))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        digest.update(torch.cuda.get_rng_state().numpy().tobytes())
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        digest.update(cuda.get_rng_state().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -1,6 +1,6 @@
 """What laws see of a PyTorch training around its steps: backward passes, models, dropout, batches, scalers, clipping.
 
-Functions and methods are replaced while laws are watched, and each replacement calls the original with what it was given.
+Functions and methods are replaced while laws are watched, and each replacement calls the original with what it got.
 Nothing here runs inside compiled code: the first use of torch.compile takes out what such code would call.
 """
 
@@ -68,6 +68,11 @@ class _Stale:
     parameter: weakref.ref[Any]
     address: int
     has_begun: bool = False
+
+    def is_of(self, parameter: Any) -> bool:
+        """Whether it is the gradient that `parameter` has now."""
+        is_held = self.parameter() is parameter and parameter.grad is not None
+        return is_held and address_of(parameter.grad) == self.address
 
 
 #: Steps whose first dropout mask is compared between ranks.
@@ -169,17 +174,6 @@ class TrainingSignals:
             if number:
                 say(IN_AN_OPTIMIZER, "models", self._in_an_optimizer())
 
-    def replicas_of(self, parameters: Mapping[int, Any]) -> list[int]:
-        """Ranks that hold replicas of these parameters as far as DistributedDataParallel says; [] for none."""
-        from torch import distributed
-        from torch.nn.parallel import DistributedDataParallel
-
-        for model in self.running.models.values():
-            root = model.root()
-            if isinstance(root, DistributedDataParallel) and model.parameters.keys() & parameters.keys():
-                return list(distributed.get_process_group_ranks(root.process_group))
-        return []
-
     def step_ended(self, optimizer: Any, name: str, number: int) -> None:
         """The step is over."""
         if name in self._stepping:
@@ -192,11 +186,19 @@ class TrainingSignals:
                 self._stale.pop(id(item), None)
         own = {id(item) for item in parameters}
         if number < _DRAWS and self.draws.first_mask is not None and world_size() > 1:
-            place, mask = self.draws.first_mask
+            place, dropped, known = self.draws.first_mask
             batches = [model.batches[0] for model in self.running.models.values() if model.batches]
             batch = batches[0] if batches else ""
             self._session.journal.note(
-                {"kind": "draws", "step": number, "about": name, "place": place, "mask": mask, "batch": batch}
+                {
+                    "kind": "draws",
+                    "step": number,
+                    "about": name,
+                    "place": place,
+                    "dropped": dropped,
+                    "known": known,
+                    "batch": batch,
+                }
             )
         if self.draws.first_mask is not None:
             self.resume.draws()
@@ -233,11 +235,7 @@ class TrainingSignals:
         stale = [
             key
             for key, item in parameters.items()
-            if (old := self._stale.get(key)) is not None
-            and old.has_begun
-            and old.parameter() is item
-            and item.grad is not None
-            and address_of(item.grad) == old.address
+            if (old := self._stale.get(key)) is not None and old.has_begun and old.is_of(item)
         ]
         if not stale:
             return []
@@ -549,7 +547,8 @@ def _coarseness(dtype: str) -> int:
 
 
 def _weak_storage(tensor: torch.Tensor) -> Any:
-    return torch.multiprocessing.reductions.StorageWeakRef(tensor.untyped_storage())
+    reference: Any = torch.multiprocessing.reductions.StorageWeakRef
+    return reference(tensor.untyped_storage())
 
 
 def _is_gone(storage: Any) -> bool:

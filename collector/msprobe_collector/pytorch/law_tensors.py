@@ -1,4 +1,4 @@
-"""Reading some elements of tensors of PyTorch for the laws: of the part that this process holds, and never all of a large one."""
+"""Some elements of tensors of PyTorch, for the laws: of the part that this process holds, never all of a large one."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def tokens_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor | 
     """The integer matrix among the arguments of a model: one that is named as tokens are, else the first."""
     given = [kwargs.get(name) for name in _NAMED_TOKENS] + list(args) + list(kwargs.values())
     for item in given:
-        is_tokens = isinstance(item, torch.Tensor) and item.dim() == 2 and item.dtype in (torch.int64, torch.int32)
-        if is_tokens and item.numel():
+        if not isinstance(item, torch.Tensor) or item.dim() != 2 or not item.numel():
+            continue
+        if item.dtype in (torch.int64, torch.int32):
             return item.detach()
     return None

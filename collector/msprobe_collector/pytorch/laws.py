@@ -227,7 +227,7 @@ class OptimizerLaws:
             values.append(None if local is None else _taken(local, index))
             gradient = local_part(_gradient_of(item))
             is_fitting = gradient is not None and local is not None and gradient.shape == local.shape
-            gradients.append(_taken(gradient, index) if is_fitting else None)
+            gradients.append(_taken(gradient, index) if is_fitting and gradient is not None else None)
             half.gradient_dtypes.append("" if gradient is None else dtype_of(gradient))
             half.places.append(place_of(local, item))
         arrays = arrays_of([*values, *gradients])
@@ -332,7 +332,7 @@ class OptimizerLaws:
         count = seen.number
         if count & (count - 1) or world_size() == 1:
             return
-        all_ranks = self._signals.replicas_of({id(item): item for item, _, _ in half.items})
+        all_ranks = self._reduced.replicas_of(half.items)
         if ranks := all_ranks or self._reduced.ranks_of(half.items):
             digests = {
                 item.name: xxhash.xxh32(item.after.tobytes()).hexdigest() for item in parameters if item.after.size

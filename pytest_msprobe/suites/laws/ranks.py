@@ -11,6 +11,7 @@ from pytest_msprobe.suites.laws.live import LawsFile
 from pytest_msprobe.verdicts import OutputRow, Verdict
 
 _SHOWN = 20
+_NO_MASKS = "no two ranks have drawn masks of one layer for different batches"
 
 
 def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
@@ -46,8 +47,8 @@ def judge_replicas(files: Sequence[LawsFile]) -> Verdict:
 def _replicas(entries: Mapping[int, Mapping[str, Any]], first: Mapping[int, Mapping[str, Any]]) -> set[str]:
     """Names of parameters that ranks must have alike.
 
-    All, where DistributedDataParallel says so; else those whose gradients are summed over the ranks, and those that began
-    alike on all of them by more than being constant.
+    All, where DistributedDataParallel says so; else those whose gradients are summed over the ranks, and those that
+    began alike on all of them by more than being constant.
     """
     if any(entry.get("are_all") is True for entry in entries.values()):
         return {name for entry in entries.values() for name in _texts(entry.get("parameters"))}
@@ -89,20 +90,32 @@ def judge_draws(files: Sequence[LawsFile]) -> Verdict:
         return Verdict("skip", "the run has one rank")
     compared = 0
     for step in sorted(set.intersection(*(set(laws.draws) for laws in files))):
-        entries = {laws.rank: laws.draws[step] for laws in files}
-        seen: dict[str, int] = {}
-        for rank, entry in sorted(entries.items()):
-            mask, batch = entry.get("mask"), entry.get("batch")
-            if not isinstance(mask, str) or not isinstance(batch, str) or not mask:
-                continue
-            if mask in seen and entries[seen[mask]].get("batch") != batch:
-                place = printable(str(entry.get("place", "")))
-                message = (
-                    f"{place}: ranks {seen[mask]} and {rank} draw the same dropout mask in step {step} for different "
-                    "batches: seed each data-parallel rank differently"
-                )
-                row = OutputRow(place, "", "", (), "error", message)
-                return Verdict("error", message, (row,), explanation=message)
-            compared += 1
-            seen.setdefault(mask, rank)
-    return Verdict("pass", f"{compared} masks differ") if compared > 1 else Verdict("skip", "no rank has drawn masks")
+        entries = sorted(((laws.rank, laws.draws[step]) for laws in files), key=lambda entry: entry[0])
+        for at, (rank, entry) in enumerate(entries):
+            for other, before in entries[:at]:
+                if entry.get("batch") == before.get("batch") or entry.get("place") != before.get("place"):
+                    continue
+                same = _are_one_mask(entry, before)
+                compared += same is not None
+                if same:
+                    place = printable(str(entry.get("place", "")))
+                    message = (
+                        f"{place}: ranks {other} and {rank} draw the same dropout mask in step {step} for different "
+                        "batches: seed each data-parallel rank differently"
+                    )
+                    row = OutputRow(place, "", "", (), "error", message)
+                    return Verdict("error", message, (row,), explanation=message)
+    return Verdict("pass", f"masks of {compared} pairs of ranks differ") if compared else Verdict("skip", _NO_MASKS)
+
+
+def _are_one_mask(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+    """Whether two masks are equal where both tell something; None where that is too little."""
+    try:
+        dropped = [int(str(entry["dropped"]), 16) for entry in (one, other)]
+        known = int(str(one["known"]), 16) & int(str(other["known"]), 16)
+    except (KeyError, ValueError):
+        return None
+    lost = (dropped[0] & known).bit_count()
+    if known.bit_count() < 64 or not 8 <= lost <= known.bit_count() - 8:
+        return None
+    return dropped[0] & known == dropped[1] & known

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msprobe_collector.dump_format import Dump
 from msprobe_collector.dump_format.leaves import Leaf, flatten
-from msprobe_collector.dump_format.values import PlainValue, TensorValue
+from msprobe_collector.dump_format.values import PlainValue
 
 if TYPE_CHECKING:
     from msprobe_collector.laws.observation import Array, Clipping, Update
@@ -194,7 +194,7 @@ def _states(dump: Dump, leaves: Mapping[str, Leaf], index: Any, shape: tuple[int
 
 
 def _read(dump: Dump, leaf: Leaf | None, index: Any, shape: tuple[int, ...]) -> Array | None:
-    """Elements of a tensor in float64: those at `index` where it has the parameter's shape; None where none are held."""
+    """Elements in float64: those at `index` where a tensor has the parameter's shape; None where none are held."""
     import numpy as np
 
     if leaf is None or leaf.tensor is None or not leaf.data_name:
@@ -240,7 +240,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple) and not isinstance(value, TensorValue):
+    if isinstance(value, tuple):
         return tuple(_plain(item) for item in value)
     return None
 
