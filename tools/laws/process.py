@@ -1,0 +1,17 @@
+"""What one process of a training does: python -m tools.laws.process FRAMEWORK NAME."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(framework: str, name: str) -> None:
+    """Run the script of an entry in the current folder."""
+    from tools.laws.entries import catalogue
+
+    entry = next(one for one in catalogue(framework) if one.name == name)
+    entry.train()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
