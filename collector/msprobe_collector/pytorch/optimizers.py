@@ -62,7 +62,7 @@ class OptimizerSteps:
         """See steps from now on."""
         if not self._is_wanted or self._handles:
             return
-        places = [place for place in _clipping_functions() if (id(place[0]), place[1]) not in self._found]
+        places = [place for place in clipping_functions() if (id(place[0]), place[1]) not in self._found]
         if places:
             self._found.update((id(owner), name) for owner, name in places)
             self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
@@ -185,7 +185,7 @@ class OptimizerSteps:
         self._records.returns(owner, result if given is None else given)
 
 
-def _clipping_functions() -> Iterator[tuple[Any, str]]:
+def clipping_functions() -> Iterator[tuple[Any, str]]:
     """(owner, name) of the functions that clip, of modules that are imported."""
     for module, kind, names in _CLIPPING:
         owner: Any = sys.modules.get(module)
