@@ -60,8 +60,8 @@ class Entry:
         name: in the catalogue.
         framework: "torch" or "mindspore".
         train: the script, called without arguments in a folder of its own.
-        laws: keys of `LAWS` of which a finding must be; the first one is the law that is broken, the others say the same
-            of it. Empty for a right training.
+        laws: keys of `LAWS` of which a finding must be; the first one is the law that is broken, the others say the
+            same of it. Empty for a right training.
         at: what a finding must name: parameters, layers, or the part of a run that a resumed one lost. All of them
             are at fault, so a finding that names one of them is right.
         wrong: what is wrong, in a sentence.

@@ -6,7 +6,11 @@ import sys
 
 
 def main(framework: str, name: str) -> None:
-    """Run the script of an entry in the current folder."""
+    """Run the script of an entry in the current folder, with laws where MSPROBE_LAWS asks for them."""
+    # What msprobe_laws.pth of an installed wheel does when a Python process starts.
+    from msprobe_collector.laws.start import install
+
+    install()
     from tools.laws.entries import catalogue
 
     entry = next(one for one in catalogue(framework) if one.name == name)

@@ -150,7 +150,7 @@ def frozen_adapters() -> None:
     "discriminator stays frozen",
     laws=("frozen", "stale gradient", "no gradient"),
     at=("discriminator.0.weight", "discriminator.0.bias", "discriminator.2.weight", "discriminator.2.bias"),
-    wrong="The generator's step freezes the discriminator, and nothing thaws it again: from the second step on it stays.",
+    wrong="The generator's step freezes the discriminator, and nothing thaws it again.",
 )
 def frozen_discriminator() -> None:
     """A GAN."""

@@ -1,4 +1,4 @@
-"""PyTorch scripts in which weights are untied, change dtype or storage, differ between ranks, or are averaged wrongly."""
+"""PyTorch scripts in which weights part, change dtype or storage, or are averaged wrongly."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class FlippedEMA:
     "decay of the average feeds on itself",
     laws="EMA",
     at=_EVERY,
-    wrong="The decay of a step takes the place of the largest decay: from step 10 on the average is half of the weights.",
+    wrong="The decay of a step takes the place of the largest one: later the average follows the weights by half.",
     source="diffusers #1864",
     link="https://github.com/huggingface/diffusers/issues/1864",
 )
