@@ -1,10 +1,11 @@
 """How often laws name what is wrong with a training, and how often they alarm where nothing is.
 
-    python -m tools.laws [--framework torch|mindspore] [-k TEXT...] [--held-out | --seen] [--keep DIR] [-j N] [--write-docs]
+    python -m tools.laws [--framework torch|mindspore] [-k TEXT...] [--held-out | --seen] [--keep DIR] [-j N]
+                         [--write-docs]
 
-Starts each training of the catalogue in processes of its own with MSPROBE_LAWS=1, reads what the laws wrote, and compares
-it with what the catalogue expects. --write-docs makes docs/laws_quality.md the page of these figures. The training with
-a model of transformers is left out where that package is missing.
+Starts each training of the catalogue in processes of its own with MSPROBE_LAWS=1, reads what the laws wrote, and
+compares it with what the catalogue expects. --write-docs makes docs/laws_quality.md the page of these figures. The
+training with a model of transformers is left out where that package is missing.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 from tools import ROOT
 from tools.laws.answers import Answer, read, summary
 from tools.laws.entries import MODULES, Entry, catalogue
-from tools.laws.launching import launched
+from tools.laws.launching import Server, launched
 from tools.laws.page import PAGE, page_of
 
 
@@ -35,9 +37,14 @@ def chosen(frameworks: Sequence[str], texts: Sequence[str], is_held_out: bool | 
     ]
 
 
-def measured(entry: Entry, folder: Path) -> Answer:
+def measured(entry: Entry, folder: Path, servers: Queue[Server]) -> Answer:
     """Train in `folder`, and read."""
-    outcome = launched(entry, folder / entry.folder)
+    server = servers.get() if entry.framework == "torch" else None
+    try:
+        outcome = launched(entry, folder / entry.folder, server)
+    finally:
+        if server is not None:
+            servers.put(server)
     return read(entry, outcome.folder, failure=outcome.failure, seconds=outcome.seconds)
 
 
@@ -62,10 +69,16 @@ def main() -> int:
     answers = []
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(options.j) as pool:
         folder = (options.keep or Path(temporary)).resolve()
-        for answer in pool.map(lambda entry: measured(entry, folder), entries):
+        servers: Queue[Server] = Queue()
+        if any(entry.framework == "torch" for entry in entries):
+            for _ in range(options.j):
+                servers.put(Server())
+        for answer in pool.map(lambda entry: measured(entry, folder, servers), entries):
             answers.append(answer)
             sys.stdout.write(f"{answer}\n")
             sys.stdout.flush()
+        while not servers.empty():
+            servers.get().close()
     sys.stdout.write("\n".join([*summary(answers), ""]))
     if options.write_docs:
         PAGE.write_text(page_of(answers), encoding="utf-8")
