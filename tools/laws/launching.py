@@ -92,7 +92,7 @@ def _free_port() -> int:
 
 
 def launched(entry: Entry, folder: Path, server: Server | None = None, *, laws: bool = True) -> Outcome:
-    """Starts the script as often as the entry says, in `folder`, which is made; by fork of `server` where there is one."""
+    """Starts the script as often as the entry says, in `folder`, which is made; by fork of `server` if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     started, failure = time.monotonic(), ""
     for run in range(entry.runs):
