@@ -19,7 +19,7 @@ NAMES = {
     "shared state": ("own-state",),
     "no optimizer": ("in-an-optimizer",),
     "two optimizers": ("in-one-optimizer",),
-    "frozen": ("stays-trainable",),
+    "frozen": ("stays-trainable", "training-mode"),
     "stale gradient": ("gradients-are-fresh",),
     "no gradient": ("gradients-arrive",),
     "lost updates": ("updates-arrive",),

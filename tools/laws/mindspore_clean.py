@@ -32,11 +32,11 @@ def sgd() -> None:
     regression(lambda network: nn.SGD(network.trainable_params(), 0.05, 0.9, 0.1, 1e-2))
 
 
-@clean("nn.Momentum with Nesterov momentum")
+@clean("nn.Momentum")
 def momentum() -> None:
     """With a learning rate for each step."""
     rates = [0.05 / (1 + i) for i in range(20)]
-    regression(lambda network: nn.Momentum(network.trainable_params(), rates, 0.9, use_nesterov=True))
+    regression(lambda network: nn.Momentum(network.trainable_params(), rates, 0.9))
 
 
 @clean("nn.Adam")

@@ -52,6 +52,8 @@ _STATES = {
     "moment": "momentum_buffer",
     "stat": "",
 }
+#: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
+_NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
 #: Names in PyTorch of hyper-parameters.
 _SETTINGS = {"use_nesterov": "nesterov", "use_amsgrad": "amsgrad", "decay": "alpha", "epsilon": "eps"}
 
@@ -193,7 +195,7 @@ def _held(optimizer: Any, count: int) -> Iterable[tuple[str, Sequence[Any]]]:
     """(attribute, one Parameter for each that the optimizer updates) of what is not these parameters themselves."""
     own = {id(item) for item in optimizer.parameters}
     for key, value in vars(optimizer).items():
-        is_of_each = isinstance(value, (tuple, list)) and len(value) == count
+        is_of_each = key not in _NO_STATES and isinstance(value, (tuple, list)) and len(value) == count
         if is_of_each and all(isinstance(item, Parameter) and id(item) not in own for item in value):
             yield key, value
 
