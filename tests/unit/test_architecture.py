@@ -23,7 +23,7 @@ _LOW = ("msprobe_collector.dump_format", "pytest_msprobe.support", "pytest_mspro
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "grouping", "options"))
-_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded")
+_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded", "laws")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
@@ -42,6 +42,7 @@ ALLOWED = {
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
             "pytest_msprobe.reports",
+            *(("msprobe_collector.laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },
@@ -170,6 +171,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.law",
                 "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
                 "msprobe_collector.pytorch.process_groups",

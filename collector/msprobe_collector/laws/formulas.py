@@ -301,7 +301,7 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
     matrix = move.reshape(x.shape)
     tall = matrix.shape[0] > matrix.shape[1]
     matrix = matrix.T if tall else matrix
-    size = np.linalg.norm(matrix)
+    size = float(np.linalg.norm(matrix))
     matrix = matrix / max(size, float(x.setting("eps", 1e-7)))
     a, b, c = x.setting("ns_coefficients", (3.4445, -4.775, 2.0315))
     for _ in range(int(x.setting("ns_steps", 5))):
@@ -313,8 +313,8 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
         x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5
     )
     move_flat = matrix.reshape(-1)
-    # Each iteration runs in bfloat16 and its cubic multiplies an error by up to its slope 3.44: five of them, 2^-8 each,
-    # leave a share of the typical element; measured on random matrices: 0.05 at most of the root mean square.
+    # Each iteration runs in bfloat16, and its cubic multiplies an error by up to its slope of 3.44: five of them, 2^-8
+    # each, leave a share of the typical element; measured on random matrices: 0.05 at most of the root mean square.
     spread = float(np.sqrt(np.mean(move_flat**2))) if move_flat.size else 0.0
     moved = Rounded(move_flat, 0.5 * spread + 0.1 * np.abs(move_flat), unit=p.unit, tiny=p.tiny)
     p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
@@ -380,8 +380,8 @@ def _lamb(x: Inputs) -> Outputs:
 
 
 _EPS = {"eps_is_corrected_too": True}
-_ADAM_VARIANTS = ({}, _EPS, {"no_bias_correction": True})
-_ADAMW_VARIANTS = (
+_ADAM_VARIANTS: Sequence[Mapping[str, Any]] = ({}, _EPS, {"no_bias_correction": True})
+_ADAMW_VARIANTS: Sequence[Mapping[str, Any]] = (
     {},
     _EPS,
     {"decays_afterwards": True},
@@ -428,7 +428,11 @@ _MINDSPORE = "mindspore.nn.{0}: formula of its documentation (MindSpore 2.10)"
 
 
 def _mindspore(
-    name: str, compute: Callable[[Inputs], Outputs], states: str, needs: str = "lr", settings: Mapping[str, Any] | None = None
+    name: str,
+    compute: Callable[[Inputs], Outputs],
+    states: str,
+    needs: str = "lr",
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """List a formula of mindspore.nn, whose settings have the names of PyTorch's."""
     FORMULAS[f"nn.{name}"] = Formula(
@@ -442,7 +446,13 @@ _mindspore("Momentum", _sgd, "momentum_buffer", "lr momentum")
 _mindspore("Adam", _adam, "exp_avg exp_avg_sq max_exp_avg_sq", "lr betas", _EPS)
 _mindspore("AdamWeightDecay", _adamw, "exp_avg exp_avg_sq", "lr betas", {"no_bias_correction": True})
 _mindspore("AdaMax", _adamax, "exp_avg exp_inf", "lr betas", {"eps_beside": True})
-_mindspore("RMSProp", _rmsprop, "square_avg grad_avg momentum_buffer", "lr alpha", {"eps_inside": True, "momentum_of_update": True, "has_buffer": True})
+_mindspore(
+    "RMSProp",
+    _rmsprop,
+    "square_avg grad_avg momentum_buffer",
+    "lr alpha",
+    {"eps_inside": True, "momentum_of_update": True, "has_buffer": True},
+)
 _mindspore("Adagrad", _adagrad, "sum", "lr", {"eps": 0.0})
 FORMULAS["nn.Lamb"] = Formula(
     "nn.Lamb", _MINDSPORE.format("Lamb"), _lamb, ("exp_avg", "exp_avg_sq"), ("lr", "betas"), whole=True

@@ -1,8 +1,8 @@
 """What laws have said in one process: `laws.jsonl`, lines on stderr, and a closing line.
 
-The file is one JSON object a line. `run` comes first; `finding` lines follow as they are found; a `checked` line says how
-often a law was checked of something, and replaces the earlier ones of that law and thing. So a process that is killed
-leaves what was found and, to within some steps, what was checked.
+The file is one JSON object a line. `run` comes first; `finding` lines follow as they are found; a `checked` line
+says how often a law was checked of something, and replaces the earlier ones of that law and thing. So a process that is
+killed leaves what was found and, to within some steps, what was checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a framework hands over to the laws: plain values, sampled where tensors are large.
 
-How a framework uses it: it makes one `LawSession` (`session.py`) per process and calls its methods with the values of this
-module. Arrays are float64 (masks and tokens: integers), names are those of the model (`layers.0.weight`).
+How a framework uses it: it makes one `LawSession` (`session.py`) per process and calls its methods with the values of
+this module. Arrays are float64 (masks and tokens: integers), names are those of the model (`layers.0.weight`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Place:
 class UpdatedParameter:
     """One parameter around one call of its optimizer's `step`.
 
-    `before`, `after`, `gradient` and the arrays of the states hold the same elements, in the same order. A state that is
-    a single number (`step`) is an array of one element. A state that the optimizer makes during its first step is absent
-    from `state_before`.
+    `before`, `after`, `gradient` and the arrays of the states hold the same elements, in the same order. A state that
+    is a single number (`step`) is an array of one element. A state that the optimizer makes during its first step is
+    absent from `state_before`.
 
     Attributes:
         name: of the parameter in the model.

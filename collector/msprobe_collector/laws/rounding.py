@@ -1,8 +1,8 @@
 """Numbers with a bound on what rounding may have done to them (a running error analysis).
 
-Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3. A formula that is written
-once with these numbers gives its value in float64 and, beside it, how far the same formula in the training's own
-arithmetic may be off, whatever the order in which a kernel fuses its products and sums.
+Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3. A formula that is
+written once with these numbers gives its value in float64 and, beside it, how far the same formula in the training's
+own arithmetic may be off, whatever the order in which a kernel fuses its products and sums.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Rounded:
         self.unit, self.tiny = unit, tiny
 
     def _result(self, value: Array, error: Array, other: Rounded | None = None) -> Rounded:
-        """`value` after one more rounding. Two units: a kernel may round a constant first, or keep fewer bits inside."""
+        """`value` after one more rounding. Two units: a kernel may round a constant first, too."""
         unit = self.unit if other is None else max(self.unit, other.unit)
         tiny = self.tiny if other is None else max(self.tiny, other.tiny)
         return Rounded(value, error + 2 * unit * np.abs(value) + tiny, unit=unit, tiny=tiny)

@@ -42,13 +42,16 @@ class ClipNorm(Law[Clipping]):
             size = abs(seen.reported - before) / (relative * before + 1e-30)
             if not size <= 1:
                 factor = f", {few_digits(seen.reported / before)} times it" if before else ""
-                message = f"the reported norm is {few_digits(seen.reported)}, that of the gradients {few_digits(before)}{factor}"
+                message = (
+                    f"it reports the norm {few_digits(seen.reported)} of gradients of norm {few_digits(before)}{factor}"
+                )
                 findings.append(self.found(first, message, size, seen.names[1:]))
         if seen.norm_after is not None and seen.max_norm > 0 and not findings:
             wanted = min(before, seen.max_norm)
             size = abs(seen.norm_after - wanted) / (relative * wanted + 2e-6 + 1e-30)
             if not size <= 1:
-                message = f"clipping to {seen.max_norm:g} leaves the norm {few_digits(seen.norm_after)} of {few_digits(before)}"
+                left = few_digits(seen.norm_after)
+                message = f"clipping to {seen.max_norm:g} leaves the norm {left} of {few_digits(before)}"
                 findings.append(self.found(first, message, size, seen.names[1:]))
         return findings
 
@@ -252,7 +255,7 @@ class LabelsAligned(Law[Labels]):
 
 
 def _agreement(tokens: Array, targets: Array, offset: int, ignored: int) -> float:
-    """Share of the targets that count which are the tokens `offset` places ahead; 0 where fewer than 8 can be compared."""
+    """Share of the targets that count which are the tokens `offset` places ahead; 0 where fewer than 8 are known."""
     length = tokens.shape[1]
     if offset >= 0:
         ahead, those = tokens[:, offset:], targets[:, : length - offset]

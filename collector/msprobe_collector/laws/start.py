@@ -1,7 +1,7 @@
 """Laws without a line in the script: `MSPROBE_LAWS=1 python train.py`.
 
-`msprobe_laws.pth` of the wheel calls `install` when a Python process starts with that variable; then the laws of PyTorch or
-of MindSpore are watched as soon as the script has imported it. Without the variable nothing is imported.
+`msprobe_laws.pth` of the wheel calls `install` when a Python process starts with that variable; then the laws of
+PyTorch or of MindSpore are watched as soon as the script has imported it. Without the variable nothing is imported.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from msprobe_collector.laws.formulas import FORMULAS, PARAMETER, Formula, Inputs, Outputs
+from msprobe_collector.laws.formulas import FORMULAS, PARAMETER, Formula, Inputs
 from msprobe_collector.laws.law import Checked, Finding, Law, Unchecked, few_digits, listed
 from msprobe_collector.laws.observation import Array, Update, UpdatedParameter, smallest, unit_roundoff
 from msprobe_collector.laws.rounding import Rounded
@@ -248,9 +248,11 @@ class UpdateFormula(Law[FormulaCheck]):
             return Unchecked(seen.reason)
         findings = []
         wrong_states = {item.parameter.name for item in seen.deviations if item.what != PARAMETER}
-        for item in seen.update.parameters:
-            if item.gradient is None and item.before.size == item.after.size and np.any(item.before != item.after):
-                findings.append(self.found(item.name, "it has no gradient, and the step changes it", None))
+        findings += [
+            self.found(item.name, "it has no gradient, and the step changes it")
+            for item in seen.update.parameters
+            if item.gradient is None and item.before.size == item.after.size and np.any(item.before != item.after)
+        ]
         findings += [
             self.found(item.parameter.name, self._said(seen, item), item.size)
             for item in seen.deviations
@@ -294,8 +296,9 @@ def _explained(seen: FormulaCheck, item: Deviation) -> str:
     """What the update is instead of its formula; "" where nothing here gives it."""
     assert seen.formula is not None
     batch = _Batch([item.parameter], is_whole=item.parameter.is_whole and seen.formula.whole)
-    for words, name, settings in _OTHERWISE:
-        if name and name == seen.formula.name or (name and seen.formula.name not in ("Adam", "AdamW")):
+    for words, name, changed in _OTHERWISE:
+        settings = changed
+        if (name and name == seen.formula.name) or (name and seen.formula.name not in ("Adam", "AdamW")):
             continue
         if "_flip" in settings:
             settings = {"maximize": not seen.update.settings[item.parameter.group].get("maximize", False)}
@@ -373,7 +376,9 @@ class DecayAsDeclared(Law[FormulaCheck]):
     """Coupled and decoupled weight decay."""
 
     name = "decay-as-declared"
-    sentence = "Weight decay is added to the gradient (SGD, Adam) or taken from the parameter (AdamW), as the class says."
+    sentence = (
+        "Weight decay is added to the gradient (SGD, Adam) or taken from the parameter (AdamW), as the class says."
+    )
     source = "Loshchilov and Hutter, arXiv:1711.05101, algorithm 2"
     tolerance = UpdateFormula.tolerance
 
@@ -563,9 +568,11 @@ class UpdatesArrive(Law[FormulaCheck]):
             if self._times[key] == self._PATIENCE:
                 worst = sorted(shares, key=lambda entry: -entry[0] * entry[1])
                 names = [item.name for lost, _, item in worst if lost > self._MOST]
+                count = self._PATIENCE
                 message = (
-                    f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are in {self._PATIENCE} steps, "
-                    f"although their gradients are not zero: the update is lost in rounding (it has no master weights?)"
+                    f"{100 * share:.0f} % of the elements of {dtype} parameters stay as they are, "
+                    f"in {count} steps, although their gradients are not zero: the update is lost in rounding "
+                    "(it has no master weights?)"
                 )
                 findings.append(self.found(names[0] if names else worst[0][2].name, message, None, names[1:]))
         return findings
@@ -582,7 +589,7 @@ class StateContinues(Law[Update]):
         self._left: dict[str, dict[str, tuple[Mapping[str, Array], int]]] = {}
 
     def forget(self, optimizer: str = "") -> None:
-        """The states of an optimizer, or of all, were replaced on purpose, or other elements are looked at from now on."""
+        """The states of an optimizer, or of all, were replaced on purpose, or other elements are looked at."""
         if optimizer:
             self._left.pop(optimizer, None)
         else:

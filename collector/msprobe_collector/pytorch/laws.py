@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 from torch.optim import optimizer as hooks
 
 from msprobe_collector.laws.formulas import FORMULAS
@@ -27,8 +28,11 @@ from msprobe_collector.laws.observation import Array, Place, Update, UpdatedPara
 from msprobe_collector.laws.session import LawSession
 from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
 from msprobe_collector.pytorch.hyperparameters import group_settings
+from msprobe_collector.pytorch.law_formulas import formula_of, precision_of
+from msprobe_collector.pytorch.law_ranks import ReducedGradients, world_size
 from msprobe_collector.pytorch.law_signals import TrainingSignals
 from msprobe_collector.pytorch.law_sources import source_of
+from msprobe_collector.pytorch.law_tensors import arrays_of, dtype_of, local_part, place_of
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.pytorch.script_state import outside
 from msprobe_collector.recording.guard import Activity, FaultLog, Guard
@@ -100,11 +104,13 @@ class OptimizerLaws:
         self._counts: dict[str, int] = {}
         self._handles: list[Any] = []
         self._names = ParameterNames()
+        self._reduced = ReducedGradients(guard)
         #: Hooks of ours on optimizers that have hooks of the script, by the optimizer's id.
         self._innermost: dict[int, tuple[Any, Any]] = {}
 
     def install(self) -> None:
         """See steps from now on."""
+        self._reduced.install()
         self._handles = [
             hooks.register_optimizer_step_pre_hook(self._begins),
             hooks.register_optimizer_step_post_hook(self._ended),
@@ -114,6 +120,7 @@ class OptimizerLaws:
         """See no more."""
         while self._handles:
             self._handles.pop().remove()
+        self._reduced.uninstall()
         while self._innermost:
             for handle in self._innermost.popitem()[1]:
                 handle.remove()
@@ -173,7 +180,7 @@ class OptimizerLaws:
         if seen.number % _ANEW == 0 and not is_inner:
             seen.indices.clear()
             self._session.state_continues.forget(seen.name)
-        formula, unknown, is_own = _formula_of(optimizer, frame)
+        formula, unknown, is_own = formula_of(optimizer, frame)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if is_inner and not formula:
             return
@@ -210,7 +217,7 @@ class OptimizerLaws:
         turn = seen.number
         items = [(item, number) for number, group in enumerate(optimizer.param_groups) for item in group["params"]]
         for at, (item, number) in enumerate(items):
-            local = _local(item)
+            local = local_part(item)
             index = None
             if local is not None and local.numel() > SAMPLE:
                 is_turn = whole_budget and local.numel() <= _WHOLE and (at + turn) % max(len(items), 1) < 4
@@ -218,12 +225,12 @@ class OptimizerLaws:
                     index = self._index_of(seen, item, local)
             half.items.append((item, number, index))
             values.append(None if local is None else _taken(local, index))
-            gradient = _local(_gradient_of(item))
+            gradient = local_part(_gradient_of(item))
             is_fitting = gradient is not None and local is not None and gradient.shape == local.shape
-            gradients.append(_taken(gradient, index) if is_fitting else None)
-            half.gradient_dtypes.append("" if gradient is None else _dtype(gradient))
-            half.places.append(_place(local, item))
-        arrays = _arrays([*values, *gradients])
+            gradients.append(_taken(gradient, index) if is_fitting and gradient is not None else None)
+            half.gradient_dtypes.append("" if gradient is None else dtype_of(gradient))
+            half.places.append(place_of(local, item))
+        arrays = arrays_of([*values, *gradients])
         half.before = [array if array is not None else _EMPTY for array in arrays[: len(items)]]
         half.gradients = [
             None if _gradient_of(item) is None else _EMPTY if array is None else array / scale if scale != 1 else array
@@ -245,16 +252,16 @@ class OptimizerLaws:
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     found[at][key] = np.array([float(value)])
                     continue
-                local = _local(value)
+                local = local_part(value)
                 if local is None:
                     continue
-                own = _local(item)
+                own = local_part(item)
                 is_like = own is not None and local.shape == own.shape
                 if not is_like and local.numel() > _WHOLE:
                     continue
                 keys.append((at, key))
                 tensors.append(_taken(local, index if is_like else None))
-        for (at, key), array in zip(keys, _arrays(tensors)):
+        for (at, key), array in zip(keys, arrays_of(tensors)):
             if array is not None:
                 found[at][key] = array
         return found
@@ -267,17 +274,17 @@ class OptimizerLaws:
         seen = self._seen[id(optimizer)]
         if _number(getattr(optimizer, "found_inf", None), 0.0):
             return  # the kernel leaves everything as it is
-        after = _arrays(
-            [None if (local := _local(item)) is None else _taken(local, index) for item, _, index in half.items]
+        after = arrays_of(
+            [None if (local := local_part(item)) is None else _taken(local, index) for item, _, index in half.items]
         )
         states = self._states(optimizer, half)
         parameters = []
         for at, (item, group, index) in enumerate(half.items):
-            local = _local(item)
+            local = local_part(item)
             places = {
-                key: _place(inner, value)
+                key: place_of(inner, value)
                 for key, value in (optimizer.state.get(item) or {}).items()
-                if (inner := _local(value)) is not None
+                if (inner := local_part(value)) is not None
             }
             before, left = half.before[at], after[at]
             is_same = left is not None and left.size == before.size
@@ -294,14 +301,14 @@ class OptimizerLaws:
                     states[at],
                     index is None,
                     half.places[at],
-                    _place(local, item),
+                    place_of(local, item),
                     half.gradient_dtypes[at],
                     places,
                     bool(item.requires_grad),
                     0 if local is None else local.numel(),
                 )
             )
-        precision = 2.0**-24 if _is_narrow(optimizer) else 2.0**-53
+        precision = precision_of(optimizer)
         is_given = half.is_given_closure
         update = Update(
             seen.name,
@@ -316,7 +323,37 @@ class OptimizerLaws:
         )
         seen.number += 1
         self._session.update(update)
+        self._note_replicas(half, parameters, seen)
+        self._reduced.forget()
         self._signals.step_ended(optimizer, seen.name, seen.number - 1)
+
+    def _note_replicas(self, half: _Half, parameters: Sequence[UpdatedParameter], seen: _Seen) -> None:
+        """Write digests of what ranks must have alike, after steps 1, 2, 4, 8, ..."""
+        count = seen.number
+        if count & (count - 1) or world_size() == 1:
+            return
+        all_ranks = self._reduced.replicas_of(half.items)
+        if ranks := all_ranks or self._reduced.ranks_of(half.items):
+            digests = {
+                item.name: xxhash.xxh32(item.after.tobytes()).hexdigest() for item in parameters if item.after.size
+            }
+            begins = {
+                item.name: xxhash.xxh32(item.before.tobytes()).hexdigest() for item in parameters if item.before.size
+            }
+            constant = [item.name for item in parameters if item.before.size and np.ptp(item.before) == 0]
+            self._session.journal.note(
+                {
+                    "kind": "replicas",
+                    "step": count - 1,
+                    "about": seen.name,
+                    "ranks": ranks,
+                    "parameters": digests,
+                    "begins": begins if count == 1 else {},
+                    "are_all": bool(all_ranks),
+                    "reduced": self._reduced.names(half.items, seen.names),
+                    "constant": constant if count == 1 else [],
+                }
+            )
 
     def _name_of(self, optimizer: Any) -> str:
         kind = type(optimizer).__name__
@@ -341,57 +378,6 @@ class OptimizerLaws:
         return index
 
 
-def _formula_of(optimizer: Any, frame: FrameType) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own) of the step that `frame` runs."""
-    kind = type(optimizer)
-    step = frame.f_locals.get("func")
-    module = getattr(step, "__module__", "") or ""
-    is_torch_class = kind.__module__.startswith("torch.optim.")
-    known = next(
-        (
-            base.__name__
-            for base in kind.__mro__
-            if base.__module__.startswith("torch.optim.") and base.__name__ in FORMULAS
-        ),
-        "",
-    )
-    if is_torch_class or (module.startswith("torch.optim.") and known):
-        name = known if known else kind.__name__
-        if name not in FORMULAS:
-            return "", f"no formula of {kind.__name__} is known", False
-        return name, "", False
-    named = next((name for name in FORMULAS if name.lower() == kind.__name__.lower()), "")
-    if named:
-        return named, "", True
-    if known and _adds_nothing(optimizer, kind):
-        return known, "", True
-    if known:
-        return "", f"{kind.__name__} is derived from {known} and has a step of its own", True
-    return "", f"no formula of {kind.__name__} is known", True
-
-
-def _adds_nothing(optimizer: Any, kind: type) -> bool:
-    """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
-    base = next(base for base in kind.__mro__ if base.__module__.startswith("torch.optim."))
-    try:
-        defaults = base([torch.nn.Parameter(torch.zeros(1))]).defaults  # type: ignore[call-arg]
-    except Exception:
-        return False
-    formula = FORMULAS[base.__name__] if base.__name__ in FORMULAS else None
-    states = {key for state in optimizer.state.values() if isinstance(state, dict) for key in state}
-    return formula is not None and set(optimizer.defaults) <= set(defaults) and states <= {*formula.states, "step"}
-
-
-def _is_narrow(optimizer: Any) -> bool:
-    """Whether hyper-parameters are combined in float32."""
-    for group in optimizer.param_groups:
-        betas = group.get("betas", ())
-        values = (group.get("lr"), *(betas if isinstance(betas, (tuple, list)) else ()))
-        if group.get("fused") or group.get("capturable") or any(isinstance(value, torch.Tensor) for value in values):
-            return True
-    return not type(optimizer).__module__.startswith("torch.optim.")
-
-
 def _is_inside(outer: FrameType, inner: FrameType) -> bool:
     frame: FrameType | None = inner
     while frame is not None and frame is not outer:
@@ -404,46 +390,8 @@ def _gradient_of(item: Any) -> Any:
     return gradient if gradient is not None else getattr(item, "decoupled_grad", None)
 
 
-def _local(value: Any) -> torch.Tensor | None:
-    """The part of a tensor that this process holds, dense and real; None for what cannot be read."""
-    if not isinstance(value, torch.Tensor):
-        return None
-    local = getattr(value, "_local_tensor", value)
-    if local.layout is not torch.strided or local.is_meta or local.is_complex() or local.is_quantized:
-        return None
-    return local.detach()
-
-
 def _taken(local: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     return local.reshape(-1) if index is None else torch.take(local, index)
-
-
-def _arrays(tensors: Sequence[torch.Tensor | None]) -> list[Array | None]:
-    """The elements of each in float64: one copy to the host per device and dtype."""
-    found: list[Array | None] = [None] * len(tensors)
-    kinds: dict[Any, list[int]] = {}
-    for at, tensor in enumerate(tensors):
-        if tensor is not None:
-            kinds.setdefault((tensor.device, tensor.dtype), []).append(at)
-    for places in kinds.values():
-        parts = [tensors[at] for at in places]
-        joined = torch.cat(parts).cpu().to(torch.float64).numpy()  # type: ignore[arg-type]
-        begin = 0
-        for at, part in zip(places, parts):
-            assert part is not None
-            found[at] = joined[begin : begin + part.numel()]
-            begin += part.numel()
-    return found
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).rpartition(".")[2]
-
-
-def _place(local: torch.Tensor | None, whole: Any) -> Place:
-    if local is None:
-        return Place(0, str(getattr(whole, "dtype", "")).rpartition(".")[2])
-    return Place(local.data_ptr() if local.numel() else 0, _dtype(local), str(local.device), tuple(local.shape))
 
 
 def _number(value: Any, otherwise: float) -> float:
@@ -460,7 +408,7 @@ class Watch:
         self.journal = Journal(folder, _described, _rank)
         self.journal.on_open = faults.write_to
         self.session = LawSession(self.journal, skip)
-        self.signals = TrainingSignals(self.session, self.guard)
+        self.signals = TrainingSignals(self.session, self.guard, _rank)
         self.optimizers = OptimizerLaws(self.session, self.guard, self.signals)
         self.signals.on_load = self.optimizers.forget_state
 

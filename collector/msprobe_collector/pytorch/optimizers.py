@@ -19,7 +19,9 @@ from torch import nn
 from torch.optim import optimizer as hooks
 
 from msprobe_collector.framework import Session
+from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
+from msprobe_collector.pytorch.law_formulas import declared
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
@@ -97,6 +99,7 @@ class OptimizerSteps:
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self._records.begin(kind, optimizer, _parameters_in(parameters))
+        self._records.gets(optimizer, _settings_of(optimizer, frame))
         if not callable(closure):
             self._records.gets(optimizer, _gradients_of(optimizer, parameters))
         self._records.gets(optimizer, _state_in(optimizer, parameters))
@@ -220,6 +223,13 @@ def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tup
     for name in ("grad_scale", "found_inf"):
         if isinstance(scale := getattr(optimizer, name, None), torch.Tensor):
             yield name, scale
+
+
+def _settings_of(optimizer: Any, frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Hyper-parameters of each group, with the number of its parameters, and the formula that they belong to."""
+    groups = zip(group_settings(optimizer), optimizer.param_groups)
+    yield "settings", [{**settings, "parameters": len(group["params"])} for settings, group in groups]
+    yield "law", declared(optimizer, frame)
 
 
 def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:
