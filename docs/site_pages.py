@@ -32,6 +32,7 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "collector/README.md": "collector-guide.md",
     "tools/benchmarks/README.md": "measurements.md",
+    "tools/benchmarks/suites.md": "measurements_of_suites.md",
 }
 #: Runs of the gallery: (page, what it shows, arguments of pytest in the folder of dumps).
 GALLERY = (

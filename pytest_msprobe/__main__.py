@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_msprobe.commands import CommandError, add_to
+from pytest_msprobe.commands import add_to
+from pytest_msprobe.commands.common import CommandError
 
 #: Commands of earlier versions that are programs of the repository now.
 _MOVED = ("coverage", "operators")

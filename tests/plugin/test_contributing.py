@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, applied to a copy of the package: each has the effect that it promises."""
+"""The recipes of docs/extending.md and docs/new_suite.md, applied to a copy of the package: each keeps its promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from report_reader import Reports
 
 import pytest_msprobe
 
-PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "extending.md", ROOT / "docs" / "new_suite.md"]
+PAGE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```(python|diff) (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 X = np.linspace(-2, 2, 64, dtype=np.float32)
 
@@ -33,7 +35,7 @@ def apply(root: Path) -> None:
     for kind, name, text in BLOCKS:
         path = root / name
         if kind == "python":
-            assert not path.exists(), f"{name} exists: CONTRIBUTING.md adds it"
+            assert not path.exists(), f"{name} exists: the recipes add it"
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             continue
@@ -41,7 +43,7 @@ def apply(root: Path) -> None:
         before = "".join(line[1:] for line in lines if line[0] in " -")
         after = "".join(line[1:] for line in lines if line[0] in " +")
         found = path.read_text(encoding="utf-8")
-        assert found.count(before) == 1, f"{name}: CONTRIBUTING.md changes lines that are not there: {before}"
+        assert found.count(before) == 1, f"{name}: the recipes change lines that are not there: {before}"
         path.write_text(found.replace(before, after), encoding="utf-8")
 
 
@@ -102,6 +104,5 @@ def test_without_the_recipe_the_operator_is_skipped(pytester: pytest.Pytester) -
 
 
 def test_the_commands_and_files_that_the_page_names_exist() -> None:
-    root = Path(__file__).parents[2]
     named = set(re.findall(r"`?((?:\.ci|tests|tools|docs)/[\w./]+\w)`?", PAGE))
-    assert {name for name in named if not (root / name).exists()} - {"docs/apis.md"} == set()
+    assert {name for name in named if not (ROOT / name).exists()} == set()

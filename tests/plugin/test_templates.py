@@ -17,7 +17,7 @@ from page_reader import page_rows
 from report_reader import Reports
 
 from pytest_msprobe.__main__ import main
-from pytest_msprobe.commands import find_templates
+from pytest_msprobe.commands.package_files import find_templates
 
 NAMES = ["ci", "custom_api", "gate", "known_issues", "multi_card", "thresholds"]
 

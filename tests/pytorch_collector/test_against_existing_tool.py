@@ -27,7 +27,7 @@ TOLERANCE, SMALLEST = 2e-5, 1e-3
 
 def listed() -> dict[str, set[str]]:
     """The table of the docs: kind of difference -> calls that have it."""
-    text = (TESTS.parent / "docs" / "collector.md").read_text(encoding="utf-8")
+    text = (TESTS.parent / "docs" / "collector_pytorch.md").read_text(encoding="utf-8")
     table = text.partition("<!-- differences from the existing tool -->")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|")][2:]
     return {row[0].strip(): set(re.findall(r"`([^`]+)`", row[1])) for row in rows}

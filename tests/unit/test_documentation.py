@@ -17,6 +17,8 @@ from pytest_msprobe.run.settings import all_options
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "collector" / "README.md", *sorted(DOCS.rglob("*.md"))]
+#: Pages of the site that are lists, which nobody reads from the top.
+LISTS = {"CHANGELOG.md"}
 FLAGS = {"--msprobe-dump", "--msprobe-config", *(option.flag for option in all_options() if not option.is_yaml_only)}
 #: What names options beside the pages.
 OTHERS = sorted(
@@ -65,6 +67,30 @@ def test_the_site_has_every_page() -> None:
     nav = yaml.load(text, Loader)["nav"]  # a SafeLoader
     listed = set(re.findall(r"'([^']+\.md)'", repr(nav)))
     assert {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} <= listed
+
+
+def test_pages_are_short() -> None:
+    elsewhere = re.findall(r'^    "([^"]+\.md)": "', (DOCS / "site_pages.py").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {*PAGES, *(ROOT / place for place in elsewhere if place not in LISTS)}
+    lengths = {page.relative_to(ROOT).as_posix(): len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
+    assert {page: count for page, count in lengths.items() if count >= 200} == {}
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page, as MkDocs makes them."""
+    titles = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_anchors_of_links_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]*)#([^)\s]+)\)", FENCE.sub("", page.read_text(encoding="utf-8")))
+    missing = [
+        f"{link}#{anchor}"
+        for link, anchor in links
+        if "://" not in link and anchor not in headings(page.parent / link if link else page)
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize(

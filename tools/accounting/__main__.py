@@ -2,7 +2,7 @@
 
     python -m tools.accounting [--folder FOLDER] [--only measured|held-out]
 
-Run it in the repository: it takes some minutes and writes the tables of docs/accounting.md. Where the environment
+Run it in the repository: it takes minutes and writes the tables of docs/accounting_quality.md. Where the environment
 variable MSPROBE_REFERENCE_PYTHON names a Python that has msProbe, its comparison is asked as well and its answers are
 kept in msprobe_answers.json.
 """

@@ -1,4 +1,4 @@
-"""The tables of docs/accounting.md."""
+"""The tables of docs/accounting_quality.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.accounting.held_out.catalogue import HeldOut
 Pair = Cause | CleanPair | FrameworkPair | HeldOut
 CAUSES: tuple[Cause | FrameworkPair, ...] = (*causes.CAUSES, *framework_pairs.CAUSES)
 CLEAN: tuple[CleanPair | FrameworkPair, ...] = (*clean_pairs.CLEAN, *framework_pairs.CLEAN)
-PAGE = Path(__file__).parents[2] / "docs" / "accounting.md"
+PAGE = Path(__file__).parents[2] / "docs" / "accounting_quality.md"
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ _HEAD = (
     "",
     "Written by `python -m tools.architectures.alarms --write-docs`; change the command, not this page. Networks of",
     "other packages, small and with random weights, are trained on the CPU; what its kernels computed is judged by",
-    "[backward-error](standards.md#backward-error) against float64, in the first step and after 20 others. A cell is",
+    "[backward-error](backward_error.md) against float64, in the first step and after 20 others. A cell is",
     "*items with an alarm / judged items*; an item is a forward or a backward of one call. Half is bfloat16 (autocast)",
     "in PyTorch and float16 in MindSpore. Counted apart, behind a plus, are gradients of the weight and bias of",
     "layer_norm that PyTorch's CPU kernel adds up in bfloat16, row by row: a fault of the kernel. *Held out* are",

@@ -1,4 +1,4 @@
-"""Collects every network, has a pre-check judge what it left, and writes the table of docs/collector.md."""
+"""Collects every network, has a pre-check judge what it left, and writes the table of docs/networks.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools import ROOT
 from tools.architectures.collecting import OBSERVED
 from tools.architectures.networks import ARCHITECTURES, Architecture
 
-PAGE = ROOT / "docs" / "collector.md"
+PAGE = ROOT / "docs" / "networks.md"
 BEGIN, END = "<!-- architectures: begin -->\n", "<!-- architectures: end -->\n"
 
 #: What is known of a network: observed.json, and `verdicts` of the pre-check.

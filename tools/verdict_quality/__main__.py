@@ -4,7 +4,8 @@
                                     [--apis "*softmax" Mint.bmm.1001] [--faults "scale 5 %"] [--material 1]
                                     [--list] [--write-docs]
 
-Run it in the repository. With --write-docs docs/verdict_quality.md becomes the page of these figures.
+Run it in the repository. With --write-docs docs/verdict_quality.md and
+docs/verdict_quality_faults.md become the pages of these figures.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--material", type=int, default=0, help="number of the material: other APIs, inputs and places")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="print each false alarm and each miss as well")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/verdict_quality.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the pages in docs")
     return parser.parse_args()
 
 
@@ -60,13 +61,13 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         for share in pool.map(measure_alone, asked.shares(2 * options.processes)):
             figures += share
-    print(page.page_of(figures, fraction=options.fraction, material=options.material))
+    pages = page.pages_of(figures, fraction=options.fraction, material=options.material)
+    print("\n".join(pages.values()))
     if options.list:
         print("\n".join(tables.lists(figures)))
     if options.write_docs:
-        (ROOT / "docs" / "verdict_quality.md").write_text(
-            page.page_of(figures, fraction=options.fraction, material=options.material), encoding="utf-8"
-        )
+        for name, text in pages.items():
+            (ROOT / "docs" / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -48,10 +48,10 @@ Alarms:
 One fault at a time in one ideal result of each record: the output, or the gradient with the most elements. Products
 lack terms at the edge of a tile; all others are 0 there.
 
-*Visible* is what it is [on small material](verdict_quality.md#faulty-results), but moved runs cost much here. For
+*Visible* is what it is [on small material](verdict_quality_faults.md), but moved runs cost much here. For
 products rounding the inputs moves an element by 1.47 times (the mean of the largest of four runs) the square root of 2
 roundings of the norm of its terms, which one run on squared operands gives, and arithmetic inside moves it by what
-[Monte Carlo arithmetic](standards.md#backward-error) does to as many terms. For all others there are two moved runs of
+[Monte Carlo arithmetic](backward_error.md) does to as many terms. For all others there are two moved runs of
 each kind, where small material has four to sixteen. *Cannot be seen* is what these move as far, and what kernels of
 exp, log and the like are off by.
 

@@ -1,4 +1,4 @@
-"""The page docs/verdict_quality.md."""
+"""The pages docs/verdict_quality.md, of right outputs, and docs/verdict_quality_faults.md, of faulty ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import metadata
 from tools.verdict_quality import tables
 from tools.verdict_quality.quality import Figures
 
-_TEXT = """\
+_RIGHT = """\
 # How good the verdicts are
 
 Written by `python -m tools.verdict_quality --write-docs`; change the command, not this page. {versions}
@@ -35,8 +35,16 @@ APIs with false alarms:
 Unjudged, MindSpore CPU left out:
 
 {unjudged}
+"""
 
-## Faulty outputs
+_FAULTY = """\
+# Faulty outputs: what the verdicts catch
+
+Written by `python -m tools.verdict_quality --write-docs`; change the command, not this page. {versions}
+
+[Right outputs](verdict_quality.md), and of what records these are made, have a page of their own.
+
+## Faults by size
 
 One fault at a time in one ideal output or gradient, in records whose ideal outputs pass.
 
@@ -46,8 +54,8 @@ One fault at a time in one ideal output or gradient, in records whose ideal outp
 - *Kept*: larger, but rounding what the forward keeps for its gradients moves the exact result as far: tanh's gradient
   is 1 - y² of the y that a device has stored. No rule can tell these either.
 - *Inside*: larger, but moving each result of float32 arithmetic inside the operation by up to one rounding moves the
-  exact result as far ([Monte Carlo arithmetic](standards.md#backward-error)), sums by what adding their terms one by
-  one leaves. The honest kernels above are as far off.
+  exact result as far ([Monte Carlo arithmetic](backward_error.md)), sums by what adding their terms one by
+  one leaves. [Honest kernels](verdict_quality.md) are as far off.
 - *Kernels*: float32 results of exp, log and the like that are off by no more than MindSpore's own exp on CPU is, up to
   41 roundings of element and input, 7 in the root mean square.
 - *Visible*: all others. The columns to the right split them by their size, in roundings of the element and of the
@@ -55,13 +63,15 @@ One fault at a time in one ideal output or gradient, in records whose ideal outp
 
 {faults}
 
+## Faults by kind
+
 Visible faults that were caught, by kind. Rounding towards zero counts from 64 elements on that it moves:
 
 {catalogue}
 
 ## Low precision inside
 
-The honest kernels again, with intermediate results (scores, sums, means, exponentials) rounded to the half dtype of
+Honest kernels again, with intermediate results (scores, sums, means, exponentials) rounded to the half dtype of
 their tensors, where that shows in the result. Where it stays below what rounding of the inputs does no rule can tell,
 unless inputs are known to be exact (`fused`). *Kept* are apart here as well: gradients that are no further off than
 rounding of what the forward keeps takes those of exact inputs. *All* is the stricter count, which excuses none of them.
@@ -77,17 +87,23 @@ rightly. An output of one element has no pattern, and counts here all the same.
 """
 
 
-def page_of(figures: Figures, *, fraction: float = 1.0, material: int = 0) -> str:
-    """The page in Markdown; `fraction` of the APIs in small shapes were looked at."""
+def pages_of(figures: Figures, *, fraction: float = 1.0, material: int = 0) -> dict[str, str]:
+    """The pages in Markdown by the name of their file; `fraction` of the APIs in small shapes were looked at."""
     of = f" of material {material}" if material else ""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "mindspore", "numpy"))
-    return _TEXT.format(
-        versions=f"Measured with {versions}{f', on {fraction:.1%} of the APIs' if fraction < 1 else ''}{of}.",
-        verdicts=tables.verdict_table(figures),
-        alarms=tables.alarm_table(figures),
-        unjudged=tables.unjudged_table(figures),
-        faults=tables.fault_table(figures),
-        catalogue=tables.catalogue_table(figures),
-        narrow=tables.narrow_table(figures),
-        naming=tables.naming_table(figures),
-    )
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "mindspore", "numpy"))
+    versions = f"Measured with {packages}{f', on {fraction:.1%} of the APIs' if fraction < 1 else ''}{of}."
+    return {
+        "verdict_quality.md": _RIGHT.format(
+            versions=versions,
+            verdicts=tables.verdict_table(figures),
+            alarms=tables.alarm_table(figures),
+            unjudged=tables.unjudged_table(figures),
+        ),
+        "verdict_quality_faults.md": _FAULTY.format(
+            versions=versions,
+            faults=tables.fault_table(figures),
+            catalogue=tables.catalogue_table(figures),
+            narrow=tables.narrow_table(figures),
+            naming=tables.naming_table(figures),
+        ),
+    }

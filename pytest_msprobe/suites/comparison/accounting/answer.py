@@ -2,7 +2,7 @@
 
 - The answer as a paragraph, what is at fault first.
 - Faults of one cause, such as the same argument in every layer, as one sentence.
-- The file of --msprobe-diagnosis; docs/accounting.md documents it.
+- The file of --msprobe-diagnosis; docs/reference/diagnosis.md documents it.
 - What to do about a fault: commands first.
 - What dumps without tensors tell of two runs, in words that claim no more than that.
 """

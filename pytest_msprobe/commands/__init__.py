@@ -1,0 +1,19 @@
+"""The commands of `python -m pytest_msprobe`. Each module declares its own in `add_to(commands)`.
+
+A command sets `run(arguments)`, which gives the exit code, or None for 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_msprobe.commands import finished_runs, next_collection, package_files
+
+#: Modules with commands, in the order of help.
+_MODULES = (package_files, finished_runs, next_collection)
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare all commands."""
+    for module in _MODULES:
+        module.add_to(commands)

@@ -1,0 +1,40 @@
+"""What every command shares: its error, and how files are written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class CommandError(Exception):
+    """Ends a command with exit code 2; the text is all that its user sees."""
+
+
+@contextmanager
+def stated_errors() -> Iterator[None]:
+    """Turn a ValueError, or an OSError with its file, into the error of a command, for use around its body."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{where}{error.strerror or error}") from None
+
+
+def create(target: Path, content: str) -> None:
+    """Write a new file, and say so.
+
+    Raises:
+        CommandError: it exists, or cannot be written.
+    """
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(content)
+    except FileExistsError:
+        raise CommandError(f"{target} exists and is left as it is; name another file with -o") from None
+    except OSError as error:
+        raise CommandError(f"{target} cannot be written: {error.strerror}") from None
+    sys.stdout.write(f"wrote {target}\n")

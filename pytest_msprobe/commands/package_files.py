@@ -1,0 +1,111 @@
+"""The commands `conftest` and `docs`: what this package brings, as files of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shutil
+import sys
+from pathlib import Path
+
+from pytest_msprobe.commands.common import CommandError, create, stated_errors
+
+_PACKAGE = Path(__file__).parents[1]
+#: What `docs` copies, by its place in the repository.
+_PAGES = ("README.md", "CHANGELOG.md", "docs", "collector/README.md", "collector/examples")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare both commands."""
+    parser = commands.add_parser(
+        "conftest", help="write a conftest.py from a template", description="Write a conftest.py from a template."
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="template; without it they are listed")
+    parser.add_argument(
+        "-o", dest="file", metavar="FILE", type=Path, default=Path("conftest.py"), help="default: conftest.py"
+    )
+    parser.set_defaults(run=write_conftest)
+    parser = commands.add_parser(
+        "docs",
+        help="copy the documentation, CI jobs and examples into a folder",
+        description="Copy the documentation, the CI jobs and the examples of this version into a new folder.",
+    )
+    parser.add_argument(
+        "-o", dest="folder", metavar="DIR", type=Path, default=Path("msprobe_docs"), help="default: msprobe_docs"
+    )
+    parser.set_defaults(run=copy_docs)
+
+
+def write_conftest(arguments: argparse.Namespace) -> None:
+    """List the templates of a conftest.py, or copy one.
+
+    Raises:
+        CommandError: there is no such template, or a file is in the way.
+    """
+    templates = find_templates()
+    if arguments.name is None:
+        sys.stdout.write(_listing(templates))
+        return
+    template = templates.get(arguments.name)
+    if template is None:
+        raise CommandError(f"there is no template {arguments.name!r}; there are:\n{_listing(templates)}".rstrip())
+    _copy(template, arguments.file)
+    companion = template.with_suffix(".txt")
+    if companion.is_file():
+        beside = arguments.file.parent / companion.name
+        if beside.exists():
+            sys.stdout.write(f"kept {beside}\n")
+        else:
+            _copy(companion, beside)
+
+
+def copy_docs(arguments: argparse.Namespace) -> None:
+    """Copy README, documentation, CI jobs and examples into a new folder, and say where to begin.
+
+    Raises:
+        CommandError: the folder exists or cannot be written, or the installation has no documentation.
+    """
+    bundled, target = _PACKAGE / "documentation", arguments.folder
+    source = bundled if bundled.is_dir() else _PACKAGE.parent
+    if not (source / "docs").is_dir():
+        raise CommandError(f"the documentation is missing from this installation: {bundled}; install it again")
+    if target.exists():
+        raise CommandError(f"{target} exists and is left as it is; name another folder with -o")
+    with stated_errors():
+        for page in _PAGES:
+            place = target / page
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if (source / page).is_dir():
+                shutil.copytree(
+                    source / page, place, ignore=shutil.ignore_patterns("__pycache__", "*_dump", "site_pages.py")
+                )
+            else:
+                shutil.copyfile(source / page, place)
+    sys.stdout.write(f"wrote {target}; begin with {target / 'README.md'}\n")
+
+
+def find_templates() -> dict[str, Path]:
+    """Templates by name: inside the installed package, or at the top of the repository.
+
+    Raises:
+        CommandError: the installation has no folder of templates.
+    """
+    folders = (_PACKAGE / "conftest_templates", _PACKAGE.parent / "conftest_templates")
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise CommandError(f"the templates are missing from this installation: {folders[0]}; install it again")
+    return {path.stem: path for path in sorted(folder.glob("*.py"))}
+
+
+def _listing(templates: dict[str, Path]) -> str:
+    width = max(map(len, templates))
+    lines = []
+    for name, path in templates.items():
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first, _, _ = docstring.partition("\n")
+        lines.append(f"  {name:{width}}  {first}\n")
+    return "".join(lines)
+
+
+def _copy(source: Path, target: Path) -> None:
+    create(target, source.read_text(encoding="utf-8"))
