@@ -48,8 +48,7 @@ class MLP(nn.Cell):
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
-        sizes = (12, width, width, width)
-        self.layers = nn.SequentialCell(*(mint.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+        self.layers = nn.SequentialCell(*(mint.nn.Linear(size, width) for size in (12, width, width)))
         self.head = mint.nn.Linear(width, 4)
 
     def construct(self, x: Tensor) -> Tensor:

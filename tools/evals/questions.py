@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = Path(__file__).parents[2] / "skills" / "localise-numerics" / "evals.json"
+#: Further evals, written after the first answers to those of FILE were known, for the measurement after that.
+HELD_OUT = Path(__file__).with_name("held_out.json")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Eval:
     also_right: dict[str, str]
 
 
-def read(file: Path = FILE) -> list[Eval]:
-    """All evals in `file`, in its order."""
-    return [Eval(**entry) for entry in json.loads(file.read_text())["evals"]]
+def read(is_held_out_too: bool = False) -> list[Eval]:
+    """All evals, in the order of the files."""
+    files = [FILE, HELD_OUT] if is_held_out_too else [FILE]
+    return [Eval(**entry) for file in files for entry in json.loads(file.read_text())["evals"]]

@@ -147,7 +147,7 @@ def residual_is_rewired(folder: Path, is_wrong: bool) -> None:
 
 
 def learning_rate_differs(folder: Path, is_wrong: bool) -> None:
-    """An LSTM trains with lr=3e-3 in place of 1e-3; the dump is of the second step, whose loss is the first to differ."""
+    """An LSTM trains with lr=3e-3 in place of 1e-3; the dump is of the second step, the first to differ."""
     torch.manual_seed(7)
     model = CharLSTM()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3 if is_wrong else 1e-3)
@@ -207,7 +207,7 @@ def loss_explodes(folder: Path, is_wrong: bool) -> None:
 
 
 def gradients_diverge_at_step_4(folder: Path, is_wrong: bool) -> None:
-    """From step 4 on, the gradient of the sigmoids of an LSTM cell has the wrong sign in the first half of its units."""
+    """From step 4 on, the gradient of the sigmoids of an LSTM cell has the wrong sign in half of its units."""
 
     def flipped(func: Any, gradient: Tensor, y: Tensor) -> Tensor:
         result = func(gradient, y)
