@@ -43,7 +43,7 @@ def read_answer(output: str) -> Answer:
 
 
 def of_diagnosis(diagnosis: dict[str, Any]) -> Answer:
-    """The answer of a diagnosis: its first cause; without one, or with an unsure one, the first difference of set-ups."""
+    """The answer of a diagnosis: its first cause, and the first difference of set-ups if that is unsure."""
     outcome, faults, manifest = diagnosis["outcome"], diagnosis["at_fault"], diagnosis["manifest"]
     if outcome == "not_judged":
         return Answer((UNKNOWN,), False)
