@@ -55,7 +55,7 @@ def of_diagnosis(diagnosis: dict[str, Any]) -> Answer:
         first = faults[0]
         is_sure = first["confidence"] in SURE
         names += [first["record"], first["name"], first["value"], first["sentence"], diagnosis["headline"]]
-        names += [f"step {step} {first['name']}" for step in first["steps"][:1]]
+        names += [f"step {step} {first['record'].removesuffix(f'.step{step}')}" for step in first["steps"][:1]]
     if manifest and not is_sure:
         names.append(manifest[0])
     return Answer(tuple(filter(None, names)) or (UNKNOWN,), is_sure)
