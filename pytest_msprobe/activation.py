@@ -10,6 +10,7 @@ import pytest
 
 from pytest_msprobe.reports.junit import PropertyPlugin, are_read
 from pytest_msprobe.reports.resume import EarlierRun, ResumeError, resume
+from pytest_msprobe.run.diagnosing import write_refusal
 from pytest_msprobe.run.dump_folders import DumpFolder, judged_in, plain_folders
 from pytest_msprobe.run.record_index import RecordIndex
 from pytest_msprobe.run.reporting import register_reports
@@ -28,8 +29,17 @@ def activate(config: pytest.Config) -> None:
     """Set the run up: settings, suite, arguments, markers, and on the process that writes the reports.
 
     Raises:
-        pytest.UsageError: a setting is wrong.
+        pytest.UsageError: a setting is wrong; the diagnosis that was asked for says so as well.
     """
+    write_refusal(config, "the run has not ended")
+    try:
+        _activate(config)
+    except pytest.UsageError as error:
+        write_refusal(config, str(error))
+        raise
+
+
+def _activate(config: pytest.Config) -> None:
     if getattr(config.option, "forked", False):
         raise pytest.UsageError("--forked: a framework hangs in a process that was forked; use -n 1 instead")
     settings = read_settings(config)

@@ -16,6 +16,7 @@ from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
 from pytest_msprobe.reports.terminal import Line, VerdictCounts
 from pytest_msprobe.run import old_names
+from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.run.terminal import Progress, limited_failures
@@ -124,6 +125,7 @@ class ReportPlugin:
 
     Attributes:
         names: how reports call the groups of the run.
+        diagnosis: what the run amounts to.
     """
 
     def __init__(
@@ -151,7 +153,9 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
+        self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
+        self._done = 0
         self._open_groups: dict[str, list[VerdictRow]] = {}
         self._problems: dict[str, str] = {}
         self._unwritten: dict[str, None] = {}
@@ -197,6 +201,7 @@ class ReportPlugin:
                 raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
+            self.diagnosis.add(row)
             if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
@@ -211,6 +216,8 @@ class ReportPlugin:
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
+            self.diagnosis.add(row)
+            self._done += 1
             self._stream(name, row)
             self._hand_over(name, row)
             self._observers.tell(_without_attachment(row))
@@ -239,7 +246,14 @@ class ReportPlugin:
                 self._page.write(self._jsonl_path)
             except (OSError, ValueError) as error:
                 self._fail(self._page.option, "", error)
+        self._diagnose(session)
         session.exitstatus = self._exit_code(int(session.exitstatus))
+
+    @pytest.hookimpl
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what could not be collected."""
+        if report.failed:
+            self.diagnosis.add_unread(report.nodeid, report.longreprtext)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(
@@ -291,6 +305,8 @@ class ReportPlugin:
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
+        if self.diagnosis.path is not None and self.diagnosis.option not in self._problems:
+            files.append(("diagnosis", self.diagnosis.path))
         if self._page is not None and self._page.option not in self._problems:
             files.append(("page", self._page.path))
         if files and verbosity >= 0:
@@ -342,6 +358,25 @@ class ReportPlugin:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         is_complete = self._earlier is not None and self._tally.total
         return pytest.ExitCode.OK if is_complete else code
+
+    def _diagnose(self, session: pytest.Session) -> None:
+        """Say in one value what the run amounts to, and write it where that was asked for."""
+        code = self._exit_code(int(session.exitstatus))
+        is_early = session.shouldstop or session.shouldfail or code == pytest.ExitCode.INTERRUPTED
+        if self._config.option.collectonly:
+            write_refusal(self._config, "--collect-only judges nothing")
+            return
+        self.diagnosis.complete(
+            self._report,
+            gaps=[line.strip() for line in self._gaps()[1:]],
+            is_judged=bool(self._tally.judged) and not self._report.untested(),
+            is_bad=code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED),
+            missing=max(0, session.testscollected - self._done) if is_early else 0,
+        )
+        try:
+            self.diagnosis.write()
+        except OSError as error:
+            self._fail(self.diagnosis.option, "", error)
 
     def _stream(self, name: str, row: VerdictRow) -> None:
         option = f"--msprobe-jsonl={self._jsonl_path}"

@@ -90,6 +90,12 @@ class Settings(Options):
         "write a page with summary, model, pictures and table of all verdicts into FILE, replacing an earlier one",
         parse_new_file,
     )
+    diagnosis: Path | None = option(
+        "FILE",
+        "write the answer of the run into FILE as JSON of at most 4 kB, replacing an earlier one: what is wrong, what "
+        "was not judged, what to do next",
+        parse_new_file,
+    )
     html_passes: str = choice(
         ("fold", "omit", "show"),
         "on the page of --html, fold passed records behind one click, omit them, or show them; they always count",

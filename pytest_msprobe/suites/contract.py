@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pytest
 
     from msprobe_collector.dump_format import ApiName, Frame
+    from pytest_msprobe.diagnosis import Diagnosis, RunRows
+    from pytest_msprobe.diagnosis.value import Confidence, Outcome
 
 
 class SuiteError(Exception):
@@ -152,6 +154,10 @@ class SuiteReport:
         """Pictures for the HTML page, between its summary and its table."""
         return ""
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The answer of the run, once the files are complete; by default what the rows say alone."""
+        return rows.diagnosis()
+
 
 class RowSummary:
     """What finished rows amount to, from them alone, for a page of merged runs; the defaults say nothing."""
@@ -180,6 +186,10 @@ class RowSummary:
         """Whether the findings say that something is wrong, item or not; asked after `lines`."""
         return False
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """The answer as `SuiteReport.diagnosis` gives it; asked after `lines`."""
+        return rows.diagnosis()
+
 
 class Suite(ABC):
     """One way to judge records; one object per process of a run.
@@ -200,6 +210,9 @@ class Suite(ABC):
         call_names_are_unique: whether the calls of files in one folder have different names.
         figures: numbers of an output, in the order of their columns; the first ones stand in the summary.
         severity_figures: the figures whose sum pictures show, `ratio` where there is one: 1 is then the limit.
+        passing: outcome of the diagnosis of a run in which every record was judged and passed.
+        certainty: how sure a failure is, in the diagnosis.
+        excuses: whether it expects failures (xfailed) of records that inherit what is wrong.
     """
 
     name: ClassVar[str]
@@ -210,6 +223,9 @@ class Suite(ABC):
     options: ClassVar[tuple[Option, ...]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     severity_figures: ClassVar[tuple[str, ...]] = ("ratio",)
+    passing: ClassVar[Outcome] = "rounding"
+    certainty: ClassVar[Confidence] = "likely"
+    excuses: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -131,16 +131,19 @@ def test_the_operation_at_fault_fails_and_what_inherits_is_xfailed(pytester: pyt
     )
     result.stdout.fnmatch_lines(["XFAIL *inherited: output.0 differs by 0.0404: 100 % inherited (growth x 2.02)*"])
     found = diagnosis(pytester)
-    assert (found["version"], found["outcome"]) == (1, "fault")
+    assert (found["schema"], found["outcome"], found["basis"]) == (1, "fault", "tensors")
     (fault,) = found["at_fault"]
-    assert fault["record"] == "Mint.exp.0.forward"
-    assert fault["records"] == ["Mint.exp.0.forward", "Mint.exp.0.backward"]
-    assert (fault["kind"], fault["side"], fault["value"]) == ("born", "target", "output.0")
-    assert fault["source"]["line"] == 7
-    assert fault["inheriting"] == 1
-    assert fault["last"] == "Mint.square.0.forward"
-    assert fault["next"][0].startswith("pytest --msprobe-dump=")
-    assert found["dumps"][0]["counts"] == {"equal": 1, "fault": 2, "inherited": 1}
+    assert (fault["record"], fault["name"]) == ("Mint.exp.0.forward", "Mint.exp.0 forward and backward")
+    assert fault["id"] == "target/step0/rank0/dump.json::Mint.exp.0::forward"
+    assert (fault["kind"], fault["evidence"]["side"], fault["value"]) == ("born", "target", "output.0")
+    assert (fault["confidence"], fault["count"], fault["source"]) == ("proved", 2, "/home/train/net.py:7")
+    assert found["inherited"] == {"count": 1, "last": "Mint.square.0.forward"}
+    assert found["next"][0]["arguments"][:2] == [
+        "pytest",
+        f"--msprobe-dump={next(pytester.path.glob('target/*/*'))}/dump.json",
+    ]
+    assert found["counts"] == {"passed": 1, "failed": 2, "xfailed": 1}
+    assert found["headline"] == "Fault: Mint.exp.0, 2 % off, net.py:7"
 
 
 def test_the_golden_side_can_be_at_fault(pytester: pytest.Pytester) -> None:
@@ -148,7 +151,7 @@ def test_the_golden_side_can_be_at_fault(pytester: pytest.Pytester) -> None:
     step(pytester.path / "golden", fault=1.02)
     pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
     (fault,) = diagnosis(pytester)["at_fault"]
-    assert (fault["record"], fault["side"]) == ("Mint.exp.0.forward", "golden")
+    assert (fault["record"], fault["evidence"]["side"]) == ("Mint.exp.0.forward", "golden")
 
 
 @pytest.mark.parametrize(("leaf", "kind"), [("up.weight", "parameter"), (None, "unknown")])
@@ -163,7 +166,7 @@ def test_a_changed_weight_fails_the_run_and_no_operation(
     result.stdout.fnmatch_lines(["the runs differ by more than rounding: *"])
     (fault,) = diagnosis(pytester)["at_fault"]
     assert (fault["record"], fault["kind"], fault["value"]) == ("Mint.matmul.0.forward", kind, "input.1")
-    assert fault["name"] == (leaf or "")
+    assert fault["name"] == (f"parameter {leaf}" if leaf else "an input of Mint.matmul.0 forward")
 
 
 def test_another_api_is_defined_differently(pytester: pytest.Pytester) -> None:
@@ -227,7 +230,10 @@ def test_what_no_benchmark_computes_keeps_its_distance_and_says_so(pytester: pyt
     result.stdout.fnmatch_lines(["judged by its distance alone: *"])
     found = diagnosis(pytester)
     assert found["outcome"] == "unaccounted"
-    assert found["dumps"][0]["unaccounted"][0]["is_suspect"] is True
+    (suspect,) = found["at_fault"]
+    assert (suspect["record"], suspect["kind"]) == ("Mint.no_such_api.0.forward", "unexplained")
+    assert suspect["confidence"] == "first difference only"
+    assert [each["what"] for each in found["cannot_say"]] == ["1 records, the first Mint.no_such_api.0.forward"]
 
 
 def test_float32_against_bfloat16_is_rounding(pytester: pytest.Pytester) -> None:
@@ -250,8 +256,8 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
     """The page is made later, from the rows alone, without the tensors that showed what is at fault."""
     options = pair(pytester.path, fault=1.02)
     result = pytester.runpytest(*options, "--msprobe-diagnosis=diagnosis.json", "--msprobe-jsonl=rows.jsonl")
-    text = diagnosis(pytester)["text"]
-    assert text in result.outlines
+    text = next(line for line in result.outlines if line.startswith("At fault: "))
+    assert diagnosis(pytester)["at_fault"][0]["sentence"] in text
     first = next(line for line in result.outlines if line.startswith("first divergence: Mint.exp.0.forward.output.0: "))
     sentence = first.partition("output.0: ")[2]
     assert sentence in text
@@ -278,10 +284,11 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
 def test_what_the_rows_do_not_tell_goes_with_them(pytester: pytest.Pytester) -> None:
     options = pair(pytester.path, weight=1.5)
     result = pytester.runpytest(
-        *options, "--msprobe-jsonl=rows.jsonl", "-k", "matmul or exp", "--msprobe-diagnosis=d.json"
+        *options, "--msprobe-jsonl=rows.jsonl", "-k", "matmul or exp", "--msprobe-diagnosis=diagnosis.json"
     )
-    text = json.loads((pytester.path / "d.json").read_text(encoding="utf-8"))["text"]
-    assert text in result.outlines
+    text = next(line for line in result.outlines if line.startswith("At fault: "))
+    left = [each["what"] for each in diagnosis(pytester)["cannot_say"]]
+    assert left == ["1 records of the target"]
     assert text.endswith(" 1 records of the target were not part of this run.")
     write_page(pytester.path / "page.html", [pytester.path / "rows.jsonl"], {"comparison": ComparisonSuite}.get)
     (section,) = page_content(pytester.path / "page.html")["sections"]
@@ -320,7 +327,7 @@ def test_an_earlier_step_that_differs_is_said_before_the_later_one(pytester: pyt
     result.stdout.fnmatch_lines(
         ["step 0 rank 0: At fault: *", "step 1 rank 0: Step 0 differs already: read its answer first. At fault: *"]
     )
-    assert [*diagnosis(pytester)["text"].splitlines()] == [line for line in result.outlines if line.startswith("step ")]
+    assert [fault["steps"] for fault in diagnosis(pytester)["at_fault"]] == [[0], [1]]
 
 
 def test_other_steps_that_are_compared_are_said(pytester: pytest.Pytester) -> None:

@@ -17,7 +17,6 @@ from pytest_msprobe.suites.options import (
     existing_file,
     flag,
     option,
-    parse_optional_path,
 )
 
 #: Differences that a user may declare to be expected.
@@ -127,12 +126,6 @@ class ComparisonSettings(Options):
     inherited: str = choice(
         ("pass", "fail"),
         "whether operations pass (as xfailed) or fail whose difference came in with their inputs or is rounding",
-    )
-    diagnosis: Path | None = option(
-        "FILE",
-        "write which operations are at fault, and what follows from them, into FILE as JSON",
-        parse_optional_path,
-        is_path=True,
     )
     bench: str = BENCH
     bench_python: str | None = BENCH_PYTHON

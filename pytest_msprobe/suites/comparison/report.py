@@ -3,7 +3,6 @@
 - What finished rows of a comparison amount to.
 - What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
 - The advisor file: the first suspect and what to look at next, in the three lines that users know.
-- Why two dumps have no operation in common.
 - Where two runs diverge: the first operation that differs, and those that introduce a difference.
 """
 
@@ -18,15 +17,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
+from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
+from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
@@ -36,44 +39,6 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.answer import Answer, First, PairDiagnosis
     from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
-
-_MOST_KINDS = 3
-_MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
-
-
-def why_unmatched(comparison: DumpComparison) -> str:
-    """The likely reason why no operation matched, on one line, with what to do."""
-    target, golden = comparison.target, comparison.golden
-    kinds = _kinds(target), _kinds(golden)
-    if not kinds[0] & kinds[1]:
-        return (
-            f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
-            f"{_listed(kinds[1])}; dump both at one level"
-        )
-    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
-    if target.framework != golden.framework:
-        return (
-            f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
-            f"({names}); see {_MAPPINGS}"
-        )
-    if comparison.is_mapped:
-        return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
-    return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
-
-
-def _kinds(side: ComparedDump) -> set[str]:
-    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
-
-
-def _listed(kinds: set[str]) -> str:
-    return " and ".join(sorted(kinds)) or "nothing"
-
-
-def _names(side: ComparedDump) -> str:
-    names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
-    more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
-    return ", ".join(names[:_MOST_KINDS]) + more
-
 
 _MOST_NAMED = 10
 _NONE: dict[str, int] = {}
@@ -183,6 +148,11 @@ class Growth:
         # Of equal ones the first in the step, in whatever order they come.
         self._largest = max(self._largest, (growth, -order, record))
 
+    @property
+    def differs(self) -> bool:
+        """Whether any distance is above 0."""
+        return any(self._distances)
+
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
         last = max(self._orders, default=0)
@@ -235,6 +205,11 @@ class Divergence:
             self._differing.append(replace(summary, distance=0.0, growth=0.0, first_bits="", tolerances=_NONE))
         if summary.held_by == "golden":
             self._golden_only.append(summary.record)
+
+    @property
+    def differs(self) -> bool:
+        """Whether any value differs, within its limit or not."""
+        return bool(self._differing or self._first_bits or self._growth.differs)
 
     @property
     def is_complete(self) -> bool:
@@ -325,7 +300,7 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            from pytest_msprobe.suites.comparison.accounting.account import readable
+            from pytest_msprobe.diagnosis.value import readable
 
             yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:
@@ -447,6 +422,26 @@ class ComparisonSummary(RowSummary):
             for dump, answer in self.answers().items()
             for item, sentence in answer.sentences.items()
         }
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
+        known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
+        if known:
+            from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
+
+            return run_answer(rows, known)
+        return self._by_distances(rows)
+
+    def _by_distances(self, rows: RunRows) -> Diagnosis:
+        """Where the runs part, of values that nothing was computed from: whether it is wrong stays open."""
+        if at_fault := rows.at_fault(by_order=True):
+            first = [structs.replace(each, confidence="first difference only") for each in at_fault]
+            return rows.made("unaccounted", first)
+        if rows.judged and not rows.has_gaps and not any(found.divergence.differs for found in self._found.values()):
+            return rows.made("equal", told=f"every value that was compared, of {rows.judged} {rows.facts.item_noun}")
+        if rows.judged and not rows.has_gaps:
+            return rows.made("unaccounted", told="values differ, by no more than the limits of their dtypes")
+        return rows.diagnosis()
 
     @property
     def is_bad(self) -> bool:
@@ -639,10 +634,6 @@ class ComparisonReport(SuiteReport):
                 tables.append(written[0])
                 self._files += written
             self._files += merge_steps(tables, self._out)
-            if self._diagnoses and settings.diagnosis is not None:
-                from pytest_msprobe.suites.comparison.accounting.answer import write_diagnosis
-
-                write_diagnosis(settings.diagnosis, list(self._diagnoses.values()))
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
         finally:
@@ -662,6 +653,10 @@ class ComparisonReport(SuiteReport):
         """What the calls say of the Cells around them."""
         return self._summary.levels(only_born=False)
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault in all pairs together."""
+        return self._summary.diagnosis(rows)
+
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
         answers = self._summary.answers()
@@ -669,9 +664,7 @@ class ComparisonReport(SuiteReport):
         return {dump: answer.to_wire() for dump, answer in answers.items() if not answer.says_what(alone[dump])}
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Diagnosis, tables and advice."""
-        if self._diagnoses and self._suite.settings.diagnosis is not None:
-            yield "diagnosis", self._suite.settings.diagnosis
+        """Tables and advice."""
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
 
     def fault(self) -> str:

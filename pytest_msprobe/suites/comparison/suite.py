@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.kernel_dumps import NOT_READ, holds_kernel_du
 from msprobe_collector.dump_format.leaves import canonical_dtype
 from msprobe_collector.dump_format.records import Operation
 from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.diagnosis.value import readable
 from pytest_msprobe.engines.protocol import parse_device
 from pytest_msprobe.engines.selection import EngineChoice, Engines
 from pytest_msprobe.suites.comparison.accounting.account import (
@@ -28,7 +29,6 @@ from pytest_msprobe.suites.comparison.accounting.account import (
     PARTS,
     Account,
     OutputAccount,
-    readable,
 )
 from pytest_msprobe.suites.comparison.cells import CELL, LEVEL, CellFacts, cell_facts
 from pytest_msprobe.suites.comparison.mapping import MappingError
@@ -257,6 +257,7 @@ class ComparisonSuite(Suite):
     """
 
     name = "comparison"
+    excuses = True
     title = "Comparison of dumps"
     item_noun = "operations"
     group_noun = "operations"
@@ -345,7 +346,7 @@ class ComparisonSuite(Suite):
 
     def _observed(self, comparison: DumpComparison, found: OperationComparison) -> Account | None:
         """What can be said without computing anything again, where that is asked for."""
-        if self.settings.accounting != "auto" and self.settings.diagnosis is None:
+        if self.settings.accounting != "auto" and self._context.values.get("diagnosis") is None:
             return None
         from pytest_msprobe.suites.comparison.accounting.observed import observed
 

@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from pytest_msprobe.diagnosis import CannotSay, Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.reports.csv_pair import neutral
 from pytest_msprobe.reports.html import text
 from pytest_msprobe.suites.contract import SuiteReport, escape
@@ -214,6 +216,10 @@ class GradientReport(SuiteReport):
             own = folder if self._pair.target.is_one_rank else folder / f"rank{rank}"
             self._files.append(write_similarities(own, self._findings, rank))
             self._draw(own / "similarities_picture", rank)
+
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        gaps = [CannotSay("steps", line) for line in self._pair.all_unpaired()]
+        return with_gaps(self._findings.diagnosis(rows), gaps)
 
     def findings(self) -> Iterator[str]:
         yield from self._findings.lines()

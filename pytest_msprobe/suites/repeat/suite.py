@@ -46,6 +46,8 @@ class RepeatSuite(Suite):
     title = "Repeated API calls"
     item_noun = "API calls by direction and device"
     options = OPTIONS
+    passing = "equal"
+    certainty = "proved"
     severity_figures = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from msprobe_collector.dump_format.records import Operation
+from pytest_msprobe.diagnosis.value import listed_numbers, readable
 from pytest_msprobe.suites.comparison.accounting.account import (
     Account,
     Kind,
     OutputAccount,
     Step,
     ValueKey,
-    readable,
     with_growth,
 )
-from pytest_msprobe.suites.comparison.accounting.answer import Answer, answers_in_words, ranges
+from pytest_msprobe.suites.comparison.accounting.answer import Answer, answers_in_words
 from pytest_msprobe.suites.comparison.accounting.causes import Fault
 from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
 
@@ -136,7 +136,7 @@ def test_figures_have_four_digits_or_as_many_as_tell_them_apart(text: str, expec
 
 
 def test_ranges() -> None:
-    assert ranges([3, 0, 1, 7, 2]) == "0 to 3, 7"
+    assert listed_numbers([3, 0, 1, 7, 2]) == "0 to 3, 7"
 
 
 def test_the_last_output_is_the_loss_and_not_the_optimizers() -> None:
