@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     command.add_argument("--config", metavar="FILE", help="config.json; the options below win over it")
     command.add_argument("--dump-path", metavar="DIR", help="default: msprobe_dump")
-    command.add_argument("--task", help="default: tensor; statistics is far smaller")
+    command.add_argument("--task", help="default: tensor; statistics is far smaller; grad_probe: all gradients")
     command.add_argument("--level", help="default: mix")
     command.add_argument("--step", action="append", metavar="N", help="step, or a range such as 3-5; default: 0")
     command.add_argument("--exit", action="store_true", help="end the script behind the last of these steps")
@@ -41,8 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.error(f"{given.script} is no file; name a script, or a module behind -m")
     settings = {"task": given.task, "dump_path": given.dump_path, "level": given.level, "step": given.step}
     if given.config is None:
-        defaults = {"task": "tensor", "dump_path": "msprobe_dump", "level": "mix", "step": ["0"]}
-        settings = {name: value or defaults[name] for name, value in settings.items()}
+        defaults = {"task": "tensor", "dump_path": "msprobe_dump"}
+        if given.task != "grad_probe":  # which is for every step, and has no levels
+            defaults |= {"level": "mix", "step": ["0"]}
+        settings = {name: value or defaults.get(name) for name, value in settings.items()}
     from msprobe_collector.pytorch.unedited_scripts import run_script
 
     try:

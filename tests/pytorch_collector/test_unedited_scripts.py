@@ -115,6 +115,17 @@ def test_an_optimizer_that_is_used_no_more_is_waited_for_once(make_debugger: Any
     assert sum("linear" in name and "forward" in name for name in records(2)) == 1
 
 
+def test_gradients_of_every_step_are_those_of_the_optimizer_of_the_model(make_debugger: Any, tmp_path: Path) -> None:
+    debugger = make_debugger(level=None, task="grad_probe", grad_level="L1")
+    finder = StepFinder(debugger)
+    finder.install()
+    trained(scheduled)
+    finder.uninstall()
+    debugger._gradients.stop()
+    names = [f"grad_summary_{step}.csv" for step in range(3)]
+    assert sorted(path.name for path in (tmp_path / "dump").rglob("*.csv")) == names
+
+
 SCRIPT = """
 import sys
 import torch

@@ -127,11 +127,15 @@ class StepFinder:
         if not optimizers:
             return
         self._calls.uninstall()
+        self.has_begun = True
+        if self._debugger.configuration.task == "grad_probe":  # it counts the steps of an optimizer by itself
+            own = {id(parameter) for parameter in module.parameters()}
+            self._debugger.monitor(max(optimizers, key=lambda one: len(own & _parameters_of(one))))
+            return
         self._optimizers = optimizers
         self._stepped = {id(optimizer): 0 for optimizer in optimizers if optimizer not in self._idle}
         for optimizer in optimizers:
             self._optimizer_steps.put(optimizer, "step", functools.partial(self._ending, optimizer))
-        self.has_begun = True
         models = _models(module, optimizers)
         self._debugger.start(models[0] if len(models) == 1 else models)
 
@@ -170,7 +174,7 @@ def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> l
     """Modules that stand in no other one: that of `called` first, then those with parameters of the optimizers."""
     modules = [value for value in gc.get_objects() if issubclass(type(value), nn.Module) and "_modules" in vars(value)]
     inner = {id(module) for outer in modules for module in outer._modules.values()}
-    trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
+    trained = set().union(*map(_parameters_of, optimizers))
     found = [model for model in modules if id(model) not in inner and _has(model, called, trained)]
     found.sort(key=lambda model: all(module is not called for module in model.modules()))
     return found or [called]
@@ -179,3 +183,7 @@ def _models(called: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> l
 def _has(model: nn.Module, called: nn.Module, trained: set[int]) -> bool:
     is_of_call = any(module is called for module in model.modules())
     return is_of_call or any(id(parameter) in trained for parameter in model.parameters())
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
