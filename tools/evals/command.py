@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     own, program = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     options = parser.parse_args(own)
-    chosen = [one for one in read(options.held_out) if not options.names or one.name in options.names]
+    known = read(is_held_out_too=bool(options.held_out or options.names))
+    chosen = [one for one in known if not options.names or one.name in options.names]
     if unknown := set(options.names) - {one.name for one in chosen}:
         parser.error(f"no such eval: {', '.join(sorted(unknown))}")
     for one in chosen:

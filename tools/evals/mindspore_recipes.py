@@ -160,3 +160,24 @@ def equal_runs(folder: Path, is_wrong: bool) -> None:
     seed_all(26)
     network = CNN()
     train(folder, network, cross_entropy(network), [images(6)])
+
+
+# Written after the first answers to the others were known.
+
+
+def gradients_become_nan(folder: Path, is_wrong: bool) -> None:
+    """From step 3 on a target of the batch is NaN, and with it all gradients; one run, its gradients only."""
+    seed_all(36)
+    network = MLP()
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.01, momentum=0.9)
+    probe = {"grad_level": "L1"}
+    PrecisionDebugger(configuration(folder, task="grad_probe", grad_probe=probe)).monitor(optimizer)
+    forward_backward = mindspore.value_and_grad(squared_error(network), None, optimizer.parameters)
+    for step in range(5):
+        x, y = vectors(step)
+        if step >= 3:
+            values = y.asnumpy()
+            values[0, 0] = np.nan
+            y = Tensor(values)
+        _, gradients = forward_backward(x, y)
+        optimizer(gradients)
