@@ -16,6 +16,7 @@ from pytest_msprobe.commands import (
     next_collection,
     options,
     package_files,
+    skill,
 )
 
 #: Modules with commands, in the order of help.
@@ -28,6 +29,7 @@ _MODULES = (
     manifest,
     checkpoints,
     options,
+    skill,
 )
 
 
