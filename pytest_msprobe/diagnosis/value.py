@@ -193,7 +193,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
-            yield [f"and {left} more causes, in the JSON, the page and the rows"]
+            yield _wrapped("", f"and {left} more causes, in the JSON, the page and the rows", width)
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
             yield _wrapped(
