@@ -266,16 +266,13 @@ class RunRows:
         if cause.count > 1 and cause.worst is not row:
             sentence = f"worst in {_name(cause.worst)}: {sentence}"
         kind = _kind(row)
+        name = named(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()), tuple(cause.parts))
         return AtFault(
             id=row.node_id,
             record=_record(row),
             kind=kind,
             confidence=self.facts.certainty,
-            name=named(
-                row.api if len(cause.calls) > 1 else row.call,
-                list(cause.calls.items()),
-                tuple(cause.parts),
-            ),
+            name=f"{kind} of {name}" if _is_kind(row) else name,
             sentence=sentence,
             how=how_wrong(worst) or abridged(cause.worst.message, 40),
             value=worst.label if worst is not None and worst.status == "error" else "",
@@ -384,12 +381,19 @@ def _size(output: OutputRow | None) -> float | None:
 
 
 def _kind(row: VerdictRow) -> str:
-    """The suite's own word, `error` where nothing was compared, else `wrong`."""
+    """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
     known: Mapping[str, object] = dict(row.properties)
     if kind := known.get("kind"):
         return str(kind)
+    if _is_kind(row):
+        return row.part
     output = row.worst
     return "wrong" if output is not None and output.status == "error" else "error"
+
+
+def _is_kind(row: VerdictRow) -> bool:
+    """Whether the parts of a call are what it is asked, such as the laws of an optimizer, and no directions."""
+    return row.direction is None and len(row.recorded) > 1
 
 
 def _sentence(row: VerdictRow) -> str:
