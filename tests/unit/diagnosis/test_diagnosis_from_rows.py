@@ -59,6 +59,18 @@ def test_layers_and_directions_and_ranks_are_one_cause() -> None:
     assert found.next[0].arguments == ("pytest", "--msprobe-dump=step0", "-k", "Mint.gelu.0", "-v")
 
 
+def test_what_is_hardly_beyond_its_tolerance_does_not_stand_for_what_is_far_beyond() -> None:
+    """A kernel that is a little inaccurate everywhere, and one call of it that is wrong."""
+    found = rows_of(
+        row("Mint.silu.0", ratio=1.3), row("Mint.silu.1", order=2, ratio=187.0), row("Mint.silu.2", order=4, ratio=5.0)
+    ).diagnosis()
+    assert [(each.record, each.count) for each in found.at_fault] == [
+        ("Mint.silu.1.forward", 2),
+        ("Mint.silu.0.forward", 1),
+    ]
+    assert found.next[0].arguments[-2] == "Mint.silu.1"
+
+
 def test_the_worst_cause_is_first_and_what_could_not_be_compared_last() -> None:
     found = rows_of(
         row("Mint.a.0", status="error", message="cannot be read"),
