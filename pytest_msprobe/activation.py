@@ -20,6 +20,7 @@ from pytest_msprobe.run.settings import RUN, SUITE, Settings, named_paths, path_
 from pytest_msprobe.run.unjudged import Unjudged
 from pytest_msprobe.suites.contract import Context, Suite, SuiteError
 from pytest_msprobe.suites.registry import make_suite
+from pytest_msprobe.support import place_of
 from pytest_msprobe.workers.hosts import check_index, choose_devices
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def activate(config: pytest.Config) -> None:
         _activate(config)
     except pytest.UsageError as error:
         write_refusal(config, str(error))
+        raise
+    except Exception as error:
+        write_refusal(config, f"internal error of pytest-msprobe: {type(error).__name__}: {error} ({place_of(error)})")
         raise
 
 

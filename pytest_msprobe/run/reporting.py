@@ -16,7 +16,7 @@ from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
+from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
 from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
@@ -328,7 +328,7 @@ class ReportPlugin:
         if answer is None and not told:
             return
         terminalreporter.section(f"msprobe {self._suite.name}")
-        lines = answer.lines(width) if answer is not None else []
+        lines = answer.lines(width or FILE_WIDTH) if answer is not None else []
         if answer is not None:
             terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
         for text in lines[1:]:
