@@ -9,16 +9,28 @@ import argparse
 
 from pytest_msprobe.commands import (
     baseline,
+    checkpoints,
     diagnose,
     finished_runs,
     manifest,
     next_collection,
     options,
     package_files,
+    skill,
 )
 
 #: Modules with commands, in the order of help.
-_MODULES = (diagnose, manifest, package_files, finished_runs, baseline, next_collection, options)
+_MODULES = (
+    diagnose,
+    package_files,
+    finished_runs,
+    baseline,
+    next_collection,
+    manifest,
+    checkpoints,
+    options,
+    skill,
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from msprobe_collector.dump_format.values import abbreviated
 from msprobe_collector.dump_format.yaml_files import YamlFileError, read_yaml
-from pytest_msprobe.run.dump_folders import DumpFolder, look_through, why_no_dump
+from pytest_msprobe.run.dump_folders import LAWS, DumpFolder, look_through, why_no_dump
 from pytest_msprobe.run.old_names import (
     as_given,
     move_from_command_line,
@@ -193,8 +193,8 @@ def read_settings(config: pytest.Config) -> Settings:
     values = {option.name: _value(option, config, yaml_values, ini_texts) for option in options}
     given = getattr(config, "workerinput", {}).get("msprobe_dumps")
     folders, is_exclusive = ([], True) if given else find_dumps(config, yaml_values)
-    dumps = given or (dump for folder in folders for dump in folder.dumps)
-    suite = _suite(values)
+    dumps = tuple(dict.fromkeys(map(Path, given or (dump for folder in folders for dump in folder.dumps))))
+    suite = _suite(values, dumps)
     own = {option.name: option for option in (*RUN_OPTIONS, *SUITES[suite])}
     if not hasattr(config, "workerinput"):
         _refuse_others(config, suite, [option for option in options if option.name not in own])
@@ -203,19 +203,20 @@ def read_settings(config: pytest.Config) -> Settings:
                 setattr(config.option, each.key, os.fspath(values[each.name]))
     return Settings.of(
         {**values, "suite": suite},
-        dumps=tuple(dict.fromkeys(map(Path, dumps))),
+        dumps=dumps,
         folders=tuple(folders),
         is_exclusive=is_exclusive or config.getoption("msprobe_gradients") is not None,
         values=values,
     )
 
 
-def _suite(values: Mapping[str, Any]) -> str:
+def _suite(values: Mapping[str, Any], dumps: Sequence[Path]) -> str:
     chosen: str = values["suite"]
     if chosen != "auto":
         return chosen
     named = {"gradients": "gradients", "golden": "comparison", "logical": "sharded"}
-    return next((suite for name, suite in named.items() if values[name]), "precheck")
+    otherwise = "laws" if dumps and all(path.name == LAWS for path in dumps) else "precheck"
+    return next((suite for name, suite in named.items() if values[name]), otherwise)
 
 
 def _refuse_others(config: pytest.Config, suite: str, others: Iterable[Option]) -> None:

@@ -15,6 +15,7 @@ from pytest_msprobe.suites.options import (
     SEED,
     WORKERS_PER_DEVICE,
     Options,
+    flag,
     option,
 )
 
@@ -41,6 +42,7 @@ class RepeatSettings(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
+    batch: bool = flag("run each call with other batches as well: rows alone, halved, doubled, in other order")
     runs: int = option(
         "K",
         "run every API call K times on the same inputs",
