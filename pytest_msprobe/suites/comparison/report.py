@@ -32,6 +32,7 @@ from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, Ro
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -605,9 +606,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -650,6 +649,7 @@ class ComparisonReport(SuiteReport):
 
     def findings(self, *, with_answer: bool = True) -> Iterator[str]:
         """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
         names = {str(target): file_id(target, self._root) for target in self._outputs}
         yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
@@ -664,7 +664,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return self._summary.diagnosis(rows)
+        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
@@ -698,3 +698,19 @@ class ComparisonReport(SuiteReport):
             "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
             "operations and values that only one side has"
         )
+
+    def fault_keys(self) -> Iterator[str]:
+        """All of it: `fault` names the first reason only."""
+        for output in self._outputs.values():
+            if output.divergence.is_unmatched:
+                yield without_numbers(output.divergence.why_unmatched)
+            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
+                yield "not everything could be compared"
+        for pair in self._diagnoses.values():
+            if pair.diagnosis.has_fault_without_item:
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
+                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
+            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
+                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
+                yield "values are beyond their limits, and it is not shown that rounding made them so"
+        yield from map(without_numbers, self._suite.pairs.lone())

@@ -35,6 +35,7 @@ from pytest_msprobe.suites.comparison.mapping import MappingError
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import OPTIONS, ComparisonSettings
 from pytest_msprobe.suites.comparison.report import ComparisonReport, ComparisonSummary, RecordSummary
+from pytest_msprobe.suites.comparison.run_setup import told_before
 from pytest_msprobe.suites.comparison.shards import why_sharded
 from pytest_msprobe.suites.comparison.sides import ComparedDump, find_files, pair_dumps
 from pytest_msprobe.suites.comparison.table import rows
@@ -291,6 +292,11 @@ class ComparisonSuite(Suite):
     def files(self) -> tuple[Path, ...]:
         """The target dumps."""
         return tuple(self.pairs.golden)
+
+    @cached_property
+    def setup(self) -> list[str]:
+        """What is said of the two runs before their numbers: other steps, an earlier difference, other settings."""
+        return told_before(self.pairs.golden)
 
     def comparison(self, target: Path) -> DumpComparison:
         """The comparison of the dump at `target`, read once.
