@@ -1,6 +1,6 @@
 // The table: only the rows in sight are in the document.
 
-const ROW_HEIGHT = 30, MOST_PRINTED = 100, MOST_PRINTED_CHARACTERS = 160;
+const ROW_HEIGHT = 30, MOST_PRINTED = 100, MOST_PRINTED_CHARACTERS = 120;
 // Of the whole row what tells most comes first, so that a small screen shows it; the CSV file keeps the order of columnsOf.
 const FIRST = ["verdict", "name", "measure", "why", "level", "step", "rank", "cell", "dtype", "shape"];
 const LAST = ["source", "order"];
@@ -118,7 +118,7 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
   };
   const passes = folded || (hasPasses ? rows.reduce((count, row) => count + (section.urgency(row) === 4), 0) : 0);
   const canFold = folded > 0 || (hasPasses && passes > 0 && passes < rows.length);
-  const most = isPrinting ? 34 : window.innerWidth < 700 ? 26 : 48; // characters of a name
+  const most = isPrinting ? 30 : window.innerWidth < 700 ? 26 : 48; // characters of a name
   const hasFirst = !sort.id && rows.length > 0 && section.urgency(rows[0]) < 4;
   if (isPrinting && !rows.length) return null;
   return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? `Failures: ${number(rows.length)}` : hasFirst ? "Records, failures first" : "Records"}</h2>
