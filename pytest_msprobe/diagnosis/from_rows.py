@@ -32,6 +32,10 @@ from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
+#: Above so many times its tolerance an error is no mistake of the tolerance (docs/verdict_quality_at_size.md).
+HARDLY = 2.0
+#: Rows of one cause that are so much less wrong than the worst one do not stand for it.
+_ALIKE = 0.1
 #: How the benchmark of random outputs is called, which is no computation.
 _LAW = "law: "
 #: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
@@ -98,12 +102,12 @@ class _Cause:
     """Failed rows of one cause.
 
     Attributes:
-        row: the first one in the order of execution.
         worst: the one that is most wrong.
+        rows: the first ones that came.
     """
 
-    row: VerdictRow
     worst: VerdictRow
+    rows: list[VerdictRow] = field(default_factory=list)
     count: int = 0
     parts: dict[str, None] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
@@ -112,8 +116,8 @@ class _Cause:
 
     def add(self, row: VerdictRow) -> None:
         self.count += 1
-        if _order(row) < _order(self.row):
-            self.row = row
+        if len(self.rows) < _MOST_CALLS:
+            self.rows.append(row)
         if _badness(row) > _badness(self.worst):
             self.worst = row
         if row.direction:
@@ -124,6 +128,12 @@ class _Cause:
         if place is not None:
             self.ranks.update(() if place.rank is None else (place.rank,))
             self.steps.update(() if place.step is None else (place.step,))
+
+    @property
+    def row(self) -> VerdictRow:
+        """The first one in the order of execution, of those that are about as wrong as the worst one."""
+        least = _ALIKE * _badness(self.worst)
+        return min((row for row in self.rows if _badness(row) >= least), key=_order, default=self.worst)
 
 
 class RunRows:
@@ -140,7 +150,7 @@ class RunRows:
         self.facts = facts
         self.outcomes: Counter[str] = Counter()
         self.gaps: list[CannotSay] = []
-        self._causes: dict[tuple[str, str], _Cause] = {}
+        self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._explained = 0
         self._expected: set[str] = set()
@@ -158,7 +168,7 @@ class RunRows:
             self._explained += 1
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
-            self._causes.setdefault((row.api, _kind(row)), _Cause(light, light)).add(light)
+            self._causes.setdefault(_cause(row), _Cause(light)).add(light)
         elif row.status == "pass":
             if not row.bench.startswith(_LAW):
                 self.standards.update(output.standard for output in row.outputs)
@@ -266,16 +276,13 @@ class RunRows:
         if cause.count > 1 and cause.worst is not row:
             sentence = f"worst in {_name(cause.worst)}: {sentence}"
         kind = _kind(row)
+        name = named(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()), tuple(cause.parts))
         return AtFault(
             id=row.node_id,
             record=_record(row),
             kind=kind,
             confidence=self.facts.certainty,
-            name=named(
-                row.api if len(cause.calls) > 1 else row.call,
-                list(cause.calls.items()),
-                tuple(cause.parts),
-            ),
+            name=f"{kind} of {name}" if _is_kind(row) else name,
             sentence=sentence,
             how=how_wrong(worst) or abridged(cause.worst.message, 40),
             value=worst.label if worst is not None and worst.status == "error" else "",
@@ -384,12 +391,26 @@ def _size(output: OutputRow | None) -> float | None:
 
 
 def _kind(row: VerdictRow) -> str:
-    """The suite's own word, `error` where nothing was compared, else `wrong`."""
+    """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
     known: Mapping[str, object] = dict(row.properties)
     if kind := known.get("kind"):
         return str(kind)
+    if _is_kind(row):
+        return row.part
     output = row.worst
     return "wrong" if output is not None and output.status == "error" else "error"
+
+
+def _cause(row: VerdictRow) -> tuple[str, str, bool]:
+    """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
+    output = row.worst
+    ratio = output.ratio if output is not None else None
+    return row.api, _kind(row), ratio is not None and ratio < HARDLY
+
+
+def _is_kind(row: VerdictRow) -> bool:
+    """Whether the parts of a call are what it is asked, such as the laws of an optimizer, and no directions."""
+    return row.direction is None and len(row.recorded) > 1
 
 
 def _sentence(row: VerdictRow) -> str:
@@ -422,6 +443,19 @@ def _badness(row: VerdictRow) -> float:
 def _rank_of(cause: _Cause) -> tuple[bool, float]:
     """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
     return _kind(cause.row) == "error", -_badness(cause.worst)
+
+
+def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
+    """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
+    if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
+        return structs.replace(found, manifest=manifest)
+    at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
+    line = headline_of(found.outcome, at_fault) if at_fault else found.headline
+    return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
+
+
+#: Kinds of values that no operation of the run has made.
+_BEFORE = ("parameter", "batch", "unknown")
 
 
 def with_gaps(found: Diagnosis, gaps: Iterable[CannotSay]) -> Diagnosis:
