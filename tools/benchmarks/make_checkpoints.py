@@ -169,8 +169,8 @@ def main() -> None:
             peak = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", done.stderr)[0])
             sys.stdout.write(
                 f"{name}: {gigabytes:.1f} GB in both; read {seconds:.1f} s (processor {reading:.1f} s), "
-                f"compared {took:.1f} s (processor {used:.1f} s), {gigabytes / took:.2f} GB/s; peak {peak / 1e6:.0f} MB, "
-                f"largest tensor {max(largest) / 1e6:.0f} MB; exit code {done.returncode}: "
+                f"compared {took:.1f} s (processor {used:.1f} s), {gigabytes / took:.2f} GB/s; "
+                f"peak {peak / 1e6:.0f} MB, largest tensor {max(largest) / 1e6:.0f} MB; exit code {done.returncode}: "
                 f"{done.stdout.splitlines()[-1]}\n"
             )
             sys.stdout.flush()
