@@ -19,18 +19,25 @@ ROOTS = {
 }
 
 #: Rooms below all others: plain values, and words for errors.
-_LOW = ("msprobe_collector.dump_format", "pytest_msprobe.support", "pytest_msprobe.verdicts")
+_LOW = (
+    "msprobe_collector.dump_format",
+    "pytest_msprobe.diagnosis",
+    "pytest_msprobe.support",
+    "pytest_msprobe.verdicts",
+)
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "grouping", "options"))
-_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded")
+_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded", "laws")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
     "pytest_msprobe.numerics": ("pytest_msprobe.verdicts",),
     "pytest_msprobe.verdicts": ("msprobe_collector.dump_format",),
     "pytest_msprobe.support": (),
+    "pytest_msprobe.diagnosis": ("msprobe_collector.dump_format", "pytest_msprobe.verdicts"),
     "pytest_msprobe.apis": ("msprobe_collector.dump_format",),
+    "pytest_msprobe.manifests": ("msprobe_collector.dump_format",),
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
@@ -42,7 +49,9 @@ ALLOWED = {
             *_SHARED_BY_SUITES,
             "pytest_msprobe.cases",
             "pytest_msprobe.evidence",
+            "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
+            *(("msprobe_collector.laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },
@@ -57,6 +66,11 @@ ALLOWED = {
         "pytest_msprobe.suites.registry",
         "pytest_msprobe.reports",
         "pytest_msprobe.engines.process",
+    ),
+    "pytest_msprobe.diagnose": (
+        *_LOW,
+        "pytest_msprobe.run.dump_folders",
+        "pytest_msprobe.suites.registry",
     ),
     "pytest_msprobe.workers": (
         *_LOW,
@@ -161,13 +175,18 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "engines.torch_arithmetic",
                 "engines.torch_decompositions",
                 "static_graph.graph_code",
+                "msprobe_collector.mindspore.hyperparameters",
+                "msprobe_collector.mindspore.manifest",
                 "msprobe_collector.pytorch.tensor_values",
                 "msprobe_collector.pytorch.api_names",
                 "msprobe_collector.pytorch.calls",
                 "msprobe_collector.pytorch.communication",
                 "msprobe_collector.pytorch.checkpoints",
                 "msprobe_collector.pytorch.gradients",
+                "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.law",
+                "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
                 "msprobe_collector.pytorch.process_groups",
                 "msprobe_collector.pytorch.provenance",

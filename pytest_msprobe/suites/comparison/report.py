@@ -3,7 +3,6 @@
 - What finished rows of a comparison amount to.
 - What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
 - The advisor file: the first suspect and what to look at next, in the three lines that users know.
-- Why two dumps have no operation in common.
 - Where two runs diverge: the first operation that differs, and those that introduce a difference.
 """
 
@@ -18,17 +17,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
+from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
+from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -37,46 +41,9 @@ if TYPE_CHECKING:
     from pytest_msprobe.suites.comparison.accounting.diagnosis import Outcome, RunDiagnosis
     from pytest_msprobe.suites.comparison.suite import ComparisonSuite
 
-_MOST_KINDS = 3
-_MAPPINGS = "--msprobe-layer-mapping, --msprobe-cell-mapping, --msprobe-api-mapping and --msprobe-fuzzy"
-
-
-def why_unmatched(comparison: DumpComparison) -> str:
-    """The likely reason why no operation matched, on one line, with what to do."""
-    target, golden = comparison.target, comparison.golden
-    kinds = _kinds(target), _kinds(golden)
-    if not kinds[0] & kinds[1]:
-        return (
-            f"no operation matched: the levels differ, the target holds {_listed(kinds[0])} and the golden dump "
-            f"{_listed(kinds[1])}; dump both at one level"
-        )
-    names = f"{_names(target)} in the target, {_names(golden)} in the golden dump"
-    if target.framework != golden.framework:
-        return (
-            f"no operation matched: the names of {target.framework} and {golden.framework} need another mapping "
-            f"({names}); see {_MAPPINGS}"
-        )
-    if comparison.is_mapped:
-        return f"no operation matched with the mapping that was given ({names}); leave it out, or see {_MAPPINGS}"
-    return f"no operation matched: the dumps are of different models or steps ({names}); see --msprobe-fuzzy"
-
-
-def _kinds(side: ComparedDump) -> set[str]:
-    return {"Cells" if operation.is_cell else "API calls" for operation in side.operations}
-
-
-def _listed(kinds: set[str]) -> str:
-    return " and ".join(sorted(kinds)) or "nothing"
-
-
-def _names(side: ComparedDump) -> str:
-    names = list(dict.fromkeys(abbreviated(operation.name) for operation in side.operations))
-    more = f" and {len(names) - _MOST_KINDS} more" if len(names) > _MOST_KINDS else ""
-    return ", ".join(names[:_MOST_KINDS]) + more
-
-
 _MOST_NAMED = 10
 _NONE: dict[str, int] = {}
+_STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +150,11 @@ class Growth:
         # Of equal ones the first in the step, in whatever order they come.
         self._largest = max(self._largest, (growth, -order, record))
 
+    @property
+    def differs(self) -> bool:
+        """Whether any distance is above 0."""
+        return any(self._distances)
+
     def lines(self) -> Iterator[str]:
         """The largest distance in each part of the step, and where it grows most; nothing where all is equal."""
         last = max(self._orders, default=0)
@@ -237,6 +209,11 @@ class Divergence:
             self._golden_only.append(summary.record)
 
     @property
+    def differs(self) -> bool:
+        """Whether any value differs, within its limit or not."""
+        return bool(self._differing or self._first_bits or self._growth.differs)
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything that either dump holds was compared."""
         return not (
@@ -285,6 +262,10 @@ class Divergence:
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
         yield from self._first_lines()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """What was compared, and how far the difference goes."""
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
@@ -297,8 +278,7 @@ class Divergence:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
             yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
-        found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
+        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
         yield f"values: {found or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
@@ -325,7 +305,7 @@ class Divergence:
             and self.answer.is_known
             and not first.is_plain
         ):
-            from pytest_msprobe.suites.comparison.accounting.account import readable
+            from pytest_msprobe.diagnosis.value import readable
 
             yield f"first beyond its limit, by rounding: {first.first}: {readable(first.reason)}"
         else:
@@ -448,6 +428,26 @@ class ComparisonSummary(RowSummary):
             for item, sentence in answer.sentences.items()
         }
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault, or differs first, in all dumps together; asked after `diagnose`."""
+        known = {dump: found.diagnosis for dump, found in self._found.items() if found.diagnosis is not None}
+        if known:
+            from pytest_msprobe.suites.comparison.accounting.run_answer import run_answer
+
+            return run_answer(rows, known)
+        return self._by_distances(rows)
+
+    def _by_distances(self, rows: RunRows) -> Diagnosis:
+        """Where the runs part, of values that nothing was computed from: whether it is wrong stays open."""
+        if at_fault := rows.at_fault(by_order=True):
+            first = [structs.replace(each, confidence="first difference only") for each in at_fault]
+            return rows.made("unaccounted", first)
+        if rows.judged and not rows.has_gaps and not any(found.divergence.differs for found in self._found.values()):
+            return rows.made("equal", told=f"every value that was compared, of {rows.judged} {rows.facts.item_noun}")
+        if rows.judged and not rows.has_gaps:
+            return rows.made("unaccounted", told="values differ, by no more than the limits of their dtypes")
+        return rows.diagnosis()
+
     @property
     def is_bad(self) -> bool:
         """Whether something is at fault, item or not."""
@@ -455,21 +455,21 @@ class ComparisonSummary(RowSummary):
 
     def answers(self) -> dict[str, Answer]:
         """What was said of each dump whose differences were accounted for."""
-        found = ((dump, found.divergence.answer) for dump, found in self._found.items())
-        return {dump: answer for dump, answer in found if answer is not None}
+        return {dump: answer for dump, found in self._found.items() if (answer := found.divergence.answer) is not None}
 
-    def findings(self, names: Mapping[str, str]) -> Iterator[str]:
-        """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
-        several = len(self._found) > 1
-        if answers := self.answers():
+    def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
+        """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
+        if with_answer and (answers := self.answers()):
             from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
 
             yield from answers_in_words(answers)
+        several = len(self._found) > 1
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
-            lines = filter(None, [*found.divergence.lines(), found.cells.line()])
-            yield from (f"  {line}" if several else line for line in lines)
+            own = found.divergence
+            lines = [*(own.lines() if with_answer else own.facts()), found.cells.line()]
+            yield from (f"  {line}" if several else line for line in lines if line)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts and findings of one dump so far."""
@@ -606,9 +606,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -639,19 +637,21 @@ class ComparisonReport(SuiteReport):
                 tables.append(written[0])
                 self._files += written
             self._files += merge_steps(tables, self._out)
-            if self._diagnoses and settings.diagnosis is not None:
-                from pytest_msprobe.suites.comparison.accounting.answer import write_diagnosis
-
-                write_diagnosis(settings.diagnosis, list(self._diagnoses.values()))
         except (ImportError, MergeError) as error:
             raise SuiteError(str(error)) from None
         finally:
             for output in self._outputs.values():
                 output.close()
 
-    def findings(self) -> Iterator[str]:
-        """The first divergence of each dump, and what was not compared."""
-        yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
+    def facts(self) -> Iterator[str]:
+        """What was compared, and what was not."""
+        return self.findings(with_answer=False)
+
+    def findings(self, *, with_answer: bool = True) -> Iterator[str]:
+        """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
+        names = {str(target): file_id(target, self._root) for target in self._outputs}
+        yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
@@ -662,6 +662,10 @@ class ComparisonReport(SuiteReport):
         """What the calls say of the Cells around them."""
         return self._summary.levels(only_born=False)
 
+    def diagnosis(self, rows: RunRows) -> Diagnosis:
+        """What is at fault in all pairs together."""
+        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
+
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
         answers = self._summary.answers()
@@ -669,9 +673,7 @@ class ComparisonReport(SuiteReport):
         return {dump: answer.to_wire() for dump, answer in answers.items() if not answer.says_what(alone[dump])}
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Diagnosis, tables and advice."""
-        if self._diagnoses and self._suite.settings.diagnosis is not None:
-            yield "diagnosis", self._suite.settings.diagnosis
+        """Tables and advice."""
         yield from (("advice" if path.suffix == ".txt" else "table", path) for path in self._files)
 
     def fault(self) -> str:
@@ -696,3 +698,19 @@ class ComparisonReport(SuiteReport):
             "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
             "operations and values that only one side has"
         )
+
+    def fault_keys(self) -> Iterator[str]:
+        """All of it: `fault` names the first reason only."""
+        for output in self._outputs.values():
+            if output.divergence.is_unmatched:
+                yield without_numbers(output.divergence.why_unmatched)
+            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
+                yield "not everything could be compared"
+        for pair in self._diagnoses.values():
+            if pair.diagnosis.has_fault_without_item:
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
+                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
+            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
+                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
+                yield "values are beyond their limits, and it is not shown that rounding made them so"
+        yield from map(without_numbers, self._suite.pairs.lone())

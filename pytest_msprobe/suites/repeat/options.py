@@ -43,7 +43,14 @@ class RepeatSettings(Options):
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
     batch: bool = flag("run each call with other batches as well: rows alone, halved, doubled, in other order")
-    runs: int = option("K", "run every API call K times on the same inputs", _runs, "10", name="repeat_runs")
+    runs: int = option(
+        "K",
+        "run every API call K times on the same inputs",
+        _runs,
+        "10",
+        name="repeat_runs",
+        is_common=True,
+    )
 
 
 OPTIONS = RepeatSettings.declared()

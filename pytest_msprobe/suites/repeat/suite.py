@@ -48,8 +48,10 @@ class RepeatSuite(Suite):
 
     name = "repeat"
     title = "Repeated API calls"
-    item_noun = "API calls by direction and device"
+    item_noun = "records of each device"
     options = OPTIONS
+    passing = "equal"
+    certainty = "proved"
     severity_figures = ("elements",)
     figures = (
         Figure("results", "Results", ".0f"),
