@@ -121,7 +121,8 @@ PLANTED = {
     "two states are one": ("own-state", "first.weight"),
     "two counters are one": ("step-counter", "first.weight"),
     "states are thrown away": ("state-continues", "first.weight"),
-    "a copy is trained": ("something-updated", ""),
+    "a copy is trained": ("in-an-optimizer", "first.weight"),
+    "nothing is computed": ("something-updated", "first.weight"),
     "the learning rate is no number": ("hyper-parameters", "group 0"),
     "bfloat16 without master weights": ("updates-arrive", ""),
     "the norm is that of one tensor": ("clip-norm", "first.weight"),
@@ -192,7 +193,8 @@ def _train(fault: str, steps: int) -> list[nn.Parameter]:
         if fault == "evaluation does not end" and number == 3:
             net.eval()
         loss = functional.cross_entropy(net(x.to(net.first.weight.dtype)).float(), y)
-        scaler.scale(loss).backward()
+        if fault != "nothing is computed" or number != 2:
+            scaler.scale(loss).backward()
         if fault == "gradients are clipped while scaled":
             nn.utils.clip_grad_norm_(parameters, 1.0)
             scaler.step(optimizer)

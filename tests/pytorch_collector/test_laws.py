@@ -68,7 +68,7 @@ OPTIMIZERS = {
     "Adamax": {},
     "Adadelta": {},
     "Adafactor": {"weight_decay": 0.1},
-    "Muon": {},
+    "Muon": {"lr": 0.1},
 }
 
 

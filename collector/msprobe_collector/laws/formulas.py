@@ -316,7 +316,7 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
     )
     move_flat = np.ascontiguousarray(matrix).reshape(-1)
     # The iterations run in bfloat16. What rounding puts into directions in which the gradient has nothing grows with
-    # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal to them.
+    # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal.
     moved = Rounded(move_flat, 0.0, unit=p.unit, tiny=p.tiny)
     p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
     return {PARAMETER: p - (lr * adjusted) * moved}

@@ -59,13 +59,15 @@ class LawSession:
         self.step = 0
         self._source = ""
 
-    def update(self, update: Update) -> None:
-        """One call of an optimizer's `step`, when it is over."""
+    def update(self, update: Update, explained: Iterable[str] = ()) -> None:
+        """One call of an optimizer's `step`, when it is over; what laws `explained` say of it is known already."""
         self._source = update.source
         seen = FormulaCheck(update)
         for law in self._formula_laws:
             self._take(law, update.optimizer, law.check(seen), update.number, update.source)
         for other in self._update_laws:
+            if other.name in explained:
+                continue
             self._take(other, update.optimizer, other.check(update), update.number, update.source)
         self._dropout.step_ends()
         self.step += 1
