@@ -1,6 +1,6 @@
 """Laws of a MindSpore training, checked while it runs: what is seen of optimizers, and the watch as a whole.
 
-Steps are seen at the `__call__` of the optimizers' base classes. What happens around a step is seen by `law_signals.py`.
+Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `law_signals.py`.
 Nothing is seen of a step that runs inside a graph (`jit`, GRAPH_MODE).
 """
 
@@ -46,6 +46,7 @@ _STATES = {
     "vhat": "max_exp_avg_sq",
     "max_exp_avg_sq": "max_exp_avg_sq",
     "moments": "momentum_buffer",
+    "momentum_buf": "momentum_buffer",
     "accum": "momentum_buffer",
     "ms": "square_avg",
     "mg": "grad_avg",
@@ -213,11 +214,12 @@ def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]
     found: list[dict[str, Array]] = [{} for _ in parameters]
     held = dict(_held(optimizer, len(parameters)))
     is_first = [bool(np.all(_read(item) == 1)) for item in held.get("stat", ())]
+    is_begun = _counted(optimizer) != 0 or "momentum_buf" not in held
     for key, values in held.items():
         name = _name_of_state(optimizer, key)
         for at, item in enumerate(values):
             # SGD's first step takes the gradient itself, as PyTorch's does where there is no buffer yet.
-            if name and not (key == "accum" and is_first and is_first[at]):
+            if name and is_begun and not (key == "accum" and is_first and is_first[at]):
                 found[at][name] = _read(item)
     return found
 
@@ -232,7 +234,7 @@ def _state_places(optimizer: Any, parameters: Sequence[Any], at: int) -> dict[st
 
 def _counted(optimizer: Any) -> int | None:
     """How many steps the optimizer says that it has done."""
-    for key in ("state_step", "global_step"):
+    for key in ("state_step", "step_t", "global_step"):
         value = getattr(optimizer, key, None)
         if isinstance(value, Tensor) and value.size == 1:
             return int(value.asnumpy().reshape(()))
