@@ -66,8 +66,7 @@ class LawSession:
             self._take(law, update.optimizer, law.check(seen), update.number, update.source)
         for other in self._update_laws:
             self._take(other, update.optimizer, other.check(update), update.number, update.source)
-        for name, result in self._dropout.step_ends():
-            self.say(name, "dropout", result, source=update.source)
+        self._dropout.step_ends()
         self.step += 1
         self.journal.step_ended()
 

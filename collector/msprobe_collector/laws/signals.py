@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,8 +59,43 @@ class ClipNorm(Law[Clipping]):
 
 #: Masks are compared when they have this many elements that tell something, and this many of either kind.
 _KNOWN, _EITHER = 64, 8
+#: Masks of one step that are compared.
+_MOST_MASKS = 512
 
 IN_EVAL, INDEPENDENT, RECOMPUTED = "dropout-off-in-eval", "dropout-independent", "recomputation-repeats"
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A mask as integers, one bit an element, in which hundreds are compared in no time.
+
+    Attributes:
+        mask: itself.
+        dropped, known: see `DropoutMask`.
+    """
+
+    mask: DropoutMask
+    dropped: int
+    known: int
+
+    @classmethod
+    def of(cls, mask: DropoutMask) -> _Drawn:
+        """The bits of `mask`."""
+        known = mask.known.astype(np.bool_)
+        dropped = mask.dropped.astype(np.bool_) & known
+        return cls(mask, *(int.from_bytes(np.packbits(bits).tobytes(), "big") for bits in (dropped, known)))
+
+    def tells(self, known: int) -> bool:
+        """Whether the elements `known` are enough to tell masks apart."""
+        total, lost = known.bit_count(), (self.dropped & known).bit_count()
+        return total >= _KNOWN and _EITHER <= lost <= total - _EITHER
+
+    def is_same(self, other: _Drawn) -> bool:
+        """Whether both are one mask, as far as both tell."""
+        both = self.known & other.known
+        if (self.dropped ^ other.dropped) & both or not self.tells(both):
+            return False
+        return self.mask.dropped.size == other.mask.dropped.size and self.mask.rate == other.mask.rate
 
 
 class DropoutLaws:
@@ -67,8 +103,8 @@ class DropoutLaws:
 
     def __init__(self) -> None:
         #: Masks of this step and of the one before.
-        self._now: list[DropoutMask] = []
-        self._before: list[DropoutMask] = []
+        self._now: list[_Drawn] = []
+        self._before: list[_Drawn] = []
 
     def check(self, mask: DropoutMask) -> Iterator[tuple[str, Checked]]:
         """(law, what it says) of one call of dropout."""
@@ -76,19 +112,19 @@ class DropoutLaws:
         yield off.name, off.check(mask)
         if not mask.is_training:
             return
-        same = [other for other in self._now if other.place == mask.place and not other.is_repeat]
+        drawn = _Drawn.of(mask)
         if mask.is_repeat:
-            yield RECOMPUTED, RecomputationRepeats(same).check(mask)
+            same = [other for other in self._now if other.mask.place == mask.place]
+            yield RECOMPUTED, RecomputationRepeats(same).check(drawn)
             return
-        yield INDEPENDENT, DropoutIndependent(self._now, self._before).check(mask)
-        if len(self._now) < 512:
-            self._now.append(mask)
+        yield INDEPENDENT, DropoutIndependent(self._now, self._before).check(drawn)
+        if len(self._now) < _MOST_MASKS:
+            self._now.append(drawn)
 
-    def step_ends(self) -> Iterator[tuple[str, Checked]]:
+    def step_ends(self) -> None:
         """An update is over: what was drawn before belongs to the step before."""
         if self._now:
             self._before, self._now = self._now, []
-        yield from ()
 
 
 class DropoutOffInEval(Law[DropoutMask]):
@@ -107,7 +143,7 @@ class DropoutOffInEval(Law[DropoutMask]):
         ]
 
 
-class DropoutIndependent(Law[DropoutMask]):
+class DropoutIndependent(Law[_Drawn]):
     """Two masks."""
 
     name = INDEPENDENT
@@ -115,51 +151,40 @@ class DropoutIndependent(Law[DropoutMask]):
     source = "Srivastava et al., JMLR 15 (2014): each unit is dropped independently"
     tolerance = "none: equal masks of 64 elements and more do not come about by chance (2^-30 at rate 0.1)"
 
-    def __init__(self, others: list[DropoutMask], before: list[DropoutMask]) -> None:
+    def __init__(self, others: Sequence[_Drawn] = (), before: Sequence[_Drawn] = ()) -> None:
         self._others, self._before = others, before
 
-    def check(self, seen: DropoutMask) -> Checked:
+    def check(self, seen: _Drawn) -> Checked:
         """Compare with the masks of this step and of the one before."""
-        if not _tells(seen.dropped, seen.known):
+        if not seen.tells(seen.known):
             return Unchecked("the masks have too few elements")
         for others, when in ((self._others, "in this step"), (self._before, "in the step before")):
             for other in others:
-                if _is_same(seen, other):
-                    where = "itself" if other.place == seen.place else other.place
-                    return [self.found(seen.place, f"it draws the mask that {where} has drawn {when}")]
+                if seen.is_same(other):
+                    place = seen.mask.place
+                    where = "itself" if other.mask.place == place else other.mask.place
+                    return [self.found(place, f"it draws the mask that {where} has drawn {when}")]
         return []
 
 
-class RecomputationRepeats(Law[DropoutMask]):
+class RecomputationRepeats(Law[_Drawn]):
     """Checkpoints."""
 
     name = RECOMPUTED
     sentence = "A layer that a checkpoint computes again draws the mask that its forward has drawn."
     source = "torch.utils.checkpoint, preserve_rng_state; OLMo-core #828, pytorch #190758"
 
-    def __init__(self, forwards: list[DropoutMask]) -> None:
+    def __init__(self, forwards: Sequence[_Drawn] = ()) -> None:
         self._forwards = forwards
 
-    def check(self, seen: DropoutMask) -> Checked:
+    def check(self, seen: _Drawn) -> Checked:
         """Look for the mask among those of the forward."""
-        if not self._forwards or not _tells(seen.dropped, seen.known):
+        if not self._forwards or not seen.tells(seen.known):
             return Unchecked("no mask of its forward is known")
-        if any(_is_same(seen, other) for other in self._forwards):
+        if any(seen.is_same(other) for other in self._forwards):
             return []
-        return [self.found(seen.place, "computed again in the backward, it draws another mask than in the forward")]
-
-
-def _tells(dropped: Array, known: Array) -> bool:
-    lost = int(np.count_nonzero(dropped & known))
-    total = int(np.count_nonzero(known))
-    return total >= _KNOWN and lost >= _EITHER and total - lost >= _EITHER
-
-
-def _is_same(one: DropoutMask, other: DropoutMask) -> bool:
-    if one.dropped.size != other.dropped.size or one.rate != other.rate:
-        return False
-    both = one.known & other.known
-    return _tells(one.dropped, both) and bool(np.array_equal(one.dropped[both], other.dropped[both]))
+        message = "computed again in the backward, it draws another mask than in the forward"
+        return [self.found(seen.mask.place, message)]
 
 
 class BatchesDiffer(Law[Batch]):

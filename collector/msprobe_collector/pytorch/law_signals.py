@@ -77,6 +77,8 @@ class _Stale:
 
 #: Steps whose first dropout mask is compared between ranks.
 _DRAWS = 4
+#: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
+_CLIPPINGS = 4
 
 
 class TrainingSignals:
@@ -105,6 +107,7 @@ class TrainingSignals:
         self._ran: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
         self._outputs: dict[tuple[int, int], tuple[int, Any]] = {}
         self._clips = False
+        self._clippings = 0
         self.resume.scale = self._held_scale
         self.on_load: Callable[[Any], None] = lambda optimizer: None
 
@@ -518,7 +521,9 @@ class TrainingSignals:
         if isinstance(reported, torch.Tensor):
             reported = getattr(reported, "_local_tensor", reported)
         after = None
-        if norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
+        self._clippings += 1
+        is_turn = self._clippings <= _CLIPPINGS or self._clippings % 16 == 0
+        if is_turn and norm is not None and norm > float(bound.arguments.get("max_norm", math.inf)):
             after = norm_of([item.grad for item in parameters])[0]
         names = {key: path for model in self.running.models.values() for key, path in model.parameters.items()}
         is_unscaled = self._scaler is not None and any(
