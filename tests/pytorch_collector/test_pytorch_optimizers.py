@@ -71,7 +71,7 @@ def test_what_an_optimizer_gets_and_leaves(kind: str, make_debugger: Any, record
     assert state
     gradients = {f"gradients.{place}" for place in ("0.weight", "0.bias", "2.weight", "2.bias")}
     assert set(before) - set(after) == {*gradients, "settings", "law"}
-    assert before["law"]["formula"]["value"] == type(KINDS[kind](network().parameters())).__name__
+    assert f"Optimizer.{before['law']['formula']['value']}.0.forward" == name
     assert before["settings"][0]["lr"]["value"] == pytest.approx(
         KINDS[kind](network().parameters()).param_groups[0]["lr"]
     )
@@ -112,7 +112,8 @@ def test_several_optimizers_and_parameters_of_no_model(make_debugger: Any, recor
     data = records()
     assert data["Optimizer.SGD.0.forward"]["input_kwargs"]["gradients.2.bias"] is None
     place = "param_groups.0.params.0"
-    assert list(data["Optimizer.SGD.1.forward"]["input_kwargs"]) == [f"parameters.{place}", f"gradients.{place}"]
+    keywords = data["Optimizer.SGD.1.forward"]["input_kwargs"]
+    assert list(keywords) == [f"parameters.{place}", "settings", "law", f"gradients.{place}"]
 
 
 def test_a_key_turns_it_off(make_debugger: Any, records: Any) -> None:

@@ -111,7 +111,7 @@ class FormulaCheck:
             if PARAMETER not in outputs:
                 self.not_compared += [item.name for item in batch.parameters]
             for what, right in outputs.items():
-                found, count = _compared(batch, what, right)
+                found, count = _compared(batch, what, right, by_projection=formula.by_projection and what == PARAMETER)
                 deviations += found
                 compared[what] = compared.get(what, 0) + count
         return deviations, compared
@@ -180,7 +180,7 @@ def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator
     yield from map(_Batch, kinds.values())
 
 
-def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation], int]:
+def _compared(batch: _Batch, what: str, right: Rounded, *, by_projection: bool = False) -> tuple[list[Deviation], int]:
     """Deviations above the tolerance, and how many tensors were compared."""
     arrays = [item.after if what == PARAMETER else item.state_after.get(what) for item in batch.parameters]
     if any(
@@ -194,6 +194,9 @@ def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation]
     value, error = right.value.reshape(-1), np.broadcast_to(right.error, right.value.shape).reshape(-1)
     if tested.size != value.size:
         return [], 0
+    if by_projection:
+        found_along = _projected(batch.parameters[0], tested, value)
+        return ([], 0) if found_along is None else (found_along, 1)
     dtypes = [item.place_after.dtype if what == PARAMETER else _state_dtype(item, what) for item in batch.parameters]
     unit = max(map(unit_roundoff, dtypes))
     tolerance = _MARGIN * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
@@ -214,6 +217,25 @@ def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation]
                 scale = _factor(tested[begin:end], value[begin:end], item.before.reshape(-1), tolerance[begin:end])
             found.append(Deviation(item, what, float(sizes[worst]), float(tested[worst]), float(value[worst]), scale))
     return found, len(batch.parameters)
+
+
+#: How far the change along the formula's may be from it, of which bfloat16 makes a few percent.
+_ALONG = 0.3
+
+
+def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
+    """The deviation of the change of a parameter along the change that its formula makes; None where rounding hides it."""
+    before = item.before.reshape(-1)
+    wanted = right - before
+    length = float(wanted @ wanted)
+    if length < float(before @ before) * (16 * unit_roundoff(item.place_after.dtype)) ** 2:
+        return None
+    share = float((tested - before) @ wanted) / length if length > 0 else 1.0
+    size = abs(share - 1) / _ALONG
+    if not size > 1:
+        return []
+    worst = int(np.argmax(np.abs(tested - right)))
+    return [Deviation(item, PARAMETER, size, float(tested[worst]), float(right[worst]), share)]
 
 
 def _state_dtype(item: UpdatedParameter, what: str) -> str:

@@ -430,7 +430,8 @@ class TrainingSignals:
 
     def _held_scale(self) -> float | None:
         scaler = self._scaler
-        return None if scaler is None or scaler._scale is None else float(scaler._scale)
+        scale = getattr(scaler, "_scale", None)
+        return None if scale is None else float(scale)
 
     def _note_scaled(self, scaler: Any, result: Any) -> None:
         self._scaler = scaler
@@ -440,15 +441,14 @@ class TrainingSignals:
     def _scale(self) -> float:
         """What the gradients of the last backward pass hold; 1.0 for nothing."""
         scaler = self._scaler
-        if not self._is_scaled or scaler is None or not scaler.is_enabled() or scaler._scale is None:
-            return 1.0
-        return float(scaler._scale)
+        scale = getattr(scaler, "_scale", None)
+        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
 
     def _scale_at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
         if self._scaler is None:
             return Unchecked("no loss scaler is used")
         scale = self._scale()
-        state = self._scaler._per_optimizer_states.get(id(optimizer), {})
+        state = _stages(self._scaler).get(id(optimizer), {})
         stage = getattr(state.get("stage"), "name", "READY")
         if scale == 1 or stage != "READY" or getattr(optimizer, "grad_scale", None) is not None:
             return []
@@ -527,8 +527,7 @@ class TrainingSignals:
             after = norm_of([item.grad for item in parameters])[0]
         names = {key: path for model in self.running.models.values() for key, path in model.parameters.items()}
         is_unscaled = self._scaler is not None and any(
-            getattr(state.get("stage"), "name", "") == "UNSCALED"
-            for state in self._scaler._per_optimizer_states.values()
+            getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
         )
         self._session.clipping(
             Clipping(
@@ -558,3 +557,9 @@ def _weak_storage(tensor: torch.Tensor) -> Any:
 
 def _is_gone(storage: Any) -> bool:
     return bool(storage.expired())
+
+
+def _stages(scaler: Any) -> Mapping[int, Any]:
+    """What a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
+    found: Mapping[int, Any] = getattr(scaler, "_per_optimizer_states", {})
+    return found

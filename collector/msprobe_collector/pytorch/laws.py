@@ -423,7 +423,7 @@ class Watch:
         atexit.unregister(self.close)
         self.optimizers.uninstall()
         self.signals.uninstall()
-        self.guard.enter("laws: the end", self.session.close)
+        self.guard.enter("laws: the end", self.session.close, int(self.guard.faults.has_any))
 
 
 class _Quietly:
