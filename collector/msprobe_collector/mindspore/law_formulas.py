@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from mindspore import Parameter, Tensor, nn
+from mindspore.experimental import optim
 
 from msprobe_collector.laws.formulas import FORMULAS
 from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings
@@ -41,7 +42,9 @@ def formula_of(optimizer: Any) -> tuple[str, str, bool]:
     """(name of the formula or "", why there is none, whether the class is the user's own)."""
     kind = type(optimizer)
     for base in kind.__mro__:
-        prefix = "nn." if base.__module__.startswith("mindspore.nn.") else ""
+        # Adam of experimental.optim runs the kernel of nn.Adam, whose eps is not corrected with the second moment.
+        is_of_nn = base.__module__.startswith("mindspore.nn.") or base is optim.Adam
+        prefix = "nn." if is_of_nn else ""
         name = f"{prefix}{base.__name__}"
         if base.__module__.startswith("mindspore.") and name in FORMULAS:
             is_own = base is not kind
