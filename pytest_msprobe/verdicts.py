@@ -19,6 +19,8 @@ Status = Literal["pass", "error", "skip"]
 _Sent = TypeVar("_Sent", bound="Wire")
 #: The word of `OutputRow.rounding` for a failure that is none of the operation's.
 EXPLAINED = "explained by rounding"
+#: Property of a row whose failure was expected by an xfail mark, with the mark's reason.
+EXPECTED = "expected"
 #: Figures that say how bad an output is: error over tolerance, then what suites without tolerances have.
 _BADNESS = ("ratio", "distance", "similarity", "max_abs")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_msprobe.commands import diagnose, finished_runs, next_collection, package_files, skill
+from pytest_msprobe.commands import diagnose, finished_runs, manifest, next_collection, package_files, skill
 
 #: Modules with commands, in the order of help.
-_MODULES = (diagnose, package_files, finished_runs, next_collection, skill)
+_MODULES = (diagnose, manifest, package_files, finished_runs, next_collection, skill)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

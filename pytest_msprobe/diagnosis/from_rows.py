@@ -28,12 +28,14 @@ from pytest_msprobe.diagnosis.value import (
     of_ranks,
     readable,
 )
-from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
 #: How the benchmark of random outputs is called, which is no computation.
 _LAW = "law: "
+#: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
+_EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
     r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
@@ -141,6 +143,7 @@ class RunRows:
         self._causes: dict[tuple[str, str], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._explained = 0
+        self._expected: set[str] = set()
         self._dumps: dict[str, str] = {}
         self.standards: set[str] = set()
         self.devices: set[str] = set()
@@ -149,6 +152,8 @@ class RunRows:
         """Take one row."""
         self.outcomes[row.outcome] += 1
         self._dumps.setdefault(row.dump, row.node_id.partition("::")[0])
+        if row.outcome == "xfailed" and (not self.facts.excuses or _EXPECTED & {name for name, _ in row.properties}):
+            self._expected.add(row.node_id)
         if row.outcome == "failed" and row.rounding == EXPLAINED:
             self._explained += 1
         elif row.outcome == "failed":
@@ -165,8 +170,7 @@ class RunRows:
     @property
     def has_gaps(self) -> bool:
         """Whether a part was not judged, or its failures were expected."""
-        has_excuses = not self.facts.excuses and (self.outcomes["xfailed"] or self.outcomes["xpassed"])
-        return bool(self._explained or self._skipped or self.gaps or has_excuses)
+        return bool(self._explained or self._skipped or self.gaps or self._expected or self.outcomes["xpassed"])
 
     @property
     def judged(self) -> int:
@@ -200,6 +204,9 @@ class RunRows:
             next_steps: what tells more; None for a command that repeats the first cause.
             unjudged: what was not judged; None for the rows that were skipped.
         """
+        at_fault = [each for each in at_fault if each.id not in self._expected]
+        if outcome == "fault" and not at_fault:
+            outcome = "unaccounted"
         gaps = [*self.gaps, *(self.unjudged() if unjudged is None else unjudged)]
         line = headline_of(outcome, at_fault) if at_fault else headline(outcome, told or self._told(outcome, gaps))
         steps = self.next_steps(at_fault) if next_steps is None else next_steps
@@ -242,7 +249,7 @@ class RunRows:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
             found.insert(0, CannotSay(f"{self._explained} {self.facts.item_noun}", f"{why}: {hint}", self._explained))
-        if (expected := self.outcomes["xfailed"]) and not self.facts.excuses:
+        if expected := len(self._expected):
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
         return found
 
@@ -291,8 +298,8 @@ class RunRows:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
                 return f"{self._explained} {noun} are beyond fixed limits, by rounding"
-            if self.outcomes["xfailed"] and not self.facts.excuses:
-                return f"{self.outcomes['xfailed']} expected failures, nothing else in {self.judged} {noun}"
+            if self._expected:
+                return f"{len(self._expected)} expected failures, nothing else in {self.judged} {noun}"
             if gaps:
                 return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"
             return f"all {self.judged} {noun} are within fixed limits, which rounding need not explain"

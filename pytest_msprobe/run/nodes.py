@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
@@ -24,7 +25,7 @@ from msprobe_collector.dump_format.values import printable, printable_lines
 from pytest_msprobe.engines.process import ending_after, time_limit_seconds
 from pytest_msprobe.run.settings import ROW, RUN, SUITE
 from pytest_msprobe.suites.contract import Group, Problem, Record, Suite, SuiteError, file_id
-from pytest_msprobe.verdicts import OUTCOMES, Outcome, Status, Verdict, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, OUTCOMES, Outcome, Status, Verdict, VerdictRow
 
 if TYPE_CHECKING:
     from msprobe_collector.dump_format import Frame
@@ -231,6 +232,7 @@ class RecordItem(pytest.Item):
         )
 
 
+@lru_cache(maxsize=4096)  # thousands of failures come from a few lines
 def _place_below(root: Path, recorded: str) -> str:
     """The file below `root` that ends as the `recorded` path of another machine does; "" without one."""
     parts = re.split(r"[/\\]", recorded)
@@ -288,6 +290,8 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
     row = _row(item, report)
     if row is not None:
         row = replace(row, outcome=_outcome(report))
+        if row.outcome == "xfailed" and item.get_closest_marker("xfail") is not None:
+            row = row.with_property(EXPECTED, str(report.wasxfail) or "xfail mark")
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
 
 

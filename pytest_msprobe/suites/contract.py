@@ -134,6 +134,14 @@ class SuiteReport:
         """What the run amounts to, most important first."""
         return ()
 
+    def facts(self) -> Iterable[str]:
+        """What of the findings the diagnosis does not say, for the terminal, which prints the diagnosis above them."""
+        return self.findings()
+
+    def tells(self, row: VerdictRow) -> bool:
+        """Whether the diagnosis says all that the failure of this record says, so that the terminal need not twice."""
+        return False
+
     def files(self) -> Iterable[tuple[str, Path]]:
         """(what it is, path) of each file."""
         return ()
@@ -217,7 +225,7 @@ class Suite(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    item_noun: ClassVar[str] = "API calls by direction"
+    item_noun: ClassVar[str] = "records"
     group_noun: ClassVar[str] = "APIs"
     call_names_are_unique: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]]

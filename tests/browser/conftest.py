@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from real_dumps import real_dumps
 from pytest_msprobe.reports.jsonl import JsonLines
 from pytest_msprobe.reports.page import write_page
 from pytest_msprobe.suites.registry import suite_class
-from tools.benchmarks.make_rows import rows
+from tools.benchmarks.make_rows import compared, rows
 
 A = np.random.default_rng(5).standard_normal((48, 80)).astype(np.float32)
 #: Each sets `document.title` if it ever runs.
@@ -173,6 +175,53 @@ def gradients(folder: Path) -> Path:
     return of_run(folder, "--msprobe-gradients=runs/target", "--msprobe-golden=runs/golden")
 
 
+def small_dump(folder: Path, *, wrong: bool = False) -> DumpBuilder:
+    """Recorded values of a few calls, of which one may be wrong; one of them is off by one unit in the last place."""
+    builder = DumpBuilder(folder / "step0" / "rank0")
+    exact = np.exp(A.astype(np.float64)).astype(np.float32)
+    for number in range(6):
+        builder.call(f"Mint.exp.{number}", [A], [np.nextafter(exact, np.float32(9)) if number == 2 else exact])
+    builder.call("Mint.neg.0", [A], [-A * (2 if wrong else 1)])
+    builder.write()
+    return builder
+
+
+def rounding(folder: Path) -> Path:
+    """A run whose passes use their tolerance up, by one unit in the last place."""
+    small_dump(folder)
+    return of_run(folder, "--msprobe-dump=step0", "--msprobe-device=recorded", "--msprobe-standard=backward-error")
+
+
+def repeat(folder: Path) -> Path:
+    """A device that is the same every time."""
+    small_dump(folder)
+    return of_run(folder, "--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-repeat-runs=2")
+
+
+def sharded(folder: Path) -> Path:
+    """Rows of ranks that no run wrote: a layer is wrong, and what gets its values follows from that."""
+    lines, chance = JsonLines(folder / "rows.jsonl"), random.Random(2)
+    for row in rows(600, 1):
+        found = compared(row, chance)
+        figures = [{"distance": 1e-3, "tolerance": 1e-6, "ratio": output.figures["ratio"]} for output in found.outputs]
+        outputs = tuple(replace(output, figures=own) for output, own in zip(found.outputs, figures))
+        lines.write(found.call, replace(found, suite="sharded", outputs=outputs))
+    lines.close()
+    write_page(folder / "page.html", [folder / "rows.jsonl"], suite_class)
+    return folder / "page.html"
+
+
+def merged(folder: Path) -> Path:
+    """One page of two suites."""
+    for suite in ("precheck", "comparison"):
+        lines, chance = JsonLines(folder / f"{suite}.jsonl"), random.Random(2)
+        for row in rows(600, 1):
+            lines.write(row.call, compared(row, chance) if suite == "comparison" else row)
+        lines.close()
+    write_page(folder / "page.html", [folder / "precheck.jsonl", folder / "comparison.jsonl"], suite_class)
+    return folder / "page.html"
+
+
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "faults": lambda folder: of_rows(folder, 2400, 2),
     "passes": lambda folder: of_rows(folder, 600, 1, passes_only=True),
@@ -183,4 +232,8 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "unmatched": unmatched,
     "overflow": overflow,
     "gradients": gradients,
+    "rounding": rounding,
+    "repeat": repeat,
+    "sharded": sharded,
+    "merged": merged,
 }

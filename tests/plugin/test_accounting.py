@@ -123,9 +123,9 @@ def test_the_operation_at_fault_fails_and_what_inherits_is_xfailed(pytester: pyt
             "*Mint.exp.0::forward FAILED*",
             "*Mint.exp.0::backward FAILED*",
             "*Mint.square.0::forward XFAIL*",
-            "output.0: born in the target: *",
-            "*differs by 0.02: 100 % born in the target",
-            "At fault: Mint.exp.0.forward (and backward): born in the target: *called from /home/train/net.py:7; 1 op*",
+            "output.0: arises in the target: *",
+            "*differs by 0.02: 100 % arises in the target",
+            "At fault: Mint.exp.0.forward (and backward): arises in the target: *called from *net.py:7; 1 op*",
             "diagnosis: *diagnosis.json",
         ]
     )
@@ -277,7 +277,7 @@ def test_one_story_in_terminal_json_page_advice_and_first_divergence(pytester: p
     assert answer["is_bad"]
     notes = [section["texts"][note] for note in section["rows"]["note"]]
     assert notes[1].startswith(f"output.0: {sentence}")
-    assert notes[2].startswith("output.0: born in the target: 9 of 9 elements")
+    assert notes[2].startswith("output.0: arises in the target: 9 of 9 elements")
     assert not any("arises" in note for note in notes)
 
 
@@ -313,7 +313,7 @@ def test_rows_that_came_later_make_an_answer_of_their_own(pytester: pytest.Pytes
     write_page(pytester.path / "page.html", rows, {"comparison": ComparisonSuite}.get)
     (section,) = page_content(pytester.path / "page.html")["sections"]
     assert "not part of this run" not in str(section["answer"])
-    assert section["answer"]["headline"].startswith("At fault: Mint.exp.0.forward (and backward): born in the target")
+    assert section["answer"]["headline"].startswith("At fault: Mint.exp.0.forward (and backward): arises in the target")
 
 
 def test_an_earlier_step_that_differs_is_said_before_the_later_one(pytester: pytest.Pytester) -> None:

@@ -1,4 +1,4 @@
-"""What a difference does in the Cells of real dumps: where it is born inside, and who inherits it."""
+"""What a difference does in the Cells of real dumps: where it is arises inside, and who inherits it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def compared(pytester: pytest.Pytester, target: Path, golden: Path, *options: st
 
 
 def born(levels: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
-    return {cell for cell, level in levels.items() if level.startswith("born inside")}
+    return {cell for cell, level in levels.items() if level.startswith("arises inside")}
 
 
 def changed(folder: Path, dump: Path, change: Any) -> Path:
@@ -113,7 +113,7 @@ def test_what_the_modules_alone_or_statistics_tell(pytester: pytest.Pytester, du
     # Inputs agree and outputs do not: that is known without the calls. Nothing passes for it.
     result = pytester.runpytest(f"--msprobe-dump={sides[0]}", f"--msprobe-golden={sides[1]}", "-q")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["born inside of: blocks.1.a.Attention (forward)"])
+    result.stdout.fnmatch_lines(["arises inside of: blocks.1.a.Attention (forward)"])
     assert "No operation is wrong" not in result.stdout.str()
 
 
@@ -134,7 +134,7 @@ def test_shards_together_say_what_one_run_says(pytester: pytest.Pytester, dumps:
     found = {
         (texts[call], texts[part])
         for call, part, level in zip(rows["call"], rows["part"], rows["level"])
-        if texts[level].startswith("born inside")
+        if texts[level].startswith("arises inside")
     }
     cells = "Module.blocks.1.a.Attention.0", "Module.blocks.1.Block.0"
     assert found == {(cell, part) for cell in cells for part in ("forward", "backward")}

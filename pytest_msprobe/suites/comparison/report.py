@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 10
 _NONE: dict[str, int] = {}
+_STATES = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,10 @@ class Divergence:
     def lines(self) -> Iterator[str]:
         """The findings, most important first."""
         yield from self._first_lines()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """What was compared, and how far the difference goes."""
         if self._first_bits is not None and (self.first is None or self._first_bits[1] != self.first.first):
             yield f"first differing bits: {self._first_bits[1]}"
         yield from self._growth.lines()
@@ -272,8 +277,7 @@ class Divergence:
             shown = ", ".join(self._golden_only[:_MOST_NAMED])
             more = len(self._golden_only) - _MOST_NAMED
             yield f"only in the golden dump: {shown}{f' and {more} more' if more > 0 else ''}"
-        states = ("pass", "warning", "error", "unmatched", "unreadable", "skip")
-        found = ", ".join(f"{self.values[state]} {state}" for state in states if self.values[state])
+        found = ", ".join(f"{self.values[state]} {state}" for state in _STATES if self.values[state])
         yield f"values: {found or 'none'}"
         if self._tolerances:
             bases = (f"{self._tolerances[basis]} {words}" for basis, words in BASES.items() if self._tolerances[basis])
@@ -450,21 +454,21 @@ class ComparisonSummary(RowSummary):
 
     def answers(self) -> dict[str, Answer]:
         """What was said of each dump whose differences were accounted for."""
-        found = ((dump, found.divergence.answer) for dump, found in self._found.items())
-        return {dump: answer for dump, answer in found if answer is not None}
+        return {dump: answer for dump, found in self._found.items() if (answer := found.divergence.answer) is not None}
 
-    def findings(self, names: Mapping[str, str]) -> Iterator[str]:
-        """What was diagnosed, and the first divergence of each dump, which is called by its name in `names`."""
-        several = len(self._found) > 1
-        if answers := self.answers():
+    def findings(self, names: Mapping[str, str], *, with_answer: bool = True) -> Iterator[str]:
+        """What was compared in each dump, called by its name in `names`; `with_answer` what is at fault, first."""
+        if with_answer and (answers := self.answers()):
             from pytest_msprobe.suites.comparison.accounting.answer import answers_in_words
 
             yield from answers_in_words(answers)
+        several = len(self._found) > 1
         for dump, found in self._found.items():
             if several:
                 yield f"{names[dump]}:"
-            lines = filter(None, [*found.divergence.lines(), found.cells.line()])
-            yield from (f"  {line}" if several else line for line in lines)
+            own = found.divergence
+            lines = [*(own.lines() if with_answer else own.facts()), found.cells.line()]
+            yield from (f"  {line}" if several else line for line in lines if line)
 
     def divergence(self, dump: str) -> Divergence:
         """Counts and findings of one dump so far."""
@@ -601,9 +605,7 @@ class ComparisonReport(SuiteReport):
 
     def __init__(self, suite: ComparisonSuite, out: Path, root: Path) -> None:
         """A report into the folder `out`; `root` is pytest's rootdir."""
-        self._suite = suite
-        self._out = out
-        self._root = root
+        self._suite, self._out, self._root = suite, out, root
         self._summary = ComparisonSummary()
         self._outputs: dict[Path, ComparisonOutput] = {}
         self._files: list[Path] = []
@@ -640,9 +642,15 @@ class ComparisonReport(SuiteReport):
             for output in self._outputs.values():
                 output.close()
 
-    def findings(self) -> Iterator[str]:
-        """The first divergence of each dump, and what was not compared."""
-        yield from self._summary.findings({str(target): file_id(target, self._root) for target in self._outputs})
+    def facts(self) -> Iterator[str]:
+        """What was compared, and what was not."""
+        return self.findings(with_answer=False)
+
+    def findings(self, *, with_answer: bool = True) -> Iterator[str]:
+        """The same, `with_answer` what is at fault above it."""
+        yield from [f"runs differ: {sentence}" for sentence in self._suite.setup if with_answer]
+        names = {str(target): file_id(target, self._root) for target in self._outputs}
+        yield from self._summary.findings(names, with_answer=with_answer)
         yield from (f"not compared: {problem}" for problem in self._suite.pairs.lone())
 
     def _sides(self, dump: str) -> tuple[ComparedDump, ComparedDump]:
@@ -655,7 +663,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return self._summary.diagnosis(rows)
+        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""

@@ -170,6 +170,14 @@ class Findings(RowSummary):
             yield "no problem step: every gradient that was judged is within the rules"
         else:
             yield "no gradient was judged"
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """Over all gradients: the steps with problems, the lowest similarity, what could not be judged."""
+        for rank in sorted({problem.rank for problem in self.problems}):
+            steps = {problem.step for problem in self.problems if problem.rank == rank}
+            yield f"problem steps of rank {rank}: {number_ranges(steps)}"
+        unjudged = self._kinds["unreadable"] + self._kinds["unmatched"]
         overall = [(self.overall(rank, step), step, rank) for rank in self.agreements for step in self.steps(rank)]
         if overall := [entry for entry in overall if entry[0].size]:
             worst, step, rank = min(overall, key=lambda entry: (entry[0].similarity, *entry[1:]))
@@ -238,6 +246,3 @@ class Findings(RowSummary):
             f"nearest the loss: {nearest.parameter}; look between it and the loss first: "
             f"dump step {step} of rank {rank} (level mix) in both runs and compare"
         )
-        for other in sorted({problem.rank for problem in self.problems}):
-            steps = {problem.step for problem in self.problems if problem.rank == other}
-            yield f"problem steps of rank {other}: {number_ranges(steps)}"

@@ -223,6 +223,13 @@ class GradientReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         yield from self._findings.lines()
+        yield from self._unpaired()
+
+    def facts(self) -> Iterator[str]:
+        yield from self._findings.facts()
+        yield from self._unpaired()
+
+    def _unpaired(self) -> Iterator[str]:
         yield from (f"not compared: {line}" for line in self._pair.all_unpaired())
         yield from self._notes
 

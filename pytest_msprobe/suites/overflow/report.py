@@ -33,6 +33,13 @@ COLUMNS = tuple(
     cpu_high is_first_origin stack message
     """.split()
 )
+#: What computing an origin again showed, for readers; files have the words themselves.
+VERDICT_WORDS = {
+    "abnormal": "the device computed it wrongly",
+    "normal-range": "the range of its dtype is too small",
+    "normal-math": "float64 gives NaN or Inf, too",
+    "undecided": "it could not be told why",
+}
 _LEVELS = ("origin", "propagated", "absorbed", "ignored", "unknown", "clean")
 
 
@@ -66,7 +73,9 @@ class RankSummary:
     def counts(self) -> str:
         """One line."""
         counted = ", ".join(f"{self.levels[level]} {level}" for level in _LEVELS if self.levels[level])
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        verdicts = ", ".join(
+            f"{count} {VERDICT_WORDS.get(verdict, verdict)}" for verdict, count in sorted(self.verdicts.items())
+        )
         return f"{counted}{f' ({verdicts})' if verdicts else ''}"
 
     def content(self) -> dict[str, Any]:
@@ -111,6 +120,10 @@ class OverflowSummary(RowSummary):
             yield self._with_verdict(finding)
             if finding.anomalies:
                 yield from finding.details()
+        yield from self.facts()
+
+    def facts(self) -> Iterator[str]:
+        """Counts of each dump."""
         if not self.steps:
             yield "the first anomaly was not looked for: its item did not run"
         for summary in self.ranks.values():
@@ -181,7 +194,9 @@ class OverflowSummary(RowSummary):
         first = finding.anomalies[0]
         origin = self.ranks[first.dump].first_origin if first.dump in self.ranks else None
         is_known = origin is not None and origin.record == first.record and origin.verdict
-        return f"{finding.headline}: {origin.verdict}" if is_known and origin is not None else finding.headline
+        if not is_known or origin is None:
+            return finding.headline
+        return f"{finding.headline}: {VERDICT_WORDS.get(origin.verdict, origin.verdict)}"
 
 
 #: How sure it is that a record is where NaN or Inf begin, by its verdict.
@@ -248,6 +263,12 @@ class OverflowReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()
+
+    def facts(self) -> Iterator[str]:
+        return self._summary.facts()
+
+    def tells(self, row: VerdictRow) -> bool:
+        return row.attachment is not None and "step" in row.attachment
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         return self._summary.diagnosis(rows)

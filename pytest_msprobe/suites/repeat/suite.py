@@ -44,7 +44,7 @@ class RepeatSuite(Suite):
 
     name = "repeat"
     title = "Repeated API calls"
-    item_noun = "API calls by direction and device"
+    item_noun = "records of each device"
     options = OPTIONS
     passing = "equal"
     certainty = "proved"

@@ -184,6 +184,14 @@ class ShardedSummary(RowSummary):
             prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
             yield from (printable(line) for line in _lines(step, prefix))
 
+    def facts(self) -> Iterator[str]:
+        """How many values were judged in each step, and by what."""
+        for dump, step in self.steps.items():
+            prefix = f"{Path(dump).parent.parent.name}: " if len(self.steps) > 1 else ""
+            yield printable(next(_lines(step, prefix)))
+            if step.by_laws and step.states["unjudged"]:
+                yield f"{step.states['unjudged']} values are of no law, so that they may be wrong"
+
     def markup(self) -> str:
         return "".join(picture(step.places) for step in self.steps.values())
 
@@ -261,6 +269,9 @@ class ShardedReport(SuiteReport):
 
     def findings(self) -> Iterator[str]:
         return self._summary.lines()
+
+    def facts(self) -> Iterator[str]:
+        return self._summary.facts()
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         return self._summary.diagnosis(rows)

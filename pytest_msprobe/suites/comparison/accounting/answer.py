@@ -46,11 +46,11 @@ _EQUAL = {
 }
 #: Of operations that an origin reaches, behind their number.
 REACHED: dict[Basis, str] = {
-    "values": "of those that get it differ by more than they may, too",
-    "sketches": "of those that get it differ by more than they may, too",
-    "statistics": "of those that get it differ by more than they may, too",
-    "fingerprints": "of those that get it differ by more than they may, too",
-    "checksums": "of those that get it differ, too",
+    "values": "of the operations that get it are beyond their own limit as well",
+    "sketches": "of the operations that get it are beyond their own limit as well",
+    "statistics": "of the operations that get it are beyond their own limit as well",
+    "fingerprints": "of the operations that get it are beyond their own limit as well",
+    "checksums": "of the operations that get it differ as well",
 }
 HOW_TO_TELL = (
     'Without tensors it cannot be told whether the operation is wrong: dump both runs with "task": "tensor", at least '

@@ -1,0 +1,170 @@
+"""Hyper-parameters of optimizers of MindSpore, per parameter group: those of nn, and of mint and experimental."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore import Parameter, Tensor, context, nn
+
+from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
+
+#: What the base class nn.Optimizer gives each optimizer: its work, no hyper-parameter.
+_OF_THE_BASE = frozenset(
+    "training requires_grad is_top_cell arguments_key has_bprop optim_filter dynamic_weight_decay dynamic_lr is_group "
+    "is_group_lr is_group_params_ordered decay_flags dynamic_decay_flags exec_weight_decay grad_centralization_flags "
+    "reciprocal_scale need_scale global_step_increase_tensor param_length use_parallel enable_tuple_broaden "
+    "skip_auto_parallel_compile grad_ops_label group_lr group_weight_decay group_grad_centralization group_params "
+    "parameters params init_params init_learning_rate init_args weight_decay learning_rate lr global_step param_rank "
+    "grad_centralization bprop_debug pynative cell_type mixed_precision_type cls_name param_names dev_num state".split()
+)
+#: Parameters of one element that are hyper-parameters all the same; others count steps.
+_SETTINGS_IN_PARAMETERS = ("momentum",)
+
+
+def group_settings(optimizer: Any) -> list[dict[str, object]]:
+    """The hyper-parameters of each parameter group of an optimizer, in the order of `group_parameters`.
+
+    Args:
+        optimizer: a mindspore.nn.Optimizer, or a mindspore.experimental.optim.Optimizer (mint.optim has these).
+
+    Returns:
+        One dict per group: None, bool, int, float, str, lists and dicts of these, under the names of the optimizer's
+        arguments (`beta1`, `eps`, `momentum`, `use_nesterov`, `loss_scale`, ...). The learning rate is `lr` everywhere:
+        that of the optimizer's next step. Where it is dynamic, `lr_schedule` has the class of its schedule and that
+        one's settings, and `lr` is missing where only a graph could compute it. `weight_decay` is as it was given:
+        without the loss scale that nn.Optimizer multiplies it by. Numbers that MindSpore keeps in float32 are given as
+        they were typed.
+    """
+    if isinstance(groups := getattr(optimizer, "param_groups", None), list):
+        return [_of_param_group(group) for group in groups]
+    common = _common_settings(optimizer)
+    return [{**common, **_of_group(optimizer, places[0])} for places in _places_of_groups(optimizer)]
+
+
+def group_parameters(optimizer: Any) -> list[list[Any]]:
+    """The parameters of each group, as lists of mindspore.Parameter.
+
+    Groups of nn.Optimizer that have equal settings are one: the optimizer does not keep them apart.
+    """
+    if isinstance(groups := getattr(optimizer, "param_groups", None), list):
+        return [list(group["params"]) for group in groups]
+    parameters = list(optimizer.parameters)
+    return [[parameters[at] for at in places] for places in _places_of_groups(optimizer)]
+
+
+def number_of(value: Any) -> Any:
+    """The number of a tensor with one element; OMITTED for other tensors, None for what is no tensor."""
+    if not isinstance(value, Tensor):
+        return None
+    if value.size != 1:
+        return OMITTED
+    number = value.asnumpy().reshape(()).item()
+    return shortest(number, str(value.dtype).lower()) if isinstance(number, float) else number
+
+
+def _of_param_group(group: dict[str, Any]) -> dict[str, object]:
+    found = {str(key): plain(value, number_of) for key, value in group.items() if key != "params"}
+    return _kept(found)
+
+
+def _kept(found: dict[str, Any]) -> dict[str, object]:
+    return {key: value for key, value in found.items() if value is not OMITTED}
+
+
+def _common_settings(optimizer: Any) -> dict[str, object]:
+    """What all groups have: the constructor's arguments where the optimizer kept them, and its own attributes."""
+    found = {key: plain(value, number_of) for key, value in vars(optimizer).items() if _is_setting(key, value)}
+    if isinstance(given := getattr(optimizer, "init_args", None), dict):
+        wanted = {key: value for key, value in given.items() if not isinstance(value, nn.Cell)}
+        found.update((key, plain(value, number_of)) for key, value in wanted.items() if _is_setting(key, value))
+    held = getattr(optimizer, "_params", {})
+    found.update((key, plain(held[key], number_of)) for key in _SETTINGS_IN_PARAMETERS if key in held)
+    found["loss_scale"] = plain(getattr(optimizer, "loss_scale", 1.0), number_of)
+    return _kept(found)
+
+
+def _is_setting(key: str, value: Any) -> bool:
+    if key.startswith("_") or key in _OF_THE_BASE or isinstance(value, (Parameter, nn.Cell)):
+        return False
+    if isinstance(value, Tensor):
+        return int(value.size) == 1
+    if isinstance(value, (tuple, list)):
+        return all(isinstance(item, (bool, int, float, str)) for item in value)
+    return isinstance(value, (bool, int, float, str, type(None)))
+
+
+def _places_of_groups(optimizer: Any) -> list[list[int]]:
+    """Numbers of the parameters that have the same settings, in the order of their first."""
+    count = len(optimizer.parameters)
+    if not getattr(optimizer, "is_group", False):
+        return [list(range(count))]
+    keys: dict[tuple[object, ...], list[int]] = {}
+    rates, decays = getattr(optimizer, "group_lr", ()), getattr(optimizer, "group_weight_decay", ())
+    centred = getattr(optimizer, "group_grad_centralization", ())
+    for at in range(count):
+        rate = id(rates[at]) if at < len(rates) else None
+        decay = decays[at] if at < len(decays) else None
+        key = (rate, id(decay) if isinstance(decay, nn.Cell) else decay, centred[at] if at < len(centred) else None)
+        keys.setdefault(key, []).append(at)
+    return list(keys.values())
+
+
+def _of_group(optimizer: Any, at: int) -> dict[str, object]:
+    """What a group may have of its own; `at` is the number of its first parameter."""
+    is_group = bool(getattr(optimizer, "is_group", False))
+    rate: Any = getattr(optimizer, "learning_rate", None)
+    if is_group and getattr(optimizer, "is_group_lr", False):
+        rate = optimizer.group_lr[at]
+    decay: Any = getattr(optimizer, "weight_decay", None)
+    if isinstance(decay, (tuple, list)):
+        decay = decay[at] if at < len(decay) else None
+    step = number_of(getattr(optimizer, "global_step", None))
+    found = {**_moving("lr", rate, step), **_moving("weight_decay", _inner(decay), step)}
+    # nn.Optimizer holds the decay times the loss scale, since gradients have it, too.
+    scale = getattr(optimizer, "loss_scale", 1.0)
+    number = found.get("weight_decay")
+    if not isinstance(decay, nn.Cell) and isinstance(number, float) and isinstance(scale, float) and scale != 1.0:
+        found["weight_decay"] = shortest(number / scale, "float32")
+    if is_group:
+        found["grad_centralization"] = bool(optimizer.group_grad_centralization[at])
+    return found
+
+
+def _inner(decay: Any) -> Any:
+    """The schedule of a decay, without the Cell that multiplies it by the loss scale."""
+    inner = getattr(decay, "weight_decay", None) if isinstance(decay, nn.Cell) else None
+    return inner if isinstance(inner, nn.Cell) else decay
+
+
+def _moving(name: str, value: Any, step: Any) -> dict[str, object]:
+    """A setting that may be a number or a Cell that computes it from the step."""
+    if not isinstance(value, nn.Cell):
+        return _kept({name: plain(value, number_of)})
+    found: dict[str, object] = {f"{name}_schedule": {"class": type(value).__name__, **_own_settings(value)}}
+    number = _now(value, step)
+    if number is not OMITTED:
+        found[name] = number
+    return found
+
+
+def _own_settings(cell: Any) -> dict[str, object]:
+    """Numbers and lists of numbers that a schedule was made with."""
+    table = getattr(cell, "learning_rate", None)
+    if isinstance(table, Tensor) and table.size != 1:
+        return {"length": int(table.size)}
+    found = {key: plain(value, number_of) for key, value in vars(cell).items() if _is_setting(key, value)}
+    return _kept(found)
+
+
+def _now(schedule: Any, step: Any) -> Any:
+    """What `schedule` gives at `step`; OMITTED where that cannot be computed here."""
+    table = getattr(schedule, "learning_rate", None)
+    if isinstance(table, Tensor):  # a list of rates, or one, which MindSpore made a Cell of
+        numbers: Sequence[float] = table.asnumpy().reshape(-1).tolist()
+        if not isinstance(step, int) or not numbers:
+            return OMITTED
+        return shortest(numbers[min(step, len(numbers) - 1)] if len(numbers) > 1 else numbers[0], "float32")
+    if not isinstance(step, int) or context.get_context("mode") != context.PYNATIVE_MODE:
+        return OMITTED
+    return number_of(schedule(Tensor([step])).reshape(()))

@@ -1,0 +1,44 @@
+"""Hyper-parameters of optimizers of PyTorch, per parameter group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from msprobe_collector.recording.plain_values import OMITTED, plain, shortest
+
+
+def group_settings(optimizer: Any) -> list[dict[str, object]]:
+    """The hyper-parameters of each group of `optimizer.param_groups`, in its order.
+
+    Args:
+        optimizer: a torch.optim.Optimizer, or one that has `param_groups` as it has.
+
+    Returns:
+        One dict per group of all that the group holds besides its parameters, under the optimizer's names (`lr`,
+        `betas`, `weight_decay`, `fused`, ...): None, bool, int, float, str, lists and dicts of these. A tensor with one
+        element, such as the `lr` of a capturable optimizer, is given as its number; other tensors are left out. Where a
+        scheduler has noted it, `initial_lr` is there too.
+    """
+    groups = getattr(optimizer, "param_groups", None)
+    if not isinstance(groups, (list, tuple)):
+        return []
+    return [_settings(group) for group in groups if isinstance(group, dict)]
+
+
+def _settings(group: dict[Any, Any]) -> dict[str, object]:
+    found = {str(key): plain(value, number_of) for key, value in group.items() if key not in ("params", "param_names")}
+    return {key: value for key, value in found.items() if value is not OMITTED}
+
+
+def number_of(value: Any) -> Any:
+    """The number of a tensor with one element; OMITTED for other tensors, None for what is no tensor."""
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if not isinstance(value, torch.Tensor):
+        return None
+    if value.numel() != 1 or isinstance(value, torch.nn.Parameter) or value.is_meta or value.is_complex():
+        return OMITTED
+    number = value.item()
+    return shortest(number, str(value.dtype).removeprefix("torch.")) if isinstance(number, float) else number
