@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_msprobe.diagnose.looking import Holding
+from pytest_msprobe.diagnose.looking import Holding, of_one_model
 from pytest_msprobe.suites.registry import SUITES
 
 #: What a run costs before it judges anything, in seconds: without a framework, and with PyTorch.
@@ -14,6 +14,8 @@ _START, _WITH_FRAMEWORK = 0.6, 2.5
 _RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500, "laws": 300}
 _WITHOUT_TENSORS = 3000
 _BYTES = 80e6
+#: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
+_SAME = 0.9
 _STANDARD = "--msprobe-standard=backward-error"
 
 
@@ -58,7 +60,7 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
         arguments = (dump, "--msprobe-suite=overflow")
         yield _step("overflow", arguments, "a value is NaN or Inf: where that begins", target, is_main=False)
     if golden is not None and is_pair:
-        if target.ranks > 1 and golden.ranks < 2 and target.ranks_differ_in_shapes:
+        if _is_sharded(target, golden):
             arguments = (dump, f"--msprobe-logical={golden.path}")
             yield _step("sharded", arguments, "what the ranks hold against the whole model", target, golden)
         else:
@@ -72,6 +74,13 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
         yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+
+
+def _is_sharded(target: Holding, golden: Holding) -> bool:
+    """Whether the ranks of `target` are parts of the one model of `golden`, and not runs like it."""
+    if target.ranks < 2 or golden.ranks > 1:
+        return False
+    return target.ranks_differ_in_shapes or of_one_model(target, golden) < _SAME
 
 
 def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:

@@ -157,7 +157,8 @@ def _layers(target: Manifest, golden: Manifest) -> Iterator[ManifestDifference]:
         sentence = f"{cut(str(left))}, golden {cut(str(right))} in {count}: {_paths(paths)}"
         yield ManifestDifference("model", "class", str(left), str(right), sentence, 0.88)
     yield from _modes(pairs, noun)
-    yield from _settings(pairs, noun)
+    versions = [one.versions.get("torch", one.versions.get("mindspore")) for one in (target, golden)]
+    yield from _settings(pairs, noun, is_one_version=versions[0] == versions[1])
 
 
 def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str) -> Iterator[ManifestDifference]:
@@ -173,23 +174,27 @@ def _modes(pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str) -> Iterato
             yield ManifestDifference("model", "training", words[0], words[1], sentence, 0.92)
 
 
-def _settings(pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str) -> Iterator[ManifestDifference]:
-    found: dict[str, tuple[str, object, object, list[LayerFacts]]] = {}
+def _settings(
+    pairs: Sequence[tuple[LayerFacts, LayerFacts]], noun: str, *, is_one_version: bool
+) -> Iterator[ManifestDifference]:
+    """Settings of layers, equal differences of all layers in one; those of one side only where versions are equal."""
+    found: dict[str, tuple[str, str, str, list[LayerFacts]]] = {}
     for one, other in pairs:
         if one.kind != other.kind:
             continue
-        for key in one.settings.keys() & other.settings.keys():
-            left, right = one.settings[key], other.settings[key]
-            if left != right:
-                name = "dropout" if is_dropout(key, one) else key
-                entry = found.setdefault(f"{name}\0{left!r}\0{right!r}\0{one.kind}", (name, left, right, []))
-                entry[3].append(one)
-    for name, left, right, layers in found.values():
-        kinds = together_kinds(layers)
-        where = f"{counted(len(layers), noun)}{kinds}: {_paths([one.path for one in layers])}"
-        sentence = f"{cut(name)} {shown(left)}, golden {shown(right)} in {where}"
+        for key in dict.fromkeys((*one.settings, *other.settings)):
+            ours, theirs = (shown(side.settings[key]) if key in side.settings else "not set" for side in (one, other))
+            is_known = key in one.settings and key in other.settings
+            if is_known and one.settings[key] == other.settings[key]:
+                continue
+            if is_known or (is_one_version and (one.settings.get(key) or other.settings.get(key))):
+                name = "dropout" if is_dropout(key, one) else cut(key)
+                found.setdefault(f"{name}\0{ours}\0{theirs}", (name, ours, theirs, []))[3].append(one)
+    for name, ours, theirs, layers in found.values():
+        where = f"{counted(len(layers), noun)}{together_kinds(layers)}: {_paths([one.path for one in layers])}"
+        sentence = f"{name} {ours}, golden {theirs} in {where}"
         likelihood = 0.915 if name == "dropout" else 0.86
-        yield ManifestDifference("model", name, shown(left), shown(right), sentence, likelihood)
+        yield ManifestDifference("model", name, ours, theirs, sentence, likelihood)
 
 
 def together_kinds(layers: Sequence[LayerFacts]) -> str:

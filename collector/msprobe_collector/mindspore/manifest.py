@@ -82,7 +82,7 @@ class MindSporeFacts:
                         "path": path,
                         "class": type(cell).__name__,
                         "training": bool(cell.training),
-                        "settings": {**layer_settings(cell, number_of), **_precision_of(cell)},
+                        "settings": _settings_of(cell),
                     }
                     for path, cell in model.cells_and_names()
                 ],
@@ -195,9 +195,21 @@ def _buffers_of(model: Any) -> list[tuple[str, Any]]:
     return [(name, item) for name, item in named() if isinstance(item, Tensor)] if callable(named) else []
 
 
+#: Flags that `Cell.to_float` sets.
+_TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+
+
+def _settings_of(cell: Any) -> dict[str, object]:
+    own = {key: value for key, value in layer_settings(cell, number_of).items() if key not in _TO_FLOAT}
+    return {**own, **_precision_of(cell)}
+
+
 def _precision_of(cell: Any) -> dict[str, object]:
-    """The precision that amp has given a Cell; `to_float` sets attributes."""
+    """The precision that `to_float` and amp have given a Cell."""
     found: dict[str, object] = {}
+    for flag, dtype in _TO_FLOAT.items():
+        if vars(cell).get(flag) is True:
+            found["to_float"] = dtype
     if isinstance(level := getattr(cell, "_amp_level", ""), str) and level:
         found["amp_level"] = level
     return found

@@ -32,6 +32,7 @@ from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, Ro
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -697,3 +698,19 @@ class ComparisonReport(SuiteReport):
             "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
             "operations and values that only one side has"
         )
+
+    def fault_keys(self) -> Iterator[str]:
+        """All of it: `fault` names the first reason only."""
+        for output in self._outputs.values():
+            if output.divergence.is_unmatched:
+                yield without_numbers(output.divergence.why_unmatched)
+            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
+                yield "not everything could be compared"
+        for pair in self._diagnoses.values():
+            if pair.diagnosis.has_fault_without_item:
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
+                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
+            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
+                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
+                yield "values are beyond their limits, and it is not shown that rounding made them so"
+        yield from map(without_numbers, self._suite.pairs.lone())

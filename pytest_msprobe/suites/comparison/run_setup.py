@@ -53,9 +53,15 @@ def _earlier_steps(pairs: list[tuple[Path, Path]]) -> Iterator[str]:
     for step, (target, golden) in sorted(earlier.items()):
         if (record := first_difference(target, golden)) is not None:
             folders = (target.parent.parent, golden.parent.parent)
-            command = shlex.join(["pytest", f"--msprobe-dump={folders[0]}", f"--msprobe-golden={folders[1]}"])
+            options = [f"--msprobe-{name}={_near(path)}" for name, path in zip(("dump", "golden"), folders)]
+            command = shlex.join(["pytest", *options])
             yield printable(f"step {step} already differs, first in {record}: compare it: {command}")
             return
+
+
+def _near(path: Path) -> Path:
+    """`path` from the working directory, where it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _siblings(dump: Path) -> Iterator[tuple[int, Path]]:
