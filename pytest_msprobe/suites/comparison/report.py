@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
 from pytest_msprobe.diagnosis import Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import with_setup
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
@@ -664,7 +665,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
+        return with_setup(self._summary.diagnosis(rows), tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
