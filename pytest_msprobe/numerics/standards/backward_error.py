@@ -392,7 +392,8 @@ class _Search:
         if self._errors.beyond > _LOOKED_AT and self._errors.largest_use < _HOPELESS:
             found = self._with_partial_sums(found)
         while not found.is_pass:
-            suspects = self._suspects()
+            # One that is not finite stays beyond: the benchmark's value in its place is no nearer.
+            suspects = [each for each in self._suspects() if each[1] not in self._own]
             # Terms take a run of the benchmark each; elementary functions have none.
             most = _SETTLED if self._kernel and not self._errors.beyond else _LOOKED_AT
             if not suspects or len(self._own) + len(suspects) > most:
