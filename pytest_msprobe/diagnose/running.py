@@ -19,6 +19,7 @@ from msgspec import structs
 
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
+from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class StepRunner:
         out = self._out or self._folder / f"out{self._count}"
         arguments = [*step.arguments, f"--msprobe-diagnosis={answer}", f"--msprobe-out={out}", "-q", "--tb=no"]
         arguments += ["-pno:cacheprovider"]
+        # Capturing costs a tenth where thousands of records are compared and nothing is computed.
+        arguments += [] if step.computes else ["--capture=no"]
         arguments += [f"--msprobe-jsonl={rows}"] if rows is not None else []
         code, said = self._in_process(step, arguments) if step.in_process else _apart(arguments)
         return Ran(step, code, _read(answer, step, said), rows if rows is not None and rows.exists() else None)
@@ -167,7 +170,11 @@ def _rank(ran: Ran) -> tuple[int, bool]:
 def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:
     """The answer of all steps as one."""
     best = chosen(ran)
-    found = best.diagnosis
+    # A suite that was asked and could not judge all leaves a part unjudged; rules on gradients never show that.
+    open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
+    open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
+    left = [CannotSay(f"in the suite {each.step.suite}", _why(each.diagnosis)) for each in open_ones]
+    found = with_gaps(best.diagnosis, left)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
     ]
@@ -177,6 +184,13 @@ def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[Can
         cannot_say=(*gaps, *found.cannot_say),
         steps=tuple(steps),
     )
+
+
+def _why(found: Diagnosis) -> str:
+    if not found.cannot_say:
+        return found.headline.partition(": ")[2]
+    first = found.cannot_say[0]
+    return f"{first.what}: {first.why}"
 
 
 def command_of(step: Step) -> str:
