@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _pytest.pytester import LineMatcher
 from documented import ROOT, Block, Command, blocks, inline_commands
 from dump_builder import DumpBuilder
 from gradient_runs import write_step
@@ -252,7 +251,7 @@ def test_a_command_runs_and_prints_what_the_page_says(results: Results, block: B
     code, text = results[block.page, command.words]
     is_lawless = code == 5 and "no law speaks of it" in text  # of the sample, which no rank communicates in
     assert code in (0, 1) or is_lawless, text[-3000:]
-    LineMatcher(text.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in command.output])
+    pytest.LineMatcher(text.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in command.output])
 
 
 @pytest.mark.needs("torch")
@@ -264,4 +263,4 @@ def test_an_output_is_that_of_its_command(results: Results, block: Block) -> Non
         if page == block.page and " ".join(words).startswith(paired(block))
     )
     printed, shown = (re.sub(r"about \d+ s", "about 5 s", re.sub("_{3,}", "___", each)) for each in (text, block.text))
-    LineMatcher(printed.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in shown.splitlines()])
+    pytest.LineMatcher(printed.splitlines()).fnmatch_lines([line.replace("[", "[[]") for line in shown.splitlines()])

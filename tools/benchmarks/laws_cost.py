@@ -96,7 +96,9 @@ def main() -> None:
             bare_times.append(taken[False])
         watch.close()
     print(f"{count / 1e6:.1f} M parameters, {len(optimizer.param_groups[0]['params'])} tensors, {chosen.tokens} tokens")
-    print(f"bare step {statistics.median(bare_times):.3f} CPU seconds; laws add {100 * statistics.median(shares):.1f} %")
+    print(
+        f"bare step {statistics.median(bare_times):.3f} CPU seconds; laws add {100 * statistics.median(shares):.1f} %"
+    )
     print("pairs: " + ", ".join(f"{100 * share:.1f}" for share in shares))
 
 
