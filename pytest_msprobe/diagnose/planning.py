@@ -16,6 +16,8 @@ _WITHOUT_TENSORS = 3000
 _BYTES = 80e6
 #: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
 _SAME = 0.9
+#: Files of laws that are named beside a dump.
+_MOST_LAWS = 8
 _STANDARD = "--msprobe-standard=backward-error"
 
 
@@ -53,7 +55,7 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     if target.gradients:
         yield from _gradients(target, golden)
     if not target.is_dump:
-        if target.has_laws and "laws" in SUITES:
+        if target.laws and "laws" in SUITES:
             yield _laws(target)
         return
     if target.not_finite:
@@ -69,7 +71,7 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     elif target.ranks > 1:
         arguments = (dump, "--msprobe-suite=sharded")
         yield _step("sharded", arguments, "whether the ranks fit together", target, is_main=False)
-    if "laws" in SUITES and (target.has_optimizer or target.has_laws):
+    if "laws" in SUITES and (target.has_optimizer or target.laws):
         yield _laws(target)
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
@@ -97,7 +99,9 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
 
 
 def _laws(target: Holding) -> Step:
-    arguments = (f"--msprobe-dump={target.path}", "--msprobe-suite=laws")
+    named = [target.path] if target.has_optimizer or not target.is_dump else []
+    named += target.laws[:_MOST_LAWS] if target.is_dump else []
+    arguments = (*(f"--msprobe-dump={path}" for path in named), "--msprobe-suite=laws")
     return _step("laws", arguments, "what training must obey", target, is_main=not target.is_dump)
 
 

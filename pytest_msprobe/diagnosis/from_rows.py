@@ -32,8 +32,14 @@ from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
+#: Above so many times its tolerance an error is no mistake of the tolerance (docs/verdict_quality_at_size.md).
+HARDLY = 2.0
+#: Rows of one cause that are so much less wrong than the worst one do not stand for it.
+_ALIKE = 0.1
 #: How the benchmark of random outputs is called, which is no computation.
 _LAW = "law: "
+#: What differs between texts on records that cannot be read for one reason.
+_TELLING = re.compile(r"'[^']*'|\S*[./\[]\S*|\d+")
 #: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
@@ -98,12 +104,12 @@ class _Cause:
     """Failed rows of one cause.
 
     Attributes:
-        row: the first one in the order of execution.
         worst: the one that is most wrong.
+        rows: the first ones that came.
     """
 
-    row: VerdictRow
     worst: VerdictRow
+    rows: list[VerdictRow] = field(default_factory=list)
     count: int = 0
     parts: dict[str, None] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
@@ -112,8 +118,8 @@ class _Cause:
 
     def add(self, row: VerdictRow) -> None:
         self.count += 1
-        if _order(row) < _order(self.row):
-            self.row = row
+        if len(self.rows) < _MOST_CALLS:
+            self.rows.append(row)
         if _badness(row) > _badness(self.worst):
             self.worst = row
         if row.direction:
@@ -124,6 +130,12 @@ class _Cause:
         if place is not None:
             self.ranks.update(() if place.rank is None else (place.rank,))
             self.steps.update(() if place.step is None else (place.step,))
+
+    @property
+    def row(self) -> VerdictRow:
+        """The first one in the order of execution, of those that are about as wrong as the worst one."""
+        least = _ALIKE * _badness(self.worst)
+        return min((row for row in self.rows if _badness(row) >= least), key=_order, default=self.worst)
 
 
 class RunRows:
@@ -140,8 +152,9 @@ class RunRows:
         self.facts = facts
         self.outcomes: Counter[str] = Counter()
         self.gaps: list[CannotSay] = []
-        self._causes: dict[tuple[str, str], _Cause] = {}
+        self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
+        self._unreadable: dict[str, tuple[str, str, int]] = {}
         self._explained = 0
         self._expected: set[str] = set()
         self._dumps: dict[str, str] = {}
@@ -156,9 +169,13 @@ class RunRows:
             self._expected.add(row.node_id)
         if row.outcome == "failed" and row.rounding == EXPLAINED:
             self._explained += 1
+        elif row.outcome == "failed" and _is_unreadable(row):
+            reason = _TELLING.sub("...", row.message)
+            name, message, count = self._unreadable.get(reason, (_name(row), row.message, 0))
+            self._unreadable[reason] = name, message, count + 1
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
-            self._causes.setdefault((row.api, _kind(row)), _Cause(light, light)).add(light)
+            self._causes.setdefault(_cause(row), _Cause(light)).add(light)
         elif row.status == "pass":
             if not row.bench.startswith(_LAW):
                 self.standards.update(output.standard for output in row.outputs)
@@ -168,9 +185,21 @@ class RunRows:
             self._skipped[row.message] = name, count + 1
 
     @property
+    def unreadable(self) -> int:
+        """Failed rows whose record could not be read."""
+        return sum(count for _, _, count in self._unreadable.values())
+
+    @property
     def has_gaps(self) -> bool:
         """Whether a part was not judged, or its failures were expected."""
-        return bool(self._explained or self._skipped or self.gaps or self._expected or self.outcomes["xpassed"])
+        return bool(
+            self._explained
+            or self._unreadable
+            or self._skipped
+            or self.gaps
+            or self._expected
+            or self.outcomes["xpassed"]
+        )
 
     @property
     def judged(self) -> int:
@@ -245,6 +274,13 @@ class RunRows:
             CannotSay(name if count == 1 else f"{count} {self.facts.item_noun}, the first {name}", reason, count)
             for reason, (name, count) in sorted(self._skipped.items(), key=lambda entry: -entry[1][1])
         ]
+        found = [
+            *(
+                CannotSay(name if count == 1 else f"{count} {self.facts.item_noun}, the first {name}", message, count)
+                for name, message, count in sorted(self._unreadable.values(), key=lambda entry: -entry[2])
+            ),
+            *found,
+        ]
         if self._explained:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
@@ -266,16 +302,13 @@ class RunRows:
         if cause.count > 1 and cause.worst is not row:
             sentence = f"worst in {_name(cause.worst)}: {sentence}"
         kind = _kind(row)
+        name = named(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()), tuple(cause.parts))
         return AtFault(
             id=row.node_id,
             record=_record(row),
             kind=kind,
             confidence=self.facts.certainty,
-            name=named(
-                row.api if len(cause.calls) > 1 else row.call,
-                list(cause.calls.items()),
-                tuple(cause.parts),
-            ),
+            name=f"{kind} of {name}" if _is_kind(row) else name,
             sentence=sentence,
             how=how_wrong(worst) or abridged(cause.worst.message, 40),
             value=worst.label if worst is not None and worst.status == "error" else "",
@@ -294,6 +327,8 @@ class RunRows:
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
             left = self.outcomes.total() - self.judged
+            if self.unreadable:
+                return f"{self.unreadable} of {self.outcomes.total()} {noun} cannot be read, nothing else is wrong"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
@@ -384,12 +419,31 @@ def _size(output: OutputRow | None) -> float | None:
 
 
 def _kind(row: VerdictRow) -> str:
-    """The suite's own word, `error` where nothing was compared, else `wrong`."""
+    """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
     known: Mapping[str, object] = dict(row.properties)
     if kind := known.get("kind"):
         return str(kind)
+    if _is_kind(row):
+        return row.part
     output = row.worst
     return "wrong" if output is not None and output.status == "error" else "error"
+
+
+def _cause(row: VerdictRow) -> tuple[str, str, bool]:
+    """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
+    output = row.worst
+    ratio = output.ratio if output is not None else None
+    return row.api, _kind(row), ratio is not None and ratio < HARDLY
+
+
+def _is_kind(row: VerdictRow) -> bool:
+    """Whether the parts of a call are what it is asked, such as the laws of an optimizer, and no directions."""
+    return row.direction is None and len(row.recorded) > 1
+
+
+def _is_unreadable(row: VerdictRow) -> bool:
+    """Whether the record failed since its dump cannot be read: such a text begins with the path of the dump."""
+    return not row.outputs and row.message.startswith(f"{row.dump}: ")
 
 
 def _sentence(row: VerdictRow) -> str:
@@ -422,6 +476,19 @@ def _badness(row: VerdictRow) -> float:
 def _rank_of(cause: _Cause) -> tuple[bool, float]:
     """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
     return _kind(cause.row) == "error", -_badness(cause.worst)
+
+
+def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
+    """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
+    if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
+        return structs.replace(found, manifest=manifest)
+    at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
+    line = headline_of(found.outcome, at_fault) if at_fault else found.headline
+    return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
+
+
+#: Kinds of values that no operation of the run has made.
+_BEFORE = ("parameter", "batch", "unknown")
 
 
 def with_gaps(found: Diagnosis, gaps: Iterable[CannotSay]) -> Diagnosis:

@@ -2,8 +2,8 @@
 
     python -m tools.benchmarks.laws_cost [--width 512] [--layers 12] [--steps 12] [--tokens 1024]
 
-The default has about 50 million parameters. Steps are taken in pairs, one watched and one not, in an order that changes,
-on one model and optimizer; the figure is the median over the pairs of (watched - bare) / bare.
+The default has about 50 million parameters. Steps are taken in pairs, one watched and one not, in an order that
+changes, on one model and optimizer; the figure is the median over the pairs of (watched - bare) / bare.
 """
 
 from __future__ import annotations
