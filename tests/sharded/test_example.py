@@ -37,7 +37,8 @@ def judged(folder: Path, dump: str) -> tuple[int, str]:
     """Exit code and output of the suite."""
     options = [f"--msprobe-dump={dump}/step0", "--msprobe-logical=single/step0", f"--msprobe-out={dump}_answers"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir=.", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "COLUMNS": "120"}  # of the page
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
