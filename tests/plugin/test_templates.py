@@ -204,6 +204,12 @@ def test_gate_fails_only_what_rounding_does_not_explain(pytester: pytest.Pyteste
     other.stdout.fnmatch_lines(["FAILED (*) dump.json::Mint.sqrt.0::forward*"])
     compared = run(pytester, *arguments, "--msprobe-golden=dump.json")
     assert compared.ret == 0
+    rows = pytester.path / "rows.jsonl"
+    run(pytester, *arguments, f"--msprobe-jsonl={rows}")
+    assert main(["baseline", str(rows), "-o", "baseline.json"]) == 0
+    known = run(pytester, *arguments)
+    known.assert_outcomes(passed=1, xfailed=1)
+    known.stdout.fnmatch_lines(["baseline: 0 new, 0 gone, 1 as before"])
 
 
 @pytest.mark.parametrize("file", ["pytest.ini", "msprobe.yaml"])
