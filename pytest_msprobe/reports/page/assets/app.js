@@ -112,7 +112,7 @@ function SuitePage({ section, suite, isPrinting, themeName }) {
     <${FilterBar} section=${section} filter=${filter} change=${change} count=${found.length} rows=${sorted} columns=${columns} />
     <div class="columns">
       <${TreeView} section=${section} tree=${tree} isShown=${isInTree} filter=${filter} selected=${selected} onCell=${setCell} onApi=${(api) => change({ api, cell: -1 })} onSelect=${open} />
-      <${Table} section=${section} rows=${isPrinting ? printedRows(section, found) : rows} folded=${sorted.length - rows.length} columns=${columns} sort=${sort} selected=${selected} isPrinting=${isPrinting}
+      <${Table} section=${section} rows=${isPrinting ? printedRows(section, sorted) : rows} folded=${sorted.length - rows.length} columns=${columns} sort=${sort} selected=${selected} isPrinting=${isPrinting}
         hasPasses=${hasPasses} onPasses=${setPasses} onSort=${sortBy} onSelect=${open} />
     </div>
     <${Pictures} ...${shared} isShown=${useLater(isShown)} change=${change} />
@@ -126,7 +126,7 @@ function replaceHash(hash) {
 }
 
 // What is printed below the answer.
-function printedRows(section, found) { return found.filter((row) => section.urgency(row) <= 1); }
+function printedRows(section, rows) { return rows.filter((row) => section.urgency(row) <= 1); }
 
 // A value some moments later: what stands below the first screen does not hold up the answer to a click.
 function useLater(value) {
@@ -190,6 +190,7 @@ function Effect({ diagnosis }) {
 function Next({ section, fault }) {
   const steps = section.diagnosis.next.filter((step) => step.arguments.length), words = section.diagnosis.next.filter((step) => !step.arguments.length);
   const own = fault.length ? [{ text: rerunCommand(section, fault), tells: "the verdicts of the failures alone" }] : [];
+  if (fault.length > MOST_CAUSES) own.unshift({ text: rerunCommand(section, [fault[0]]), tells: "the verdict of the first failure alone" });
   if (fault.length && section.suite === "precheck") own.push({ text: rerunCommand(section, [fault[0]], ["--msprobe-reproducers=reproducers"]), tells: "the first failure, by a script that needs no dump" });
   const commands = [...steps.map((step) => ({ text: step.arguments.map(quoted).join(" "), tells: step.tells })), ...own];
   if (!commands.length && !words.length) return null;
