@@ -94,11 +94,11 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
 def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
     ran: list[Ran] = []
     for step in steps:
-        if step.if_clean and any(
-            each.diagnosis.outcome in ("fault", "unaccounted") for each in ran if each.step.is_main
-        ):
+        is_open = any(each.diagnosis.outcome == "unaccounted" for each in ran if each.step.is_main)
+        faults = [each for each in ran if each.diagnosis.outcome == "fault"]
+        if step.if_clean and (is_open or faults):
             continue
-        if any(each.diagnosis.outcome == "fault" and _explains(each) for each in ran):
+        if any(_explains(each) for each in faults):
             break
         talk.write(f"{step.suite}: {step.why}, about {max(1, round(step.seconds))} s: {printable(command_of(step))}\n")
         talk.flush()

@@ -32,7 +32,7 @@ class Holding:
         gradients: whether there are gradients of a monitor, of one run.
         runs: folders of runs with gradients.
         has_manifest: whether a run says what it was made of.
-        has_laws: whether laws were checked in the training itself.
+        laws: files with what laws said in the training itself, one for each rank.
         is_usable: False where the path is no dump and no folder at all.
     """
 
@@ -43,7 +43,7 @@ class Holding:
     gradients: bool = False
     runs: list[Path] = field(default_factory=list)
     has_manifest: bool = False
-    has_laws: bool = False
+    laws: list[Path] = field(default_factory=list)
     is_usable: bool = True
 
     @property
@@ -100,7 +100,7 @@ class Holding:
         if not self.is_dump:
             words = ["gradients"] if self.gradients else []
             words += ["a manifest"] if self.has_manifest else []
-            words += ["checked laws"] if self.has_laws else []
+            words += ["checked laws"] if self.laws else []
             return " and ".join(words) or "nothing that can be judged"
         form = "tensors" if self.holds_tensors else "sketches" if self._holds_sketches else self._task
         levels = sorted({dump.level for dump in self.dumps if dump.level})
@@ -151,12 +151,13 @@ def look_at(path: Path) -> Holding:
         return found
     folder = look_through(path)
     for dump in folder.dumps:
-        _read(found, dump)
+        if dump.name != LAWS:
+            _read(found, dump)
     found.runs = _gradient_runs(path) if folder.gradients is not None else []
     found.gradients = len(found.runs) == 1
     found.has_manifest = any(path.rglob(MANIFEST))
-    found.has_laws = any(path.rglob(LAWS))
-    if found.is_dump or found.gradients or found.has_laws:
+    found.laws = sorted(path.rglob(LAWS))
+    if found.is_dump or found.gradients or found.laws:
         return found
     if found.unreadable:
         found.why_nothing = next(iter(found.unreadable.values()))
@@ -198,7 +199,7 @@ def _look_at_file(found: Holding) -> None:
         found.has_manifest = True
         found.why_nothing = "is a manifest and no dump.json; give the manifest of another run beside it"
     elif found.path.name == LAWS:
-        found.has_laws = True
+        found.laws = [found.path]
     else:
         _read(found, found.path)
         if found.unreadable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_msprobe.diagnose.looking import Holding
+from pytest_msprobe.diagnose.looking import Holding, of_one_model
 from pytest_msprobe.suites.registry import SUITES
 
 #: What a run costs before it judges anything, in seconds: without a framework, and with PyTorch.
@@ -14,6 +14,10 @@ _START, _WITH_FRAMEWORK = 0.6, 2.5
 _RECORDS = {"comparison": 60, "precheck": 120, "overflow": 900, "sharded": 80, "gradients": 500, "laws": 300}
 _WITHOUT_TENSORS = 3000
 _BYTES = 80e6
+#: Share of the shapes that agree of two dumps of one rank each, apart from a call or two.
+_SAME = 0.9
+#: Files of laws that are named beside a dump.
+_MOST_LAWS = 8
 _STANDARD = "--msprobe-standard=backward-error"
 
 
@@ -51,14 +55,14 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     if target.gradients:
         yield from _gradients(target, golden)
     if not target.is_dump:
-        if target.has_laws and "laws" in SUITES:
+        if target.laws and "laws" in SUITES:
             yield _laws(target)
         return
     if target.not_finite:
         arguments = (dump, "--msprobe-suite=overflow")
         yield _step("overflow", arguments, "a value is NaN or Inf: where that begins", target, is_main=False)
     if golden is not None and is_pair:
-        if target.ranks > 1 and golden.ranks < 2 and target.ranks_differ_in_shapes:
+        if _is_sharded(target, golden):
             arguments = (dump, f"--msprobe-logical={golden.path}")
             yield _step("sharded", arguments, "what the ranks hold against the whole model", target, golden)
         else:
@@ -67,11 +71,18 @@ def _steps(target: Holding, golden: Holding | None) -> Iterator[Step]:
     elif target.ranks > 1:
         arguments = (dump, "--msprobe-suite=sharded")
         yield _step("sharded", arguments, "whether the ranks fit together", target, is_main=False)
-    if "laws" in SUITES and (target.has_optimizer or target.has_laws):
+    if "laws" in SUITES and (target.has_optimizer or target.laws):
         yield _laws(target)
     if not is_pair or target.holds_tensors:
         why = "each call against a float64 benchmark"
         yield _step("precheck", (dump, _STANDARD), why, target, is_main=not is_pair, if_clean=True)
+
+
+def _is_sharded(target: Holding, golden: Holding) -> bool:
+    """Whether the ranks of `target` are parts of the one model of `golden`, and not runs like it."""
+    if target.ranks < 2 or golden.ranks > 1:
+        return False
+    return target.ranks_differ_in_shapes or of_one_model(target, golden) < _SAME
 
 
 def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
@@ -88,7 +99,9 @@ def _gradients(target: Holding, golden: Holding | None) -> Iterator[Step]:
 
 
 def _laws(target: Holding) -> Step:
-    arguments = (f"--msprobe-dump={target.path}", "--msprobe-suite=laws")
+    named = [target.path] if target.has_optimizer or not target.is_dump else []
+    named += target.laws[:_MOST_LAWS] if target.is_dump else []
+    arguments = (*(f"--msprobe-dump={path}" for path in named), "--msprobe-suite=laws")
     return _step("laws", arguments, "what training must obey", target, is_main=not target.is_dump)
 
 

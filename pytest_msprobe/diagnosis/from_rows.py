@@ -28,12 +28,18 @@ from pytest_msprobe.diagnosis.value import (
     of_ranks,
     readable,
 )
-from pytest_msprobe.verdicts import EXPLAINED, OutputRow, VerdictRow
+from pytest_msprobe.verdicts import EXPECTED, EXPLAINED, OutputRow, VerdictRow
 
 #: So many calls of one cause are told apart; more are counted.
 _MOST_CALLS = 10_000
+#: Above so many times its tolerance an error is no mistake of the tolerance (docs/verdict_quality_at_size.md).
+HARDLY = 2.0
+#: Rows of one cause that are so much less wrong than the worst one do not stand for it.
+_ALIKE = 0.1
 #: How the benchmark of random outputs is called, which is no computation.
 _LAW = "law: "
+#: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
+_EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
 _NOT_REPEATED = re.compile(
     r"-(q+|v+|n\d*|x|rN|k|pno:cacheprovider)$|--(tb|junit-?xml|html|lf|maxfail|durations|self-contained-html|numprocesses)\b"
@@ -96,12 +102,12 @@ class _Cause:
     """Failed rows of one cause.
 
     Attributes:
-        row: the first one in the order of execution.
         worst: the one that is most wrong.
+        rows: the first ones that came.
     """
 
-    row: VerdictRow
     worst: VerdictRow
+    rows: list[VerdictRow] = field(default_factory=list)
     count: int = 0
     parts: dict[str, None] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
@@ -110,8 +116,8 @@ class _Cause:
 
     def add(self, row: VerdictRow) -> None:
         self.count += 1
-        if _order(row) < _order(self.row):
-            self.row = row
+        if len(self.rows) < _MOST_CALLS:
+            self.rows.append(row)
         if _badness(row) > _badness(self.worst):
             self.worst = row
         if row.direction:
@@ -122,6 +128,12 @@ class _Cause:
         if place is not None:
             self.ranks.update(() if place.rank is None else (place.rank,))
             self.steps.update(() if place.step is None else (place.step,))
+
+    @property
+    def row(self) -> VerdictRow:
+        """The first one in the order of execution, of those that are about as wrong as the worst one."""
+        least = _ALIKE * _badness(self.worst)
+        return min((row for row in self.rows if _badness(row) >= least), key=_order, default=self.worst)
 
 
 class RunRows:
@@ -138,9 +150,10 @@ class RunRows:
         self.facts = facts
         self.outcomes: Counter[str] = Counter()
         self.gaps: list[CannotSay] = []
-        self._causes: dict[tuple[str, str], _Cause] = {}
+        self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
         self._explained = 0
+        self._expected: set[str] = set()
         self._dumps: dict[str, str] = {}
         self.standards: set[str] = set()
         self.devices: set[str] = set()
@@ -149,11 +162,13 @@ class RunRows:
         """Take one row."""
         self.outcomes[row.outcome] += 1
         self._dumps.setdefault(row.dump, row.node_id.partition("::")[0])
+        if row.outcome == "xfailed" and (not self.facts.excuses or _EXPECTED & {name for name, _ in row.properties}):
+            self._expected.add(row.node_id)
         if row.outcome == "failed" and row.rounding == EXPLAINED:
             self._explained += 1
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
-            self._causes.setdefault((row.api, _kind(row)), _Cause(light, light)).add(light)
+            self._causes.setdefault(_cause(row), _Cause(light)).add(light)
         elif row.status == "pass":
             if not row.bench.startswith(_LAW):
                 self.standards.update(output.standard for output in row.outputs)
@@ -165,8 +180,7 @@ class RunRows:
     @property
     def has_gaps(self) -> bool:
         """Whether a part was not judged, or its failures were expected."""
-        has_excuses = not self.facts.excuses and (self.outcomes["xfailed"] or self.outcomes["xpassed"])
-        return bool(self._explained or self._skipped or self.gaps or has_excuses)
+        return bool(self._explained or self._skipped or self.gaps or self._expected or self.outcomes["xpassed"])
 
     @property
     def judged(self) -> int:
@@ -200,6 +214,9 @@ class RunRows:
             next_steps: what tells more; None for a command that repeats the first cause.
             unjudged: what was not judged; None for the rows that were skipped.
         """
+        at_fault = [each for each in at_fault if each.id not in self._expected]
+        if outcome == "fault" and not at_fault:
+            outcome = "unaccounted"
         gaps = [*self.gaps, *(self.unjudged() if unjudged is None else unjudged)]
         line = headline_of(outcome, at_fault) if at_fault else headline(outcome, told or self._told(outcome, gaps))
         steps = self.next_steps(at_fault) if next_steps is None else next_steps
@@ -242,7 +259,7 @@ class RunRows:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
             found.insert(0, CannotSay(f"{self._explained} {self.facts.item_noun}", f"{why}: {hint}", self._explained))
-        if (expected := self.outcomes["xfailed"]) and not self.facts.excuses:
+        if expected := len(self._expected):
             found.append(CannotSay(f"{expected} {self.facts.item_noun}", "their failures were expected", expected))
         return found
 
@@ -259,16 +276,13 @@ class RunRows:
         if cause.count > 1 and cause.worst is not row:
             sentence = f"worst in {_name(cause.worst)}: {sentence}"
         kind = _kind(row)
+        name = named(row.api if len(cause.calls) > 1 else row.call, list(cause.calls.items()), tuple(cause.parts))
         return AtFault(
             id=row.node_id,
             record=_record(row),
             kind=kind,
             confidence=self.facts.certainty,
-            name=named(
-                row.api if len(cause.calls) > 1 else row.call,
-                list(cause.calls.items()),
-                tuple(cause.parts),
-            ),
+            name=f"{kind} of {name}" if _is_kind(row) else name,
             sentence=sentence,
             how=how_wrong(worst) or abridged(cause.worst.message, 40),
             value=worst.label if worst is not None and worst.status == "error" else "",
@@ -291,8 +305,8 @@ class RunRows:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
                 return f"{self._explained} {noun} are beyond fixed limits, by rounding"
-            if self.outcomes["xfailed"] and not self.facts.excuses:
-                return f"{self.outcomes['xfailed']} expected failures, nothing else in {self.judged} {noun}"
+            if self._expected:
+                return f"{len(self._expected)} expected failures, nothing else in {self.judged} {noun}"
             if gaps:
                 return f"nothing is wrong in {self.judged} {noun}; not judged: {gaps[0].what}"
             return f"all {self.judged} {noun} are within fixed limits, which rounding need not explain"
@@ -377,12 +391,26 @@ def _size(output: OutputRow | None) -> float | None:
 
 
 def _kind(row: VerdictRow) -> str:
-    """The suite's own word, `error` where nothing was compared, else `wrong`."""
+    """The suite's own word, the part that is no direction, `error` where nothing was compared, else `wrong`."""
     known: Mapping[str, object] = dict(row.properties)
     if kind := known.get("kind"):
         return str(kind)
+    if _is_kind(row):
+        return row.part
     output = row.worst
     return "wrong" if output is not None and output.status == "error" else "error"
+
+
+def _cause(row: VerdictRow) -> tuple[str, str, bool]:
+    """Equal for rows of one cause; what is hardly beyond its tolerance is another one than what is far beyond."""
+    output = row.worst
+    ratio = output.ratio if output is not None else None
+    return row.api, _kind(row), ratio is not None and ratio < HARDLY
+
+
+def _is_kind(row: VerdictRow) -> bool:
+    """Whether the parts of a call are what it is asked, such as the laws of an optimizer, and no directions."""
+    return row.direction is None and len(row.recorded) > 1
 
 
 def _sentence(row: VerdictRow) -> str:
@@ -415,6 +443,19 @@ def _badness(row: VerdictRow) -> float:
 def _rank_of(cause: _Cause) -> tuple[bool, float]:
     """Sort key: values that are wrong before records of which nothing was compared, the worst first."""
     return _kind(cause.row) == "error", -_badness(cause.worst)
+
+
+def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
+    """`found`, of two runs that are set up differently: values that differ before any operation may be due to that."""
+    if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
+        return structs.replace(found, manifest=manifest)
+    at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
+    line = headline_of(found.outcome, at_fault) if at_fault else found.headline
+    return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
+
+
+#: Kinds of values that no operation of the run has made.
+_BEFORE = ("parameter", "batch", "unknown")
 
 
 def with_gaps(found: Diagnosis, gaps: Iterable[CannotSay]) -> Diagnosis:

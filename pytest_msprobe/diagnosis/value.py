@@ -189,11 +189,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         for place, fault in enumerate(self.at_fault[:most], 1):
             number = f"{place}. " if len(self.at_fault) > 1 else ""
             where = f", at {fault.source}" if fault.source else ""
-            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {fault.sentence.rstrip('.')}{where}"
+            text = f"{fault.name} ({fault.kind}, {fault.confidence}): {_ended(fault.sentence)}{where}"
             yield _wrapped(number, text, width)
         left = len(self.at_fault) - most + self.cut.get("at_fault", 0)
         if self.at_fault and left > 0:
-            yield [f"and {left} more causes, in the JSON, the page and the rows"]
+            yield _wrapped("", f"and {left} more causes, in the JSON, the page and the rows", width)
         if self.inherited.count:
             last = f", the last {self.inherited.last}" if self.inherited.last else ""
             yield _wrapped(
@@ -298,6 +298,11 @@ def _wrapped(start: str, text: str, width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     ) or [start]
+
+
+def _ended(sentence: str) -> str:
+    """A sentence without its full stop, so that it can go on; three dots stay, since they say that it was cut."""
+    return sentence if sentence.endswith(_ELLIPSIS) else sentence.removesuffix(".")
 
 
 def abridged(text: str, longest: int) -> str:

@@ -271,7 +271,7 @@ def _answer_parts(answer: Diagnosis) -> Iterator[str]:
     yield f"{headline}{text(answer.headline)}</p><ul>"
     for cause in answer.at_fault[:_CAUSES]:
         source = f", at <code>{text(cause.source)}</code>" if cause.source else ""
-        yield f"<li><b>{text(cause.name)}</b>: {text(cause.sentence.rstrip("."))}{source}"
+        yield f"<li><b>{text(cause.name)}</b>: {text(cause.sentence.rstrip('.'))}{source}"
     if len(answer.at_fault) > _CAUSES:
         yield f"<li>and {len(answer.at_fault) - _CAUSES} more causes"
     if command := next((step for step in answer.next if step.arguments), None):

@@ -58,8 +58,10 @@ class Line(NamedTuple):
 def wrapped(text: str, width: int) -> list[str]:
     """`text` in lines of at most `width` characters, as far as its words allow: paths and commands stay whole.
 
-    Lines behind the first are indented, so that one sees where the next text begins.
+    Lines behind the first are indented, so that one sees where the next text begins. A `width` of 0 leaves it as it is.
     """
+    if not width:
+        return [text]
     start = text[: len(text) - len(text.lstrip())]
     return textwrap.wrap(
         text,
@@ -201,7 +203,7 @@ class VerdictCounts(RowCounts):
 
         Args:
             verbosity: of pytest.
-            width: that tables have at most.
+            width: that tables have at most; 0 for that of a file.
             told: the record that the answer above names first, which is not named once more; "" for none.
         """
         counts = ((word, self.outcomes[outcome]) for outcome, word in _WORDS.items())
@@ -218,7 +220,7 @@ class VerdictCounts(RowCounts):
         if verbosity >= 0:
             if self._first is not None and self.failed.total() > 1 and self._first[2] != told:
                 yield Line(f"first in execution order: {self._first[1]}", "red")
-            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST, width)
+            yield from self._worst_lines(_WORST_VERBOSE if verbosity > 0 else _WORST, width or FILE_WIDTH)
             yield from self._reason_lines(len(self.reasons) if verbosity > 0 else _REASONS)
         elif not self.judged:
             yield from self._reason_lines(_REASONS_QUIET)

@@ -12,11 +12,13 @@ import pytest
 
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.diagnosis import Diagnosis
+from pytest_msprobe.reports.baseline import complaint_of
 from pytest_msprobe.reports.jsonl import JsonLines, check_replaceable
 from pytest_msprobe.reports.page import check_page_replaceable, write_page
 from pytest_msprobe.reports.resume import EarlierRun
-from pytest_msprobe.reports.terminal import Line, VerdictCounts, wrapped
+from pytest_msprobe.reports.terminal import FILE_WIDTH, Line, VerdictCounts, wrapped
 from pytest_msprobe.run import old_names
+from pytest_msprobe.run.baseline import BaselineReport, fault_keys
 from pytest_msprobe.run.diagnosing import RunDiagnosis, write_refusal
 from pytest_msprobe.run.run import names_of
 from pytest_msprobe.run.settings import Settings
@@ -158,6 +160,7 @@ class ReportPlugin:
         self._observers = VerdictObservers(config)
         self.names = names_of(suite)
         self._tally = VerdictCounts(suite)
+        self._known = BaselineReport(config, settings)
         self.diagnosis = RunDiagnosis(config, settings, suite)
         self._report: SuiteReport = suite.report(earlier.pair if earlier else None)
         self.answer: Diagnosis | None = None
@@ -207,6 +210,7 @@ class ReportPlugin:
                 raise pytest.UsageError(str(warning)) from None
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
+            self._known.add(name, row)
             self.diagnosis.add(row)
             if not self._appends:
                 self._stream(name, row)
@@ -222,9 +226,11 @@ class ReportPlugin:
             report.msprobe_rounding = row.rounding  # type: ignore[attr-defined]  # for `limited_failures`
             if report.failed and self._config.option.verbose <= 0 and self._report.tells(row):
                 # Other reports have their text by now: this hook is the last one.
-                report.longrepr = f"{row.message}; more below, under msprobe {self._suite.name}"
+                short = f"{row.message}; more below, under msprobe {self._suite.name}"
+                report.longrepr = "\n\n".join(filter(None, (short, complaint_of(row))))
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
+            self._known.add(name, row)
             self.diagnosis.add(row)
             self._done += 1
             self._stream(name, row)
@@ -246,10 +252,11 @@ class ReportPlugin:
         if self._lines is not None:
             try:
                 self._lines.append_corrections(self._report.levels())
-                self._lines.attach_answers(self._report.answers())
+                self._lines.attach(self._report.answers(), fault_keys(self._report))
                 self._lines.close()
             except OSError as error:
                 self._fail(f"--msprobe-jsonl={self._jsonl_path}", "", error)
+        self._known.finish(session, self._report)
         self.answer = self._diagnose(session)
         if self._page is not None and self._jsonl_path is not None:
             try:
@@ -321,7 +328,7 @@ class ReportPlugin:
         if answer is None and not told:
             return
         terminalreporter.section(f"msprobe {self._suite.name}")
-        lines = answer.lines(width) if answer is not None else []
+        lines = answer.lines(width or FILE_WIDTH) if answer is not None else []
         if answer is not None:
             terminalreporter.write_line(lines[0], bold=True, **{_COLOURS[answer.outcome]: True})
         for text in lines[1:]:
@@ -339,6 +346,7 @@ class ReportPlugin:
                 yield Line(f"resumed: {self._earlier.note}", "yellow")
         told = self.answer.at_fault[0].record if self.answer is not None and self.answer.at_fault else ""
         yield from self._tally.lines(verbosity, width, told)
+        yield from map(Line, self._known.lines())
         files = [*self._report.files()]
         if self._lines is not None and self._shows_rows:
             files.append(("rows", self._lines.path))
@@ -360,7 +368,7 @@ class ReportPlugin:
                 f"rows are to be completed"
             )
         yield from self._gaps()
-        if fault := self._report.fault():
+        if fault := self._known.unknown_fault(self._report):
             yield fault
         if self._is_empty:
             yield (
@@ -389,7 +397,8 @@ class ReportPlugin:
             return pytest.ExitCode.INTERNAL_ERROR
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return code
-        if self._problems or self._tally.failed or self._report.fault() or self._gaps():
+        fault = self._known.unknown_fault(self._report)
+        if self._problems or self._tally.failed or fault or self._gaps():
             return pytest.ExitCode.TESTS_FAILED
         if self._is_empty or self._is_untested:
             return pytest.ExitCode.NO_TESTS_COLLECTED

@@ -13,7 +13,6 @@ import pytest
 
 from pytest_msprobe.diagnosis.from_rows import how_wrong
 from pytest_msprobe.diagnosis.value import abridged
-from pytest_msprobe.reports.terminal import FILE_WIDTH
 from pytest_msprobe.verdicts import EXPLAINED, VerdictRow
 
 _PLUGIN = "logging-plugin"
@@ -79,9 +78,9 @@ def limited_failures(terminal: pytest.TerminalReporter) -> Iterator[int]:
 
 
 def width_of(terminal: pytest.TerminalReporter) -> int:
-    """How wide lines may be: as the terminal is; for a file, of which nobody says how wide it is, enough."""
+    """How wide lines may be; 0 for a file, in which a text stays on one line, so that one can search in it."""
     is_known = terminal.isatty or "COLUMNS" in os.environ
-    return max(40, shutil.get_terminal_size().columns) if is_known else FILE_WIDTH
+    return max(40, shutil.get_terminal_size().columns) if is_known else 0
 
 
 def in_short(row: VerdictRow) -> str:

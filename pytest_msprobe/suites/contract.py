@@ -18,6 +18,7 @@ from msprobe_collector.dump_format.dump import Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.suites.options import Option
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import Figure, Status, StepPosition, Verdict, VerdictRow
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Placement:
 
 #: Where the attachment of the last row holds what the whole run amounts to.
 ANSWERS = "answers"
+#: Likewise, what made the run no success although no item failed.
+RUN_FAULTS = "run_faults"
 
 
 class SuiteReport:
@@ -153,6 +156,10 @@ class SuiteReport:
     def fault(self) -> str:
         """Why the run is not a success although no item failed, as one line; "" when it is none."""
         return ""
+
+    def fault_keys(self) -> Iterable[str]:
+        """What `fault` is about, by names that stay while it is the same one, for a baseline of known failures."""
+        return [without_numbers(text)] if (text := self.fault()) else []
 
     def untested(self) -> str:
         """Why the verdicts say nothing of what was to be tested, as one line; "" when they do."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_msprobe.suites.comparison.options import OPTIONS as COMPARISON_OPTIONS
 from pytest_msprobe.suites.gradients.options import OPTIONS as GRADIENT_OPTIONS
+from pytest_msprobe.suites.laws.options import OPTIONS as LAWS_OPTIONS
 from pytest_msprobe.suites.options import Option
 from pytest_msprobe.suites.overflow.options import OPTIONS as OVERFLOW_OPTIONS
 from pytest_msprobe.suites.precheck.options import OPTIONS as PRECHECK_OPTIONS
@@ -25,6 +26,7 @@ SUITES: dict[str, tuple[Option, ...]] = {
     "gradients": GRADIENT_OPTIONS,
     "repeat": REPEAT_OPTIONS,
     "sharded": SHARDED_OPTIONS,
+    "laws": LAWS_OPTIONS,
 }
 #: What each suite asks of a dump, for help.
 QUESTIONS = {
@@ -34,6 +36,7 @@ QUESTIONS = {
     "gradients": "at which step do gradients go wrong",
     "repeat": "is each result the same every time",
     "sharded": "do ranks compute what the whole model does",
+    "laws": "does training obey the laws of every training",
 }
 
 

@@ -134,6 +134,27 @@ def _sharded(folder: Path) -> None:
     shutil.rmtree(folder / "logical" / "step0" / "rank1")
 
 
+def _laws(folder: Path) -> None:
+    """Two ranks, one with a finding, and laws that could not be checked."""
+    for rank in range(2):
+        lines: list[dict[str, object]] = [{"kind": "run", "schema": 1, "rank": rank, "framework": "pytorch"}]
+        if rank == 0:
+            lines.append(
+                {"kind": "finding", "law": "step-counter", "about": "AdamW", "parameter": "head.weight", "others": [],
+                 "other_count": 0, "step": 3, "size": None, "message": "its counter goes from 3 to 5",
+                 "source": "train.py:12, in main: optimizer.step()"}
+            )  # fmt: skip
+        for law in ("step-counter", "update-formula", "ties-kept")[: 3 - rank]:
+            checks = 0 if law == "ties-kept" else 5
+            findings = int(law == "step-counter" and rank == 0)
+            reason = "" if checks else "the model has no tied parameters"
+            entry = {"kind": "checked", "law": law, "about": "AdamW", "checks": checks, "findings": findings}
+            lines.append({**entry, "unchecked": reason})
+        path = folder / "watched" / f"rank{rank}" / "laws.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+
 def _gradients(folder: Path) -> None:
     rising = np.arange(1.0, 101.0)
     for side in ("a", "b"):
@@ -169,6 +190,12 @@ def _count_target_records(folder: Path) -> int:
 
 def _count_logical_records(folder: Path) -> int:
     return len(_records(folder / "logical"))
+
+
+def _count_laws(folder: Path) -> int:
+    """Each law of each rank, and two laws of all ranks."""
+    checked = [line for path in folder.rglob("laws.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
+    return sum(json.loads(line)["kind"] == "checked" for line in checked) + 2
 
 
 def _count_gradients(folder: Path) -> int:
@@ -213,7 +240,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "repeat": Sample(
         _precheck,
-        ("--msprobe-dump=step0", "--msprobe-suite=repeat"),
+        ("--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-batch"),
         _count_api_records,
         ("repeat_result_*.csv",),
         conftest=DEVICE,
@@ -224,5 +251,12 @@ SAMPLES: dict[str, Sample] = {
         _count_logical_records,
         ("sharded_result_*.csv",),
         types=("Mint", "Functional", "Tensor", "Cell"),
+    ),
+    "laws": Sample(
+        _laws,
+        ("--msprobe-dump=watched",),
+        _count_laws,
+        ("laws_result_*.csv",),
+        types=("Law",),
     ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from page_reader import page_content
 
 from pytest_msprobe.__main__ import main
 
+ROOT = Path(__file__).parents[2]
 X = np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32)
 RUN = ("--msprobe-dump=target", "--msprobe-golden=golden", "--msprobe-diagnosis=diagnosis.json")
 
@@ -85,10 +87,13 @@ def test_next_writes_both_configurations(pytester: pytest.Pytester, capsys: pyte
     pytester.runpytest(*RUN)
     capsys.readouterr()
     assert main(["next", "diagnosis.json", "-o", "proof.json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["wrote proof.json", "wrote proof_golden.json", "1 call: Torch.exp.0"]
-    assert "PrecisionDebugger('proof.json')" in lines[3]
-    assert "--msprobe-dump=proof_dumps/target --msprobe-golden=proof_dumps/golden --msprobe-diagnosis=" in lines[4]
+    page = (ROOT / "docs" / "localise.md").read_text(encoding="utf-8")
+    (printed,) = re.findall(
+        rf"```text\n\$ pytest {' '.join(RUN)}\n\$ python -m pytest_msprobe next diagnosis.json -o proof.json\n(.*?)```",
+        page,
+        re.DOTALL,
+    )
+    assert capsys.readouterr().out == printed
     for name, side in (("proof.json", "target"), ("proof_golden.json", "golden")):
         assert json.loads((pytester.path / name).read_text(encoding="utf-8")) == {
             "task": "tensor",

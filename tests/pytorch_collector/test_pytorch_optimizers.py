@@ -69,8 +69,13 @@ def test_what_an_optimizer_gets_and_leaves(kind: str, make_debugger: Any, record
     assert before["parameters.0.weight"]["Norm"] != after["parameters.0.weight"]["Norm"]
     state = [name for name in before if name.startswith("state.2.bias.")]
     assert state
-    assert set(before) - set(after) == {f"gradients.{place}" for place in ("0.weight", "0.bias", "2.weight", "2.bias")}
-    norm = sum(clipped["input_kwargs"][name]["Norm"] ** 2 for name in set(before) - set(after)) ** 0.5
+    gradients = {f"gradients.{place}" for place in ("0.weight", "0.bias", "2.weight", "2.bias")}
+    assert set(before) - set(after) == {*gradients, "settings", "law"}
+    assert before["law"]["formula"]["value"] == type(KINDS[kind](network().parameters())).__name__
+    assert before["settings"][0]["lr"]["value"] == pytest.approx(
+        KINDS[kind](network().parameters()).param_groups[0]["lr"]
+    )
+    norm = sum(clipped["input_kwargs"][name]["Norm"] ** 2 for name in gradients) ** 0.5
     assert clipped["output"][0]["Norm"] == pytest.approx(norm, rel=1e-6)
     scaled = min(1, 0.5 / norm)
     weight = clipped["input_kwargs"]["gradients.2.weight"]["Norm"]

@@ -28,7 +28,7 @@ _LOW = (
 _COMPUTING = (*_LOW, "pytest_msprobe.apis", "pytest_msprobe.engines", "pytest_msprobe.numerics")
 #: Of the room `suites`, what is not a suite.
 _SHARED_BY_SUITES = tuple(f"pytest_msprobe.suites.{name}" for name in ("contract", "grouping", "options"))
-_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded")
+_SUITES = ("precheck", "comparison", "overflow", "gradients", "repeat", "sharded", "laws")
 
 #: What each room may import of ours; its own modules always. No room imports one that stands above it.
 ALLOWED = {
@@ -41,6 +41,7 @@ ALLOWED = {
     "pytest_msprobe.engines": (*_LOW, "msprobe_collector.__file__", "pytest_msprobe.apis"),
     "pytest_msprobe.reports": (*_LOW, "pytest_msprobe.suites.contract"),
     "pytest_msprobe.cases": _COMPUTING,
+    "pytest_msprobe.checkpoints": (*_LOW, "pytest_msprobe.numerics"),
     "pytest_msprobe.evidence": (*_COMPUTING, "pytest_msprobe.cases"),
     **{
         f"pytest_msprobe.suites.{suite}": (
@@ -50,6 +51,7 @@ ALLOWED = {
             "pytest_msprobe.evidence",
             "pytest_msprobe.manifests",
             "pytest_msprobe.reports",
+            *(("msprobe_collector.laws",) if suite == "laws" else ()),
         )
         for suite in _SUITES
     },
@@ -183,6 +185,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "msprobe_collector.pytorch.gradients",
                 "msprobe_collector.pytorch.hyperparameters",
                 "msprobe_collector.pytorch.installation",
+                "msprobe_collector.pytorch.law",
                 "msprobe_collector.pytorch.manifest",
                 "msprobe_collector.pytorch.optimizers",
                 "msprobe_collector.pytorch.process_groups",

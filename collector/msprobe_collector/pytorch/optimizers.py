@@ -19,7 +19,9 @@ from torch import nn
 from torch.optim import optimizer as hooks
 
 from msprobe_collector.framework import Session
+from msprobe_collector.pytorch.hyperparameters import group_settings
 from msprobe_collector.pytorch.installation import is_searched
+from msprobe_collector.pytorch.law_formulas import declared
 from msprobe_collector.pytorch.parameter_names import ParameterNames
 from msprobe_collector.recording.swaps import ApiTarget, Installation
 from msprobe_collector.recording.updates import Named, UpdateRecords
@@ -62,7 +64,7 @@ class OptimizerSteps:
         """See steps from now on."""
         if not self._is_wanted or self._handles:
             return
-        places = [place for place in _clipping_functions() if (id(place[0]), place[1]) not in self._found]
+        places = [place for place in clipping_functions() if (id(place[0]), place[1]) not in self._found]
         if places:
             self._found.update((id(owner), name) for owner, name in places)
             self._clipping.add([ApiTarget(owner, name, getattr(owner, name), name) for owner, name in places])
@@ -97,6 +99,7 @@ class OptimizerSteps:
         kind, parameters = type(optimizer).__name__, self._parameters(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self._records.begin(kind, optimizer, _parameters_in(parameters))
+        self._records.gets(optimizer, _settings_of(optimizer, frame))
         if not callable(closure):
             self._records.gets(optimizer, _gradients_of(optimizer, parameters))
         self._records.gets(optimizer, _state_in(optimizer, parameters))
@@ -185,7 +188,7 @@ class OptimizerSteps:
         self._records.returns(owner, result if given is None else given)
 
 
-def _clipping_functions() -> Iterator[tuple[Any, str]]:
+def clipping_functions() -> Iterator[tuple[Any, str]]:
     """(owner, name) of the functions that clip, of modules that are imported."""
     for module, kind, names in _CLIPPING:
         owner: Any = sys.modules.get(module)
@@ -220,6 +223,13 @@ def _gradients_of(optimizer: Any, parameters: Mapping[str, Any]) -> Iterator[tup
     for name in ("grad_scale", "found_inf"):
         if isinstance(scale := getattr(optimizer, name, None), torch.Tensor):
             yield name, scale
+
+
+def _settings_of(optimizer: Any, frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """Hyper-parameters of each group, with the number of its parameters, and the formula that they belong to."""
+    groups = zip(group_settings(optimizer), optimizer.param_groups)
+    yield "settings", [{**settings, "parameters": len(group["params"])} for settings, group in groups]
+    yield "law", declared(optimizer, frame)
 
 
 def _state_in(optimizer: Any, parameters: Mapping[str, Any]) -> Named:

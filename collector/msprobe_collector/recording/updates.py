@@ -1,7 +1,9 @@
 """What an optimizer gets and leaves, and what clips gradients, as records `Optimizer.<Class>.<k>.forward`.
 
 The keywords of such a record are `parameters.<name>`, `gradients.<name>` and `state.<name>.<key>` before the update,
-its output the same names after it. Values are taken one by one: no more than one of a model's is in memory.
+its output the same names after it. `settings` are the hyper-parameters of each group, in the order of the
+parameters, and `law` says which formula they belong to (`laws/formulas.py`). Values are taken one by one: no more than
+one of a model's is in memory.
 """
 
 from __future__ import annotations

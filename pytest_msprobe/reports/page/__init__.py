@@ -130,6 +130,7 @@ class Section:
             arguments=tuple(self._runs[0]["arguments"] or ()) if self._runs else (),
             passing=suite.passing,
             certainty=suite.certainty,
+            excuses=suite.excuses,
         )
 
     def content(self, answer: Diagnosis | None = None) -> dict[str, Any]:

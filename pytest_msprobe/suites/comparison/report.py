@@ -23,6 +23,7 @@ from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
 from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
 from pytest_msprobe.diagnosis import Diagnosis, RunRows
+from pytest_msprobe.diagnosis.from_rows import with_setup
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
@@ -32,6 +33,7 @@ from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, Ro
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
+from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -663,7 +665,7 @@ class ComparisonReport(SuiteReport):
 
     def diagnosis(self, rows: RunRows) -> Diagnosis:
         """What is at fault in all pairs together."""
-        return structs.replace(self._summary.diagnosis(rows), manifest=tuple(self._suite.setup))
+        return with_setup(self._summary.diagnosis(rows), tuple(self._suite.setup))
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
         """What is at fault in each dump, where its rows alone, without the dumps, would tell another story."""
@@ -697,3 +699,19 @@ class ComparisonReport(SuiteReport):
             "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
             "operations and values that only one side has"
         )
+
+    def fault_keys(self) -> Iterator[str]:
+        """All of it: `fault` names the first reason only."""
+        for output in self._outputs.values():
+            if output.divergence.is_unmatched:
+                yield without_numbers(output.divergence.why_unmatched)
+            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
+                yield "not everything could be compared"
+        for pair in self._diagnoses.values():
+            if pair.diagnosis.has_fault_without_item:
+                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
+                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
+            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
+                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
+                yield "values are beyond their limits, and it is not shown that rounding made them so"
+        yield from map(without_numbers, self._suite.pairs.lone())

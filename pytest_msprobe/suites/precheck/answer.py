@@ -5,15 +5,13 @@ from __future__ import annotations
 from msgspec import structs
 
 from pytest_msprobe.diagnosis import AtFault, CannotSay, Diagnosis, NextStep, RunRows
-from pytest_msprobe.diagnosis.from_rows import call_of, with_gaps
+from pytest_msprobe.diagnosis.from_rows import HARDLY, call_of, with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES
 from pytest_msprobe.suites.contract import RowSummary
 
 #: The standard that passes what rounding explains, and nothing else.
 _SHOWS_ROUNDING = "backward-error"
 _RECORDED = "recorded values"
-#: Above so many times its tolerance an error is no mistake of the tolerance (docs/verdict_quality_at_size.md).
-_CERTAIN = 2.0
 _COLLECT = 'collect the step again with "task": "tensor", or compare it with the dump of a run that is right'
 
 
@@ -51,7 +49,7 @@ def _with_confidence(fault: AtFault, *, is_recorded: bool) -> AtFault:
     if fault.kind == "error":
         return fault
     ratio, rounding = fault.evidence.get("ratio"), str(fault.evidence.get("rounding", ""))
-    if (isinstance(ratio, float) and ratio < _CERTAIN) or (not is_recorded and "backward" in fault.record):
+    if (isinstance(ratio, float) and ratio < HARDLY) or (not is_recorded and "backward" in fault.record):
         return structs.replace(fault, confidence="possible")
     is_exact = "max_abs" in fault.evidence and not rounding and ratio is None
     is_beyond = rounding.startswith("not explained") and isinstance(ratio, float)

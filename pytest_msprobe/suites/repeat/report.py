@@ -111,8 +111,12 @@ class RepeatReport(SuiteReport):
         self._odd: Counter[str] = Counter()
         self._lines: list[str] = []
         self._odd_rows: list[tuple[VerdictRow, Disagreement]] = []
+        self._rows: Counter[bool] = Counter()
 
     def receive(self, name: str, row: VerdictRow) -> None:
+        counts = [output.figures["rows"] for output in row.outputs if output.figures.get("rows") is not None]
+        if counts:
+            self._rows[any(counts)] += 1
         self._open.setdefault((row.dump, row.call), []).append(row)
 
     def receive_call(self, name: str, rows: Sequence[VerdictRow]) -> None:
@@ -132,6 +136,8 @@ class RepeatReport(SuiteReport):
             self._file.close()
 
     def findings(self) -> Iterator[str]:
+        if self._rows:
+            yield f"rows change with the batch in {self._rows[True]} of {self._rows.total()} results"
         if not self._compared:
             held = "no result of two devices" if self._devices else "results of one device"
             yield f"{held}: nothing was compared between devices"

@@ -152,8 +152,8 @@ def test_the_answers_go_with_the_last_row(tmp_path: Path, *, appends: bool) -> N
     before = path.read_bytes() if appends else b""
     lines = JsonLines(path, appends=appends)
     lines.write("Mint.add.1", row("Mint.add.1", "forward"))
-    lines.attach_answers({})
-    lines.attach_answers({"/d/dump.json": {"text": "At fault"}})
+    lines.attach({})
+    lines.attach({"/d/dump.json": {"text": "At fault"}})
     lines.write("Mint.add.2", row("Mint.add.2", "forward"))
     lines.close()
     assert path.read_bytes().startswith(before)

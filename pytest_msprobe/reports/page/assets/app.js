@@ -6,7 +6,7 @@ function App({ content }) {
   const [themeName, setTheme] = useState(() => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
   const [isPrinting, setPrinting] = useState(false);
   document.documentElement.dataset.theme = isPrinting ? "light" : themeName; // before canvases ask for its colours
-  useEffect(() => {
+  useLayoutEffect(() => { // at once: a page may be printed before it is painted
     const print = () => setPrinting(true), back = () => setPrinting(false);
     const follow = () => setAt(sectionOf(sections, location.hash));
     const listeners = { beforeprint: print, afterprint: back, hashchange: follow };
@@ -74,7 +74,7 @@ function SuitePage({ section, suite, isPrinting, themeName }) {
     // An address that says nothing that this page knows stays as it is, so that one can see what it was.
     if (!unknown.length) replaceHash(hashOf(section, view, suite));
   }, [section, filter, sort, selected, hasPasses, unknown]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const follow = () => {
       if (location.hash === hashOf(section, { ...view, selected: now.current }, suite)) return;
       const next = viewOf(section, location.hash);
@@ -144,7 +144,7 @@ function startsDescending(section, id) {
   return figure ? !figure.isLowBad : false;
 }
 
-const STATES = { fault: "bad", unaccounted: "open", rounding: "explained", equal: "good", not_judged: "none" };
+const STATES = { fault: "bad", unaccounted: "open", rounding: "good", equal: "good", not_judged: "none" };
 const MOST_CAUSES = 3;
 
 function Top({ section, filter, change, onSelect }) {

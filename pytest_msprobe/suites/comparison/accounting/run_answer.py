@@ -99,7 +99,7 @@ def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
         groups.values(),
         key=lambda group: (
             _first_step(group[0][0].slot.step),
-            CONFIDENCES.index(_confidence(group[0][1], group[0][0].diagnosis.basis)),
+            CONFIDENCES.index(_confidence(group[0][1], group[0][0])),
         ),
     )
     return _with_initial_state(ordered)
@@ -143,7 +143,7 @@ def _at_fault(rows: RunRows, group: Sequence[tuple[Pair, Fault]]) -> AtFault:
         id=_node_id(rows, pair.dump, next(items_of(fault))),
         record=fault.records[0] if fault.records else step.record,
         kind=fault.kind,
-        confidence=_confidence(fault, pair.diagnosis.basis),
+        confidence=_confidence(fault, pair),
         name=name,
         sentence=sentence,
         how=_how(fault, size),
@@ -181,8 +181,10 @@ _OF_VALUES = {
 }
 
 
-def _confidence(fault: Fault, basis: Basis) -> Confidence:
-    if basis != "tensors":
+def _confidence(fault: Fault, pair: Pair) -> Confidence:
+    # Parameters of a later step are what the earlier ones made of them.
+    is_later = fault.kind == "parameter" and bool(pair.slot.step)
+    if pair.diagnosis.basis != "tensors" or is_later:
         return "first difference only"
     return "proved" if fault.kind in _PROVED else "likely"
 

@@ -1,0 +1,74 @@
+"""What a law is, and what checking one gives."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A law that does not hold.
+
+    Attributes:
+        law: its name.
+        parameter: name of the parameter, or of what else it is about.
+        message: one sentence on what was found and what the law asks for.
+        size: how many times its tolerance the difference is; None where the law has none.
+        others: further names that it holds for.
+    """
+
+    law: str
+    parameter: str
+    message: str
+    size: float | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Why a law could not be checked, as one line."""
+
+    reason: str
+
+
+Checked = list[Finding] | Unchecked
+_Seen = TypeVar("_Seen", contravariant=True)
+
+
+class Law(ABC, Generic[_Seen]):
+    """One law. An object of it may keep what it has to remember between two checks of one training.
+
+    Attributes:
+        name: for options and node ids.
+        sentence: what holds in every training.
+        source: paper, documentation or implementation that says so.
+        tolerance: how far rounding may be off, and why.
+    """
+
+    name: ClassVar[str]
+    sentence: ClassVar[str]
+    source: ClassVar[str]
+    tolerance: ClassVar[str] = "none: it holds exactly"
+
+    @abstractmethod
+    def check(self, seen: _Seen) -> Checked:
+        """The findings; an empty list where the law holds; or why it could not be checked."""
+
+    def found(self, parameter: str, message: str, size: float | None = None, others: Any = ()) -> Finding:
+        """A finding of this law."""
+        return Finding(self.name, parameter, message, size, tuple(others))
+
+
+def few_digits(number: float) -> str:
+    """`number` for people."""
+    return f"{number:.3g}" if math.isfinite(number) else str(number)
+
+
+def listed(names: Any, most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    shown = list(names)
+    more = len(shown) - most
+    return ", ".join(map(str, shown[:most])) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,209 @@
+"""What a framework hands over to the laws: plain values, sampled where tensors are large.
+
+How a framework uses it: it makes one `LawSession` (`session.py`) per process and calls its methods with the values of
+this module. Arrays are float64 (masks and tokens: integers), names are those of the model (`layers.0.weight`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor is, for the laws on aliases and on what a step may not change.
+
+    Attributes:
+        address: of the first element; 0 for an empty one or where the framework does not say.
+        dtype: `float32`, `bfloat16`.
+        device: `cpu`, `npu:0`.
+        shape: of this process's part.
+    """
+
+    address: int
+    dtype: str
+    device: str = "cpu"
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedParameter:
+    """One parameter around one call of its optimizer's `step`.
+
+    `before`, `after`, `gradient` and the arrays of the states hold the same elements, in the same order. A state that
+    is a single number (`step`) is an array of one element. A state that the optimizer makes during its first step is
+    absent from `state_before`.
+
+    Attributes:
+        name: of the parameter in the model.
+        group: index in `Update.settings`.
+        shape: of the values that the update sees.
+        before, after: elements of the parameter; empty where they cannot be read.
+        gradient: as the step gets it, divided by the scale that the optimizer itself takes out; None for no gradient.
+        state_before, state_after: elements by the state's name in PyTorch (`exp_avg`, `exp_avg_sq`, `momentum_buffer`).
+        is_whole: whether the arrays hold all elements, in the order of the tensor.
+        place_before, place_after: of the parameter.
+        gradient_dtype: "" without a gradient.
+        state_places: places after the step by state, of those that are tensors.
+        requires_grad: whether it is to be trained.
+        full_size: elements of the tensor that the arrays were taken from.
+    """
+
+    name: str
+    group: int
+    shape: tuple[int, ...]
+    before: Array
+    after: Array
+    gradient: Array | None
+    state_before: Mapping[str, Array]
+    state_after: Mapping[str, Array]
+    is_whole: bool
+    place_before: Place
+    place_after: Place
+    gradient_dtype: str = ""
+    state_places: Mapping[str, Place] = field(default_factory=dict)
+    requires_grad: bool = True
+    full_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One call of an optimizer's `step`.
+
+    Attributes:
+        optimizer: its name for people, the same in every step: `AdamW`, or `AdamW.1` for the second of that class.
+        formula: name in `formulas.FORMULAS`; "" for an optimizer that is not known.
+        unknown: why there is no formula, as one line.
+        is_own: whether the class is the user's own and only bears the name of a known one, or overrides its step.
+        settings: hyper-parameters of each group, as they are when the step begins.
+        parameters: those with a gradient, and those without.
+        number: of the step of this optimizer, from 0.
+        source: line of the script that called `step`, `train.py:25, in main: optimizer.step()`.
+        hyper_precision: unit roundoff of the arithmetic in which hyper-parameters are combined: 2^-53 where they are
+            Python numbers, 2^-24 where they are float32 tensors.
+        is_complete: whether all parameters of the optimizer are here.
+    """
+
+    optimizer: str
+    formula: str
+    settings: Sequence[Mapping[str, Any]]
+    parameters: Sequence[UpdatedParameter]
+    number: int
+    source: str = ""
+    unknown: str = ""
+    is_own: bool = False
+    hyper_precision: float = 2.0**-53
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """One call of a function that clips gradients by their norm.
+
+    Attributes:
+        names: of the parameters whose gradients are clipped.
+        norm_before: their norm in float64 when the function is called; None where it cannot be computed here.
+        norm_after: when it has returned; None where it cannot be computed here.
+        reported: the norm that the function returns; None for none.
+        max_norm: the limit.
+        norm_type: 2.0, or `inf`.
+        size: number of elements.
+        dtype: of the gradients, the coarsest.
+        scale: factor of a loss scaler that the gradients still hold; 1.0 for none.
+        source: line of the script.
+    """
+
+    names: Sequence[str]
+    norm_before: float | None
+    norm_after: float | None
+    reported: float | None
+    max_norm: float
+    norm_type: float
+    size: int
+    dtype: str
+    scale: float = 1.0
+    source: str = ""
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutMask:
+    """Which elements one call of dropout has dropped.
+
+    Attributes:
+        place: layer that made the call, or the source line where there is none.
+        dropped: bool array: which of the first elements (at most 1024) are zero although their input is not.
+        known: bool array of the same size: which of them have an input that is not zero.
+        rate: probability to drop.
+        is_training: whether the innermost layer that decides about it is in training mode.
+        is_repeat: whether a checkpoint runs the layer again inside the backward.
+    """
+
+    place: str
+    dropped: Array
+    known: Array
+    rate: float
+    is_training: bool = True
+    is_repeat: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a training step got.
+
+    Attributes:
+        of: the model, or the data loader.
+        fingerprint: of all its tensors.
+        from_loader: whether a data loader has made it.
+        batches: how many batches that loader has; 0 if unknown.
+        iteration: number of the loader's iterator that gave it.
+        is_poor: whether it has too few different elements for equal batches to tell anything.
+    """
+
+    of: str
+    fingerprint: str
+    from_loader: bool = False
+    batches: int = 0
+    iteration: int = 0
+    is_poor: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Targets of a cross entropy and the tokens that the model got in the same step.
+
+    Attributes:
+        tokens: integer array [batch, length].
+        targets: integer array with the elements of `tokens` or fewer, in the same order.
+        ignored: the target that does not count.
+        is_causal: whether the model was seen to look at earlier tokens only.
+    """
+
+    tokens: Array
+    targets: Array
+    ignored: int = -100
+    is_causal: bool = False
+    source: str = ""
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Largest relative error of rounding to `dtype` (half a unit in the last place); that of float64 for others."""
+    return _UNITS.get(dtype.rpartition(".")[2].lower(), 2.0**-53)
+
+
+def smallest(dtype: str) -> float:
+    """Absolute error that a result of `dtype` may have near zero: results below it may be flushed to zero."""
+    return _SMALLEST.get(dtype.rpartition(".")[2].lower(), float(np.finfo(np.float64).tiny))
+
+
+_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
+_SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}

@@ -1,0 +1,101 @@
+"""What a run of the suite `laws` amounts to: a CSV file, and which laws do not hold."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from io import TextIOWrapper
+from pathlib import Path
+
+from pytest_msprobe.reports.csv_pair import WORDS, neutral, new_files
+from pytest_msprobe.suites.contract import RowSummary, SuiteReport
+from pytest_msprobe.verdicts import VerdictRow
+
+COLUMNS = ("Rank", "Step", "Part", "Law", "Status", "Parameter", "Size/Tolerance", "Source", "Message")
+_SHOWN = 8
+
+
+class LawsSummary(RowSummary):
+    """Laws that do not hold, worst first, and how many were checked."""
+
+    def __init__(self) -> None:
+        self._broken: dict[str, list[VerdictRow]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def add(self, row: VerdictRow) -> None:
+        self._counts[row.status] += 1
+        if row.status == "error":
+            self._broken.setdefault(row.part, []).append(row)
+
+    def lines(self) -> Iterator[str]:
+        if not self._counts:
+            return
+        checked = self._counts["pass"] + self._counts["error"]
+        broken = sorted(self._broken.items(), key=lambda entry: -max(_size(row) for row in entry[1]))
+        skipped = f", {self._counts['skip']} not checked" if self._counts["skip"] else ""
+        if not broken:
+            yield f"{checked} checks of laws, all of them hold{skipped}"
+            return
+        yield f"{len(broken)} laws do not hold ({checked} checks of laws{skipped})"
+        for law, rows in broken[:_SHOWN]:
+            worst = max(rows, key=_size)
+            also = f" [and of {len(rows) - 1} more records]" if len(rows) > 1 else ""
+            yield f"  {law}, {worst.call}: {worst.message}{also}"
+        if len(broken) > _SHOWN:
+            yield f"  and {len(broken) - _SHOWN} more laws"
+
+    @property
+    def checked(self) -> int:
+        """How many items were judged."""
+        return self._counts["pass"] + self._counts["error"]
+
+
+def _size(row: VerdictRow) -> float:
+    return max((output.ratio or 0.0 for output in row.outputs), default=0.0)
+
+
+class LawsReport(SuiteReport):
+    """Writes `laws_result_{time}.csv`, row by row."""
+
+    def __init__(self, out: Path) -> None:
+        """A report into the folder `out`, made when the first row comes."""
+        self._out = out
+        self._file: TextIOWrapper | None = None
+        self._summary = LawsSummary()
+
+    def receive(self, name: str, row: VerdictRow) -> None:
+        self._summary.add(row)
+        if self._file is None:
+            (self._file,) = new_files(self._out, "laws_result")
+            csv.writer(self._file).writerow(COLUMNS)
+        place = row.place
+        worst = row.worst
+        cells = (
+            "" if place is None or place.rank is None else place.rank,
+            "" if place is None or place.step is None else place.step,
+            row.call,
+            row.part,
+            WORDS[row.status],
+            "" if worst is None else worst.label,
+            "" if worst is None or worst.ratio is None else f"{worst.ratio:.3g}",
+            "" if place is None else place.source,
+            row.message,
+        )
+        csv.writer(self._file).writerow([neutral(cell) for cell in cells])
+        self._file.flush()
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def findings(self) -> Iterator[str]:
+        return self._summary.lines()
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        if self._file is not None:
+            yield "results", Path(self._file.name)
+
+    def untested(self) -> str:
+        """A run in which nothing could be checked says nothing."""
+        return "" if self._summary.checked else "no law could be checked; the reasons of the skipped items say why"

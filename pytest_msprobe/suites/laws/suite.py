@@ -1,0 +1,370 @@
+"""The suite `laws`: one item per law and record of an optimizer, or per law and thing that was watched in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msprobe_collector.dump_format import ApiName, Dump, DumpError, Frame
+from msprobe_collector.dump_format.dump import Slot
+from msprobe_collector.dump_format.values import printable
+from pytest_msprobe.suites.contract import (
+    Context,
+    Group,
+    Record,
+    Suite,
+    SuiteError,
+    SuiteReport,
+    escape,
+    file_id,
+    place_in,
+)
+from pytest_msprobe.suites.laws.live import FILE, Checked, LawsFile, read_laws
+from pytest_msprobe.suites.laws.options import OPTIONS
+from pytest_msprobe.suites.laws.recorded import CLIP, NotRecordedError, clipping_of, names, update_of
+from pytest_msprobe.suites.laws.report import LawsReport, LawsSummary
+from pytest_msprobe.verdicts import Figure, OutputRow, Status, StepPosition, Verdict
+
+if TYPE_CHECKING:
+    from msprobe_collector.laws.law import Checked as Result
+    from msprobe_collector.laws.observation import Update
+    from msprobe_collector.laws.updates import FormulaCheck
+
+#: Laws on a record of an optimizer, and on one of clipping; those that look at a `FormulaCheck` first.
+_OF_FORMULA = ("update-formula", "moments-formula", "decay-as-declared", "updates-arrive")
+_OF_UPDATE = ("step-counter", "state-continues", "something-updated", "hyper-parameters")
+_OF_CLIPPING = ("clip-norm",)
+#: The thing whose laws are about all ranks, and its laws.
+RANKS = "ranks"
+_OF_RANKS = ("replicas-agree", "ranks-draw-differently")
+_MOST_ROWS = 20
+
+
+@dataclass(slots=True)
+class _Read:
+    """A record of an optimizer, read once for all of its laws."""
+
+    group: Group
+    update: Update | None = None
+    formula: FormulaCheck | None = None
+    before: Update | None = None
+    problem: str = ""
+    is_fault: bool = False
+
+
+class LawsSuite(Suite):
+    """Checks laws of training."""
+
+    name = "laws"
+    title = "Laws of training"
+    item_noun = "laws of optimizers' steps and of the training"
+    group_noun = "optimizers and other parts"
+    options = OPTIONS
+    figures = (Figure("ratio", "Size/tolerance", ".3g"),)
+
+    @classmethod
+    def summary(cls) -> LawsSummary:
+        return LawsSummary()
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._dumps: dict[Path, Dump] = {}
+        self._laws: dict[Path, LawsFile] = {}
+        self._read: _Read | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._context.dumps
+
+    def groups(self, file: Path) -> Iterator[Group]:
+        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks."""
+        if file.name != FILE:
+            found = list(names(self._dump(file)))
+            if not found:
+                raise SuiteError(
+                    f"{file}: holds no record of an optimizer; dump steps with start() before and stop() after "
+                    "optimizer.step(), or check laws in training with MSPROBE_LAWS=1"
+                )
+            for record in found:
+                call = record.rpartition(".")[0] or record
+                parts = _OF_CLIPPING if record.startswith(CLIP) else (*_OF_FORMULA, *_OF_UPDATE)
+                yield Group(escape(call), call, parts, record)
+            return
+        laws = self._file(file)
+        if not laws.things:
+            raise SuiteError(f"{file}: says of no law that it was checked; the process ended before its first step")
+        for about, things in laws.things.items():
+            yield Group(escape(about), printable(about), tuple(map(escape, things)), None)
+        if file == self._of_run(file)[0]:
+            yield Group(RANKS, RANKS, _OF_RANKS, None)
+
+    def judge(self, record: Record) -> Verdict:
+        if record.file.name == FILE:
+            return self._judge_live(record)
+        return self._judge_recorded(record)
+
+    def headline(self, record: Record) -> str:
+        return f"{record.call}: {record.part}"
+
+    def api(self, record: Record) -> ApiName | None:
+        return None
+
+    def marks(self, record: Record) -> tuple[str, ...]:
+        return (record.part.replace("-", "_"), "Law")
+
+    def place(self, record: Record) -> StepPosition:
+        if record.file.name != FILE:
+            return place_in(self._dump(record.file), record.payload)
+        told = self._told(record)
+        step = told[0].get("step") if told else None
+        source = printable(str(told[0].get("source", ""))) if told else ""
+        rank = None if record.call == RANKS else self._file(record.file).rank
+        return StepPosition(rank=rank, step=step if isinstance(step, int) else None, source=source)
+
+    def frames(self, record: Record) -> Sequence[Frame]:
+        return () if record.file.name == FILE else self._dump(record.file).stacks.frames(record.payload)
+
+    def release(self, group: Group) -> None:
+        self._read = None
+
+    def header(self) -> list[str]:
+        files = self.files
+        shown = file_id(files[0], self._context.config.rootpath) if len(files) == 1 else f"{len(files)} files"
+        return [f"msprobe: {shown}: laws of training, from what optimizers get and leave"]
+
+    def dumps(self) -> Iterator[Dump]:
+        for path in self.files:
+            with suppress(DumpError):
+                if path.name != FILE:
+                    yield self._dump(path)
+
+    def warnings(self) -> Iterator[str]:
+        for path in self.files:
+            with suppress(SuiteError):
+                if path.name == FILE and (problem := self._file(path).problem):
+                    yield problem
+
+    def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
+        return LawsReport(self._context.out)
+
+    def advice_when_empty(self) -> str:
+        return "no law could be checked: the reasons say what is missing"
+
+    # Recorded
+
+    def _judge_recorded(self, record: Record) -> Verdict:
+        dump, name = self._dump(record.file), record.payload
+        try:
+            if record.part in _OF_CLIPPING:
+                from msprobe_collector.laws.signals import ClipNorm
+
+                clipping = clipping_of(dump, name)
+                return _verdict(ClipNorm().check(clipping), len(clipping.names), "gradients", clipping.source)
+        except NotRecordedError as error:
+            return Verdict("skip", str(error))
+        except DumpError as error:
+            return Verdict("error", printable(str(error)))
+        read = self._read_of(record)
+        if read.update is None or read.formula is None:
+            return Verdict("error" if read.is_fault else "skip", read.problem)
+        law = _laws()[record.part]
+        if record.part == "state-continues":
+            if read.before is None:
+                return Verdict("skip", "the step before is not in the dump; collect steps one after another")
+            law.check(read.before)
+        result = law.check(read.formula if record.part in _OF_FORMULA else read.update)
+        return _verdict(result, len(read.update.parameters), "parameters", read.update.source)
+
+    def _read_of(self, record: Record) -> _Read:
+        if self._read is None or self._read.group is not record.group:
+            self._read = read = _Read(record.group)
+            dump = self._dump(record.file)
+            try:
+                from msprobe_collector.laws.updates import FormulaCheck
+
+                read.update = update_of(dump, record.payload, 1)
+                read.formula = FormulaCheck(read.update)
+                read.before = self._update_before(record.file, record.payload, read.update)
+            except NotRecordedError as error:
+                read.problem = str(error)
+            except DumpError as error:
+                read.problem, read.is_fault = printable(str(error)), True
+        return self._read
+
+    def _update_before(self, file: Path, record: str, update: Update) -> Update | None:
+        """The last update of the same parameters before `record`, in its dump or in that of the step before."""
+        dump = self._dump(file)
+        earlier = [(dump, name) for name in list(names(dump))[: list(names(dump)).index(record)]]
+        number = Slot.of(file).step
+        if number:
+            path = Path(str(file).replace(f"step{number}", f"step{number - 1}"))
+            with suppress(DumpError):
+                if path != file and path.is_file():
+                    before = self._dump(path)
+                    earlier = [(before, name) for name in names(before)] + earlier
+        own = [item.name for item in update.parameters]
+        for other, name in reversed(earlier):
+            if name.startswith(CLIP) or name.split(".")[1] != record.split(".")[1]:
+                continue
+            with suppress(DumpError, NotRecordedError):
+                found = update_of(other, name, 0)
+                if [item.name for item in found.parameters] == own:
+                    return found
+        return None
+
+    # Live
+
+    def _judge_live(self, record: Record) -> Verdict:
+        if record.call == RANKS:
+            return self._judge_ranks(record)
+        item = self._checked(record)
+        if item is None:
+            return Verdict("error", "the file says no more of this law; it was changed while it was read")
+        told = item.told
+        if told or item.findings:
+            rows = tuple(_row(entry) for entry in told[:_MOST_ROWS])
+            lines = [_described(entry) for entry in told]
+            more = f"in {item.findings} of {item.checks} checks" if item.checks >= item.findings > 0 else ""
+            first = lines[0] if lines else "it does not hold; the findings are not in the file"
+            return Verdict(
+                "error",
+                f"{first}{f' ({more})' if more else ''}",
+                rows,
+                explanation="\n".join(lines),
+                properties=_called_from(told),
+            )
+        if item.checks:
+            return Verdict("pass", f"checked {item.checks} times")
+        return Verdict("skip", item.reason or "it was not checked")
+
+    def _judge_ranks(self, record: Record) -> Verdict:
+        from pytest_msprobe.suites.laws.ranks import judge_draws, judge_replicas
+
+        files = []
+        for path in self._of_run(record.file):
+            with suppress(SuiteError):
+                files.append(self._file(path))
+        return judge_replicas(files) if record.part == _OF_RANKS[0] else judge_draws(files)
+
+    def _checked(self, record: Record) -> Checked | None:
+        things = next(
+            (laws for about, laws in self._file(record.file).things.items() if printable(about) == record.call), {}
+        )
+        return next((item for law, item in things.items() if escape(law) == record.part), None)
+
+    def _told(self, record: Record) -> Sequence[Mapping[str, Any]]:
+        item = None if record.call == RANKS else self._checked(record)
+        return () if item is None else item.told
+
+    def _of_run(self, file: Path) -> list[Path]:
+        """Files of the ranks of one run: those in folders beside each other."""
+        return [path for path in self.files if path.name == FILE and path.parent.parent == file.parent.parent]
+
+    def _dump(self, path: Path) -> Dump:
+        if path not in self._dumps:
+            self._dumps[path] = Dump(path)
+        return self._dumps[path]
+
+    def _file(self, path: Path) -> LawsFile:
+        if path not in self._laws:
+            self._laws[path] = read_laws(path)
+        return self._laws[path]
+
+
+def _laws() -> dict[str, Any]:
+    from msprobe_collector.laws import updates
+
+    class ArrivesAtOnce(updates.UpdatesArrive):
+        """In a dump of one step no patience helps."""
+
+        _PATIENCE = 1
+
+    kinds = (
+        updates.UpdateFormula,
+        updates.MomentsFormula,
+        updates.DecayAsDeclared,
+        ArrivesAtOnce,
+        updates.StepCounter,
+        updates.StateContinues,
+        updates.SomethingUpdated,
+        updates.HyperParameters,
+    )
+    return {kind.name: kind() for kind in kinds}
+
+
+def _verdict(result: Result, count: int, what: str, source: str) -> Verdict:
+    from msprobe_collector.laws.law import Unchecked
+    from msprobe_collector.laws.updates import summed_up
+
+    if isinstance(result, Unchecked):
+        return Verdict("skip", result.reason)
+    if not result:
+        return Verdict("pass", f"holds for {count} {what}")
+    entries: Iterable[Mapping[str, Any]] = [
+        {
+            "parameter": finding.parameter,
+            "others": finding.others,
+            "other_count": len(finding.others),
+            "size": finding.size,
+            "message": finding.message,
+            "source": source,
+        }
+        for finding in summed_up(result)
+    ]
+    lines = [_described(entry) for entry in entries]
+    rows = tuple(_row(entry) for entry in entries)
+    return Verdict("error", lines[0], rows, explanation="\n".join(lines), properties=_called_from(list(entries)))
+
+
+def _row(entry: Mapping[str, Any]) -> OutputRow:
+    status: Status = "error"
+    size = entry.get("size")
+    number = float(size) if isinstance(size, (int, float, str)) and _is_number(size) else None
+    message = printable(str(entry.get("message", "")))
+    return OutputRow(printable(str(entry.get("parameter", ""))), "", "", (), status, message, figures={"ratio": number})
+
+
+def _is_number(value: float | str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _described(entry: Mapping[str, Any]) -> str:
+    """`c.weight and 3 more: ... (220 times its tolerance); step 4, train.py:55, in main: optimizer.step()`."""
+    count, size, step, source = (entry.get(key) for key in ("other_count", "size", "step", "source"))
+    text = printable(str(entry.get("parameter", "")))
+    if isinstance(count, int) and count:
+        text += f" and {count} more"
+    text += f": {printable(str(entry.get('message', '')))}"
+    if size is not None:
+        text += f" ({float(size):.3g} times its tolerance)" if _is_number(size) else ""
+    where = [f"step {step}"] if isinstance(step, int) else []
+    where += [printable(str(source))] if source else []
+    return text + (f"; {', '.join(where)}" if where else "")
+
+
+def _called_from(told: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str | float], ...]:
+    source = next((printable(str(entry["source"])) for entry in told if entry.get("source")), "")
+    return (("called_from", source.partition(",")[0]),) if source else ()
+
+
+SUITE = LawsSuite
+
+
+def make(context: Context) -> LawsSuite:
+    """The suite for one process of a run.
+
+    Raises:
+        SuiteError: there is neither a dump nor a file of laws.
+    """
+    if not context.dumps:
+        raise SuiteError(
+            "--msprobe-suite=laws needs --msprobe-dump=PATH: a dump, or a folder that MSPROBE_LAWS has written"
+        )
+    return LawsSuite(context)
