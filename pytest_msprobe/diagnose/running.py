@@ -19,6 +19,7 @@ from msgspec import structs
 
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
+from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ def _rank(ran: Ran) -> tuple[int, bool]:
 def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:
     """The answer of all steps as one."""
     best = chosen(ran)
-    found = best.diagnosis
+    # A suite that was asked and could judge nothing leaves a part unjudged.
+    silent = [each for each in ran if each is not best and not each.diagnosis.is_judged]
+    left = [CannotSay(f"the suite {each.step.suite}", _why(each.diagnosis)) for each in silent]
+    found = with_gaps(best.diagnosis, left)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
     ]
@@ -177,6 +181,10 @@ def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[Can
         cannot_say=(*gaps, *found.cannot_say),
         steps=tuple(steps),
     )
+
+
+def _why(found: Diagnosis) -> str:
+    return found.cannot_say[0].why if found.cannot_say else found.headline.partition(": ")[2]
 
 
 def command_of(step: Step) -> str:

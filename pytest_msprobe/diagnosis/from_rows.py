@@ -38,6 +38,8 @@ HARDLY = 2.0
 _ALIKE = 0.1
 #: How the benchmark of random outputs is called, which is no computation.
 _LAW = "law: "
+#: What differs between texts on records that cannot be read for one reason.
+_TELLING = re.compile(r"'[^']*'|\S*[./\[]\S*|\d+")
 #: Properties of rows whose failure is known: of an xfail mark, and of --msprobe-baseline.
 _EXPECTED = {EXPECTED, "baseline"}
 #: Options of a run that a command which repeats a part of it leaves out: files that it writes, and how it runs.
@@ -152,6 +154,7 @@ class RunRows:
         self.gaps: list[CannotSay] = []
         self._causes: dict[tuple[str, str, bool], _Cause] = {}
         self._skipped: dict[str, tuple[str, int]] = {}
+        self._unreadable: dict[str, tuple[str, str, int]] = {}
         self._explained = 0
         self._expected: set[str] = set()
         self._dumps: dict[str, str] = {}
@@ -166,6 +169,10 @@ class RunRows:
             self._expected.add(row.node_id)
         if row.outcome == "failed" and row.rounding == EXPLAINED:
             self._explained += 1
+        elif row.outcome == "failed" and _is_unreadable(row):
+            reason = _TELLING.sub("...", row.message)
+            name, message, count = self._unreadable.get(reason, (_name(row), row.message, 0))
+            self._unreadable[reason] = name, message, count + 1
         elif row.outcome == "failed":
             light = replace(row, attachment=None, explanation="", run=None)
             self._causes.setdefault(_cause(row), _Cause(light)).add(light)
@@ -178,9 +185,21 @@ class RunRows:
             self._skipped[row.message] = name, count + 1
 
     @property
+    def unreadable(self) -> int:
+        """Failed rows whose record could not be read."""
+        return sum(count for _, _, count in self._unreadable.values())
+
+    @property
     def has_gaps(self) -> bool:
         """Whether a part was not judged, or its failures were expected."""
-        return bool(self._explained or self._skipped or self.gaps or self._expected or self.outcomes["xpassed"])
+        return bool(
+            self._explained
+            or self._unreadable
+            or self._skipped
+            or self.gaps
+            or self._expected
+            or self.outcomes["xpassed"]
+        )
 
     @property
     def judged(self) -> int:
@@ -255,6 +274,13 @@ class RunRows:
             CannotSay(name if count == 1 else f"{count} {self.facts.item_noun}, the first {name}", reason, count)
             for reason, (name, count) in sorted(self._skipped.items(), key=lambda entry: -entry[1][1])
         ]
+        found = [
+            *(
+                CannotSay(name if count == 1 else f"{count} {self.facts.item_noun}, the first {name}", message, count)
+                for name, message, count in sorted(self._unreadable.values(), key=lambda entry: -entry[2])
+            ),
+            *found,
+        ]
         if self._explained:
             why = "beyond the fixed limits of the standard, and rounding explains it"
             hint = "--msprobe-standard=backward-error passes them"
@@ -301,6 +327,8 @@ class RunRows:
             return gaps[0].why if gaps else f"there are no {noun}"
         if outcome == "unaccounted":
             left = self.outcomes.total() - self.judged
+            if self.unreadable:
+                return f"{self.unreadable} of {self.outcomes.total()} {noun} cannot be read, nothing else is wrong"
             if left:
                 return f"nothing is wrong in {self.judged} {noun}; {left} were not judged"
             if self._explained:
@@ -413,6 +441,11 @@ def _is_kind(row: VerdictRow) -> bool:
     return row.direction is None and len(row.recorded) > 1
 
 
+def _is_unreadable(row: VerdictRow) -> bool:
+    """Whether the record failed since its dump cannot be read: such a text begins with the path of the dump."""
+    return not row.outputs and row.message.startswith(f"{row.dump}: ")
+
+
 def _sentence(row: VerdictRow) -> str:
     output = row.worst
     if output is not None and output.status == "error" and output.message:
@@ -450,7 +483,7 @@ def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
     if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
         return structs.replace(found, manifest=manifest)
     at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
-    line = headline_of(found.outcome, at_fault) if at_fault else found.headline
+    line = headline(found.outcome, manifest[0], f"then {at_fault[0].name}") if at_fault else found.headline
     return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
 
 

@@ -33,6 +33,8 @@ from pytest_msprobe.suites.contract import escape
 
 #: Kinds that a computation or the values themselves prove, where both dumps hold tensors.
 _PROVED = ("born", "defined", "dtype", "only_one_side", "rewired", "arguments", "parameter", "batch", "recomputed")
+#: Kinds that are computed from the values of the record alone.
+_COMPUTED = ("born", "defined")
 #: Largest size of what `next` needs, of the 4 kB of the diagnosis.
 _MOST_COLLECTION = 1600
 _MOST_OPEN = 3
@@ -69,6 +71,13 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
         return structs.replace(rows.made("not_judged", told="no tensor was compared"), basis=basis)
     causes = _causes(pairs)
     at_fault = [_at_fault(rows, group) for group in causes]
+    if rows.unreadable or any(_has_unreadable(pair) for pair in pairs):
+        # Where values cannot be read it is not known what made others.
+        at_fault = [
+            each if each.kind in _COMPUTED else structs.replace(each, confidence="possible") for each in at_fault
+        ]
+        if at_fault and all(each.confidence == "possible" for each in at_fault):
+            outcome = "unaccounted"
     if not at_fault and outcome == "unaccounted":
         at_fault = [*_open_records(rows, pairs)] or _failed(rows)
     if not at_fault and (failed := _failed(rows)):
@@ -87,6 +96,12 @@ def run_answer(rows: RunRows, diagnoses: Mapping[str, RunDiagnosis], file: str =
         cannot_say=(*_not_covered(pairs, basis), *diagnosis.cannot_say),
         next_collection=_collection([pair.diagnosis for pair in pairs]),
     )
+
+
+def _has_unreadable(pair: Pair) -> bool:
+    """Whether a record was not accounted for since a dump cannot be read: such a text begins with its path."""
+    paths = [pair.dump, *(str(side.path) for side in pair.diagnosis.sides or ())]
+    return any(path in step.account.reason for step in pair.diagnosis.unaccounted for path in paths)
 
 
 def _causes(pairs: Sequence[Pair]) -> list[list[tuple[Pair, Fault]]]:
