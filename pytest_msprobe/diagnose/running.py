@@ -168,9 +168,10 @@ def _rank(ran: Ran) -> tuple[int, bool]:
 def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:
     """The answer of all steps as one."""
     best = chosen(ran)
-    # A suite that was asked and could judge nothing leaves a part unjudged.
-    silent = [each for each in ran if each is not best and not each.diagnosis.is_judged]
-    left = [CannotSay(f"the suite {each.step.suite}", _why(each.diagnosis)) for each in silent]
+    # A suite that was asked and could not judge all leaves a part unjudged; rules on gradients never show that.
+    open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
+    open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
+    left = [CannotSay(f"in the suite {each.step.suite}", _why(each.diagnosis)) for each in open_ones]
     found = with_gaps(best.diagnosis, left)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
@@ -184,7 +185,10 @@ def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[Can
 
 
 def _why(found: Diagnosis) -> str:
-    return found.cannot_say[0].why if found.cannot_say else found.headline.partition(": ")[2]
+    if not found.cannot_say:
+        return found.headline.partition(": ")[2]
+    first = found.cannot_say[0]
+    return f"{first.what}: {first.why}"
 
 
 def command_of(step: Step) -> str:

@@ -73,6 +73,7 @@ class RunFacts:
         passing: what a run amounts to in which everything was judged and passed.
         certainty: confidence in a failure of this suite.
         excuses: whether the suite itself expects failures (xfailed), of records that inherit what is wrong.
+        answer: file that the diagnosis is written to, for commands that read it; "" for none.
         is_selected: whether only a part of the items was to run, by -k, a shard or the like.
     """
 
@@ -83,6 +84,7 @@ class RunFacts:
     passing: Outcome = "rounding"
     certainty: Confidence = "likely"
     excuses: bool = False
+    answer: str = ""
     is_selected: bool = False
 
     def command(self, *more: str) -> tuple[str, ...]:
