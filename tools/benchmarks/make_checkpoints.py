@@ -138,7 +138,7 @@ def main() -> None:
     """Write, measure, delete."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--layers", type=int, default=24, help="of 404 MB in bfloat16 each")
+    parser.add_argument("--layers", type=int, default=24, help="of 354 MB in bfloat16 each")
     parser.add_argument("--dtype", default="bfloat16")
     arguments = parser.parse_args()
     dtype = getattr(torch, arguments.dtype)

@@ -350,5 +350,5 @@ def _batch_words(name: str, found: _Found, size: int) -> str:
     half = f"{size // 2}" if size % 2 == 0 else f"{size // 2} and {size - size // 2}"
     sizes = {"alone": "1", "halved": half, "doubled": f"{2 * size}", "reversed": f"{size}"}
     rows, tried = sorted(found.rows[name]), len(found.tried[name])
-    shown = ", ".join(map(str, rows[:_SHOWN])) + (", .." if len(rows) > _SHOWN else "")
+    shown = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
     return f"{name} (batch of {sizes[name]}) {len(rows)} of {tried} rows: {shown}"
