@@ -2,7 +2,6 @@
 
 - What finished rows of a comparison amount to.
 - What one pair of dumps leaves behind: table, advice, findings. The same for a pytest run and for a script.
-- The advisor file: the first suspect and what to look at next, in the three lines that users know.
 - Where two runs diverge: the first operation that differs, and those that introduce a difference.
 """
 
@@ -21,19 +20,20 @@ from msgspec import structs
 
 from msprobe_collector.dump_format.dump import STEP, Slot
 from msprobe_collector.dump_format.records import GRADIENTS, Operation
-from msprobe_collector.dump_format.values import abbreviated, printable, printable_lines
+from msprobe_collector.dump_format.values import abbreviated, printable_lines
 from pytest_msprobe.diagnosis import Diagnosis, RunRows
 from pytest_msprobe.diagnosis.from_rows import with_setup
+from pytest_msprobe.suites.comparison.advice import advice
 from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.run_faults import RunFaults
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
-from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -493,46 +493,6 @@ def _step_of(dump: str) -> int:
     return -1 if step is None else step
 
 
-#: APIs whose kernels may sum in any order unless determinism is asked for.
-_UNORDERED = ("conv2d", "conv3d", "matmul", "nll_loss", "layer_norm", "lstm")
-
-_ADVICE = {
-    "plain": "The two runs call this operation with other arguments. Compare both lines that make the call, and the "
-    "configuration of the model.",
-    "forward input": "The value differs before any recorded operation does. Check what produces it: parameters, the "
-    "batch, an operation outside of what was dumped, a tensor changed in place, memory overwritten by another stream.",
-    "forward output": "The inputs of this operation agree and its output does not. Run the pre-check on this dump: "
-    "pytest --msprobe-dump=<target dump.json> -k <name of the call>.",
-    "backward input": "A gradient differs where it enters. Check the forward of the operations behind it and the loss.",
-    "backward output": "The gradient that enters agrees and the one that leaves does not. Run the pre-check on the "
-    "backward of this call.",
-}
-_BATCH_NORM = " For batch_norm also compare the running mean and variance and the momentum of both sides."
-_DETERMINISM = " This API may sum in any order: dump both sides again with seed_all(mode=True)."
-_NOTHING = "Everything that was compared agrees."
-
-
-def advice(divergence: Divergence, line: int) -> str:
-    """The content of the advisor file of one comparison; `line` of the table is where the first suspect stands."""
-    first, answer = divergence.first, divergence.answer
-    if divergence.named is not None:
-        suspect = printable(f"{divergence.named.record}.{divergence.named.value}")
-        return f"Line: {line or 'NA'}\nSuspect Nodes: {suspect}\nExpert Advice: {divergence.named.advice}\n"
-    if answer is not None and answer.is_known and first is not None and not first.is_plain:
-        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {answer.text}\n"
-    if first is None:
-        return f"Line: NA\nSuspect Nodes: NA\nExpert Advice: {_NOTHING}\n"
-    operation = Operation.of(first.record, first.order)
-    phase = "backward" if operation.phase != "forward" else "forward"
-    text = _ADVICE["plain" if first.is_plain else f"{phase} {'input' if first.is_input else 'output'}"]
-    name = operation.name.lower()
-    if "batch_norm" in name and first.is_input:
-        text += _BATCH_NORM
-    if not first.is_input and any(api in name for api in _UNORDERED):
-        text += _DETERMINISM
-    return f"Line: {line}\nSuspect Nodes: {printable(first.first)}\nExpert Advice: {text}\n"
-
-
 class ComparisonOutput:
     """Collects rows of the tables of one target dump, and writes them with advice.
 
@@ -679,39 +639,17 @@ class ComparisonReport(SuiteReport):
 
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
-        divergences = [output.divergence for output in self._outputs.values()]
-        for divergence in divergences:
-            if divergence.is_unmatched:
-                return divergence.why_unmatched
-        if any(pair.diagnosis.has_fault_without_item for pair in self._diagnoses.values()):
-            return "the runs differ by more than rounding: see what is at fault above"
-        is_open = any(pair.diagnosis.is_open for pair in self._diagnoses.values())
-        if is_open and "unaccounted" not in self._suite.settings.accept:
-            return (
-                "values are beyond their limits, and it is not shown that rounding made them so: see above what is not "
-                "accounted for; --msprobe-accept=unaccounted accepts it"
-            )
-        if self._suite.pairs.lone():
-            return "not every dump has a partner, so this run is not a success"
-        if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):
-            return ""
-        return (
-            "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
-            "operations and values that only one side has"
-        )
+        return self._faults.text()
 
     def fault_keys(self) -> Iterator[str]:
         """All of it: `fault` names the first reason only."""
-        for output in self._outputs.values():
-            if output.divergence.is_unmatched:
-                yield without_numbers(output.divergence.why_unmatched)
-            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
-                yield "not everything could be compared"
-        for pair in self._diagnoses.values():
-            if pair.diagnosis.has_fault_without_item:
-                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
-                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
-            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
-                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
-                yield "values are beyond their limits, and it is not shown that rounding made them so"
-        yield from map(without_numbers, self._suite.pairs.lone())
+        return self._faults.keys()
+
+    @property
+    def _faults(self) -> RunFaults:
+        return RunFaults(
+            [output.divergence for output in self._outputs.values()],
+            [pair.diagnosis for pair in self._diagnoses.values()],
+            list(self._suite.pairs.lone()),
+            self._suite.settings.accept,
+        )
