@@ -15,6 +15,7 @@ from pytest_msprobe.commands.common import stated_errors
 from pytest_msprobe.diagnose.looking import Holding, look_at, of_one_model
 from pytest_msprobe.diagnose.planning import Step, plan
 from pytest_msprobe.diagnose.running import INTERRUPTED, Ran, StepRunner, chosen, command_of, summed_up
+from pytest_msprobe.diagnose.setup import looks_wrong, set_up_differently, with_suspicions
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, NextStep
 from pytest_msprobe.diagnosis.file import check_replaceable, write_diagnosis
 from pytest_msprobe.diagnosis.value import headline
@@ -85,10 +86,12 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
         runner = StepRunner(Path(folder), arguments.out, with_rows=arguments.page is not None, show=_progress(talk))
         ran = _run(runner, steps, talk)
         gaps = [CannotSay(str(path), why) for side in sides for path, why in side.unreadable.items()]
-        found = summed_up(ran, manifest=(), gaps=gaps)
+        found = summed_up(ran, manifest=set_up_differently(target, golden), gaps=gaps)
+        causes = looks_wrong(target) if golden is None else []
+        found = with_suspicions(found, causes)
         if arguments.page is not None:
             _write_page(arguments.page, ran, talk)
-    return found, _exit_code(found, ran)
+    return found, max(_exit_code(found, ran), int(bool(causes)))
 
 
 def _run(runner: StepRunner, steps: list[Step], talk: TextIO) -> list[Ran]:
@@ -136,6 +139,7 @@ def _nothing(bad: Holding, why: str, target: Holding, golden: Holding | None) ->
         cannot_say=(CannotSay(what, why),),
         dumps=tuple(str(side.path) for side in (target, golden) if side is not None),
         next=_what_to_do(target, golden),
+        manifest=set_up_differently(target, golden),
     )
     return found, _CODES["not_judged"] if bad.is_usable else _UNUSABLE
 

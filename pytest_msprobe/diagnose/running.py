@@ -19,6 +19,7 @@ from msgspec import structs
 
 from pytest_msprobe.diagnose.planning import Step
 from pytest_msprobe.diagnosis import CannotSay, Diagnosis, TakenStep
+from pytest_msprobe.diagnosis.from_rows import with_gaps
 from pytest_msprobe.diagnosis.value import CONFIDENCES, headline
 
 if TYPE_CHECKING:
@@ -167,7 +168,11 @@ def _rank(ran: Ran) -> tuple[int, bool]:
 def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[CannotSay]) -> Diagnosis:
     """The answer of all steps as one."""
     best = chosen(ran)
-    found = best.diagnosis
+    # A suite that was asked and could not judge all leaves a part unjudged; rules on gradients never show that.
+    open_ones = [each for each in ran if each is not best and each.step.suite != "gradients"]
+    open_ones = [each for each in open_ones if each.diagnosis.outcome in ("unaccounted", "not_judged")]
+    left = [CannotSay(f"in the suite {each.step.suite}", _why(each.diagnosis)) for each in open_ones]
+    found = with_gaps(best.diagnosis, left)
     steps = [
         TakenStep(("pytest", *each.step.arguments), each.diagnosis.outcome, each.diagnosis.headline) for each in ran
     ]
@@ -177,6 +182,13 @@ def summed_up(ran: Sequence[Ran], *, manifest: Sequence[str], gaps: Sequence[Can
         cannot_say=(*gaps, *found.cannot_say),
         steps=tuple(steps),
     )
+
+
+def _why(found: Diagnosis) -> str:
+    if not found.cannot_say:
+        return found.headline.partition(": ")[2]
+    first = found.cannot_say[0]
+    return f"{first.what}: {first.why}"
 
 
 def command_of(step: Step) -> str:

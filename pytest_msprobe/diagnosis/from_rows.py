@@ -483,7 +483,7 @@ def with_setup(found: Diagnosis, manifest: tuple[str, ...]) -> Diagnosis:
     if not manifest or not all(fault.kind in _BEFORE for fault in found.at_fault):
         return structs.replace(found, manifest=manifest)
     at_fault = tuple(structs.replace(fault, confidence="first difference only") for fault in found.at_fault)
-    line = headline_of(found.outcome, at_fault) if at_fault else found.headline
+    line = headline(found.outcome, manifest[0], f"then {at_fault[0].name}") if at_fault else found.headline
     return structs.replace(found, manifest=manifest, at_fault=at_fault, headline=line)
 
 

@@ -16,7 +16,6 @@ from pytest_msprobe.diagnosis.value import OUTCOMES, headline
 from pytest_msprobe.run.settings import Settings
 from pytest_msprobe.suites.contract import Suite, SuiteReport
 from pytest_msprobe.support import place_of
-from pytest_msprobe.verdicts import VerdictRow
 
 #: Options that name what the judged dumps are held to.
 _SIDES = ("gradients", "golden", "logical")
@@ -53,6 +52,7 @@ class RunDiagnosis:
     Attributes:
         path: of the file of --msprobe-diagnosis; None without one.
         option: as the command line has it.
+        rows: what is told each row of the run.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, suite: Suite) -> None:
@@ -68,7 +68,7 @@ class RunDiagnosis:
         self._found: Diagnosis | None = None
         named = [folder.path for folder in settings.folders] or list(suite.files)
         sides = [path for name in _SIDES if isinstance(path := settings.values.get(name), Path)]
-        self._rows = RunRows(
+        self.rows = RunRows(
             RunFacts(
                 suite=suite.name,
                 item_noun="records" if " by " in suite.item_noun else suite.item_noun,
@@ -85,10 +85,6 @@ class RunDiagnosis:
                 check_replaceable(self.path)
             except OSError as error:
                 raise pytest.UsageError(f"{self.option}: {error.strerror or error}") from None
-
-    def add(self, row: VerdictRow) -> None:
-        """Take one row."""
-        self._rows.add(row)
 
     def add_unread(self, path: str, reason: str) -> None:
         """Take a file or folder that could not be collected."""
@@ -111,13 +107,13 @@ class RunDiagnosis:
         unread = [CannotSay(path, reason) for path, reason in self._unread.items()]
         left = [CannotSay(*_parted(line)) for line in gaps]
         if missing:
-            left.append(CannotSay(f"{missing} {self._rows.facts.item_noun}", "the run ended before them", missing))
+            left.append(CannotSay(f"{missing} {self.rows.facts.item_noun}", "the run ended before them", missing))
         fault = report.fault()
         if fault and not found.at_fault:
             left.append(CannotSay("the run", fault))
         if not is_judged and found.outcome != "fault":
             reason = report.untested() or next((each.why for each in (*unread, *left, *found.cannot_say)), "")
-            found = self._rows.made("not_judged", told=reason)
+            found = self.rows.made("not_judged", told=reason)
         found = with_gaps(found, [*unread, *left])
         if is_bad and found.outcome in OUTCOMES[2:4]:
             found = with_gaps(found, [CannotSay("the run", "it ended with an error, which the terminal shows")])
@@ -127,10 +123,10 @@ class RunDiagnosis:
     def _of_suite(self, report: SuiteReport) -> Diagnosis:
         """The suite's own answer; where it cannot make one, what the rows say, and that it could not."""
         try:
-            return report.diagnosis(self._rows)
+            return report.diagnosis(self.rows)
         except Exception as error:
             where = f"{type(error).__name__}: {error} ({place_of(error)})"
-            found = self._rows.diagnosis()
+            found = self.rows.diagnosis()
             return with_gaps(found, [CannotSay("the diagnosis", f"internal error of pytest-msprobe: {where}")])
 
     @property

@@ -211,7 +211,7 @@ class ReportPlugin:
         for name, row in self._earlier.rows if self._earlier else ():
             self._tally.add(name, row)
             self._known.add(name, row)
-            self.diagnosis.add(row)
+            self.diagnosis.rows.add(row)
             if not self._appends:
                 self._stream(name, row)
             if self._earlier and self._earlier.jsonl:
@@ -231,7 +231,7 @@ class ReportPlugin:
             name = self.names.of(row.dump, row.call)
             self._tally.add(name, row)
             self._known.add(name, row)
-            self.diagnosis.add(row)
+            self.diagnosis.rows.add(row)
             self._done += 1
             self._stream(name, row)
             self._hand_over(name, row)

@@ -69,6 +69,7 @@ ALLOWED = {
     ),
     "pytest_msprobe.diagnose": (
         *_LOW,
+        "pytest_msprobe.manifests",
         "pytest_msprobe.run.dump_folders",
         "pytest_msprobe.suites.registry",
     ),
