@@ -84,9 +84,16 @@ def ask(asked: Eval, root: Path, program: list[str], timeout: float = 300) -> di
         "right": asked.answer,
         "exit": status,
         "text": text,
+        "lines": lines_of_answer(text),
+        "bytes": len(output.encode()) if written.exists() else 0,
         "error": error[-2000:],
         "json": output if written.exists() else "",
     }
+
+
+def lines_of_answer(text: str) -> int:
+    """How many lines the answer has: what stands behind the last empty line."""
+    return len(text.strip().rpartition("\n\n")[2].splitlines())
 
 
 def _run(chosen: list[Eval], options: argparse.Namespace, program: list[str]) -> int:
@@ -100,4 +107,6 @@ def _run(chosen: list[Eval], options: argparse.Namespace, program: list[str]) ->
             options.results.write_text(json.dumps(results, indent=1))
     counts = Counter(result["score"] for result in results)
     print(f"{len(results)} evals: " + ", ".join(f"{counts[score]} {score}" for score in SCORES))
-    return int(counts["right"] < options.at_least)
+    lines, size = (max(result[key] for result in results) for key in ("lines", "bytes"))
+    print(f"longest answer: {lines} lines (of {MOST_LINES}), {size} bytes of JSON (of {MOST_BYTES})")
+    return int(counts["right"] < options.at_least or lines > MOST_LINES or size > MOST_BYTES)

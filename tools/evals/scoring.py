@@ -73,7 +73,8 @@ def score(asked: Eval, answer: Answer) -> Score:
 
 def _names(said: str, right: str) -> bool:
     """Whether `said` has `right` in it as a whole name; a call's name without its direction names both records."""
-    said = said.replace("::", ".")
+    said = re.sub(r"\b(?:input|output)\.(?:gradients|parameters|state)\.", "", said)
+    said = re.sub(r"::(forward|backward)\b", r".\1", said).replace("::", " ")
     if re.search(rf"(?<![\w.]){re.escape(right)}(?![\w]|\.\w)", said):
         return True
     call = re.fullmatch(r"(?P<call>[\w.]+\.\d+)\.(forward|backward)", right)
