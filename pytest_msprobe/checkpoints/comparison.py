@@ -122,6 +122,7 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
     left, right = dict(target.tensors), dict(golden.tensors)
     watch = _Watch(progress, min(target.nbytes, golden.nbytes))
     layouts: list[Layout] = []
+    unequal: list[Matched] = []
     for match in match_names(left, right):
         one, other = left[match.target], right[match.golden]
         try:
@@ -135,15 +136,21 @@ def compare(target: Contents, golden: Contents, progress: Callable[[int, int], N
         if layout is not None:
             layouts.append(layout)
             left.pop(match.target, None), right.pop(match.golden, None)
-        elif match.target not in left:
+        elif match.target in left:
+            unequal.append(match)  # perhaps one of several parts
+        else:
             result.shapes.append((match.target, one.shape, other.shape, _common_rows(one, other)))
     for layout in layouts:
         _add(result, layout, watch)
     try:
-        for layout in find_layouts(left, right):
+        for layout in find_layouts(left, right, lambda: watch.add(0)):
             _add(result, layout, watch)
     except ReadError as error:
         result.problems.append(f"tensors of other names were not compared: {error}")
+    for match in unequal:
+        if match.target in left and match.golden in right:
+            one, two = left.pop(match.target), right.pop(match.golden)
+            result.shapes.append((match.target, one.shape, two.shape, _common_rows(one, two)))
     _leftovers(result, left, right, target, golden)
     _entries(result, target, golden)
     result.nbytes = watch.done

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, permutations
@@ -31,8 +31,8 @@ _MOST_PARTS, _MOST_SIBLINGS = 4, 8
 _MOST_GROUPS = 16
 #: Candidates of one shape that are compared with each tensor.
 _MOST_CANDIDATES = 4096
-#: Rows that are looked up by their hashes.
-_MOST_ROWS = 1 << 24
+#: Bytes of a row that is looked up by its hash, at least: the hashes take 16.
+_FEWEST_ROW_BYTES = 32
 _FEWEST_DISTINCT = 3
 
 
@@ -96,8 +96,12 @@ def is_turned(left: Tensor, right: Tensor) -> bool:
     return turned * _FACTOR < straight and (turned < _NEAR or left.shape != right.shape)
 
 
-def find_layouts(target: dict[str, Tensor], golden: dict[str, Tensor]) -> Iterator[Layout]:
+def find_layouts(
+    target: dict[str, Tensor], golden: dict[str, Tensor], progress: Callable[[], None]
+) -> Iterator[Layout]:
     """Layouts that join names of both sides; each name is taken from its dictionary.
+
+    `progress` is called now and then.
 
     Raises:
         ReadError: a file ends early or cannot be opened.
@@ -106,6 +110,7 @@ def find_layouts(target: dict[str, Tensor], golden: dict[str, Tensor]) -> Iterat
     memory = _Memory()
     for wholes, parts, is_target in ((target, golden, True), (golden, target, False)):
         for name in list(wholes):
+            progress()
             found = _fused(name, wholes[name], parts, memory)
             if found is None:
                 continue
@@ -115,7 +120,7 @@ def find_layouts(target: dict[str, Tensor], golden: dict[str, Tensor]) -> Iterat
                 del parts[part]
             yield _layout(name, Transposed(whole) if turned else whole, chosen, layout, how, is_target=is_target)
     for wholes, parts, is_target in ((target, golden, True), (golden, target, False)):
-        yield from _by_rows(wholes, parts, is_target=is_target)
+        yield from _by_rows(wholes, parts, progress, is_target=is_target)
 
 
 def _layout(name: str, whole: Tensor, parts: tuple[str, ...], joined: Tensor, how: str, *, is_target: bool) -> Layout:
@@ -337,28 +342,31 @@ def _beside(tensors: Sequence[Tensor], shape: tuple[int, ...]) -> Joined:
     return Joined(tensors[0].dtype, shape, pieces)
 
 
-def _by_rows(wholes: dict[str, Tensor], parts: dict[str, Tensor], *, is_target: bool) -> Iterator[Layout]:
+def _by_rows(
+    wholes: dict[str, Tensor], parts: dict[str, Tensor], progress: Callable[[], None], *, is_target: bool
+) -> Iterator[Layout]:
     """Matrices whose rows are those of several others, in any order, told by hashes of the rows."""
     for name in list(wholes):
+        progress()
         whole = wholes[name]
-        if len(whole.shape) < 2 or not 1 < whole.size // whole.shape[-1] <= _MOST_ROWS:
+        width = whole.shape[-1] if len(whole.shape) > 1 else 0
+        if width * whole.array_dtype.itemsize < _FEWEST_ROW_BYTES or whole.size <= width:
             continue
-        width = whole.shape[-1]
         smaller = [
             one
             for one, part in parts.items()
-            if len(part.shape) > 1 and part.shape[-1] == width and part.size <= whole.size
+            if len(part.shape) > 1 and part.shape[-1] == width and 0 < part.size <= whole.size
         ]
         if not smaller:
             continue
         narrow = min((whole, *(parts[one] for one in smaller)), key=lambda one: one.array_dtype.itemsize).array_dtype
-        rows = {digest: row for row, digest in reversed(list(enumerate(_row_hashes(whole, narrow))))}
+        index = _RowIndex(whole, narrow)
         pieces, chosen, filled = [], [], 0
         for one in sorted(smaller, key=lambda one: likeness(name, one), reverse=True):
-            flat = Shaped(parts[one], (parts[one].size // width, width))
-            found = [rows.get(digest, -1) for digest in _row_hashes(parts[one], narrow)]
-            if min(found) < 0 or len(set(found)) < len(found):
+            found = index.places(parts[one])
+            if found is None:
                 continue
+            flat = Shaped(parts[one], (parts[one].size // width, width))
             pieces += [Piece(flat, (found[first], 0), first, count) for first, count in _runs(found)]
             chosen.append(one)
             filled += len(found)
@@ -369,6 +377,39 @@ def _by_rows(wholes: dict[str, Tensor], parts: dict[str, Tensor], *, is_target: 
                 del parts[one]
             how = f"{len(chosen)} parts, rows in {len(pieces)} blocks, found by content"
             yield _layout(name, whole, tuple(chosen), joined, how, is_target=is_target)
+
+
+def _first_row(tensor: Tensor) -> Tensor:
+    width = tensor.shape[-1]
+    flat = Shaped(tensor, (tensor.size // width, width))
+    return Joined(tensor.dtype, (1, width), [Piece(flat, (0, 0), 0, 1)])
+
+
+class _RowIndex:
+    """Where rows of a matrix stand in it, by their hashes."""
+
+    def __init__(self, whole: Tensor, dtype: np.dtype[Any]) -> None:
+        """The rows of `whole` as elements of `dtype`; it is read once."""
+        hashes = np.fromiter(_row_hashes(whole, dtype), np.uint64)
+        self._dtype = dtype
+        self._order = np.argsort(hashes, kind="stable")
+        self._sorted = hashes[self._order]
+
+    def places(self, part: Tensor) -> list[int] | None:
+        """The row of the whole that each row of `part` is; None where one is not there, or stands twice.
+
+        A part of another tensor costs the reading of its first row.
+        """
+        if self._find(np.fromiter(_row_hashes(_first_row(part), self._dtype), np.uint64)) is None:
+            return None
+        return self._find(np.fromiter(_row_hashes(part, self._dtype), np.uint64))
+
+    def _find(self, hashes: Array) -> list[int] | None:
+        at = np.minimum(np.searchsorted(self._sorted, hashes), self._sorted.size - 1)
+        if (self._sorted[at] != hashes).any():
+            return None
+        found: list[int] = self._order[at].tolist()
+        return found if len(set(found)) == len(found) else None
 
 
 def _row_hashes(tensor: Tensor, dtype: np.dtype[Any]) -> Iterator[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
 from pytest_msprobe.manifests.optimizers import optimizer_differences
-from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs
+from pytest_msprobe.manifests.pairing import common_names, is_dropout, layer_pairs, plural_of, tensor_pairs, unwrapped
 from pytest_msprobe.manifests.value import Make, ManifestDifference
 from pytest_msprobe.manifests.wording import counted, cut, last_name, names, numbers, shown, switched
 
@@ -27,6 +27,7 @@ def differences(target: Manifest, golden: Manifest) -> list[ManifestDifference]:
 
     What only one of the manifests knows, such as a switch of another version of the framework, is no difference.
     """
+    target, golden = unwrapped(target), unwrapped(golden)
     found: list[ManifestDifference] = []
     for section in (_step, _ranks, optimizer_differences, _models, _precision, _seeds, _switches, _places, _state):
         found += section(target, golden)

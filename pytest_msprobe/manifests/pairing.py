@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from msprobe_collector.dump_format.manifest import LayerFacts, Manifest, TensorFacts
+from msprobe_collector.dump_format.manifest import GroupFacts, LayerFacts, Manifest, ModelFacts, TensorFacts
 
 #: The last part of a parameter's name: what it is called in PyTorch.
 _PARTS = {
@@ -22,6 +23,50 @@ _SETTINGS = {
     "use_amsgrad": "amsgrad",
     "decay": "alpha",
 }
+
+
+#: What begins the names of all parameters in a model that is wrapped (DistributedDataParallel, torch.compile).
+_WRAPPERS = ("module.", "_orig_mod.")
+
+
+def unwrapped(manifest: Manifest) -> Manifest:
+    """The manifest with the names and classes that models have without what is put around them to run them."""
+    front = ""
+    names = list(manifest.parameters)
+    while wrapper := next((one for one in _WRAPPERS if names and all(n.startswith(front + one) for n in names)), ""):
+        front += wrapper
+
+    def own(tensors: tuple[TensorFacts, ...]) -> tuple[TensorFacts, ...]:
+        return tuple(
+            replace(one, name=one.name.removeprefix(front), tied=one.tied.removeprefix(front)) for one in tensors
+        )
+
+    models = []
+    for model in manifest.models:
+        inside = [one for one in model.layers if f"{one.path}.".startswith(front)]
+        layers = tuple(
+            replace(one, path=f"{one.path}.".removeprefix(front).removesuffix("."), kind=_without_fsdp(one.kind))
+            for one in inside
+        )
+        module, _, kind = model.kind.rpartition(".")
+        kind = _without_fsdp(layers[0].kind if front and layers else kind)
+        models.append(ModelFacts(f"{module}.{kind}", own(model.parameters), own(model.buffers), layers))
+    optimizers = tuple(
+        replace(
+            one,
+            groups=tuple(
+                GroupFacts(group.settings, tuple(name.removeprefix(front) for name in group.parameters))
+                for group in one.groups
+            ),
+        )
+        for one in manifest.optimizers
+    )
+    return replace(manifest, models=tuple(models), optimizers=optimizers)
+
+
+def _without_fsdp(kind: str) -> str:
+    """FSDP2 makes `FSDPLinear` of `Linear`."""
+    return kind.removeprefix("FSDP") if kind[4:5].isupper() else kind
 
 
 def common_names(target: Manifest, golden: Manifest) -> Callable[[str], str]:

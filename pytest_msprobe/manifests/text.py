@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from msprobe_collector.dump_format.values import printable
+from msprobe_collector.dump_format.manifest import read_manifest
+from msprobe_collector.dump_format.values import DumpError, printable
 from pytest_msprobe.manifests.alone import facts, suspicions
-from pytest_msprobe.manifests.differences import differences
-from pytest_msprobe.manifests.folders import Found, manifests_in, paired
+from pytest_msprobe.manifests.folders import Found, differences_of, manifests_in, paired
 from pytest_msprobe.manifests.wording import counted, names, numbers
 
 EQUAL, DIFFERS, UNREADABLE = 0, 1, 2
@@ -20,49 +20,48 @@ def told_of_two(target: Path, golden: Path) -> tuple[list[str], int]:
     Differences of several ranks are told once, with the ranks. Of a later step only what an earlier one has not is
     told.
     """
-    (left, problems), (right, more) = manifests_in(target), manifests_in(golden)
-    problems += more
-    for path, found in ((target, left), (golden, right)):
-        if not found:
-            problems.append(why_none(path))
-    if not left or not right:
+    left, right = manifests_in(target), manifests_in(golden)
+    problems = [why_none(path) for path, found in ((target, left), (golden, right)) if not found]
+    if problems:
         return problems, UNREADABLE
     pairs, alone, rest = paired(left, right)
     if not pairs:
         steps = [numbers(one.step for one in side if one.step is not None) or "unknown" for side in (left, right)]
-        return [*problems, f"no step and rank is in both: steps {steps[0]} and {steps[1]}"], UNREADABLE
+        return [f"no step and rank is in both: steps {steps[0]} and {steps[1]}"], UNREADABLE
     lines: list[str] = []
     told: set[str] = set()
     for step in dict.fromkeys(one.step for one, _ in pairs):
-        lines += _of_step(step, [pair for pair in pairs if pair[0].step == step], told, is_only=len(pairs) == 1)
+        more, unread = _of_step([pair for pair in pairs if pair[0].step == step], told, is_only=len(pairs) == 1)
+        lines += more
+        problems += unread
     for side, own, other in ((alone, target, golden), (rest, golden, target)):
         if side:
             folders = (one.path.parent.relative_to(own).as_posix() for one in side)
             lines.append(f"not in {printable(str(other))}: {names(folders)}")
     has_differences = bool(lines)
-    if not has_differences:
+    if not has_differences and not problems:
         lines = [f"equal: {counted(len(pairs), 'manifest')} of {printable(str(target))} and {printable(str(golden))}"]
     return [*problems, *lines], UNREADABLE if problems else DIFFERS if has_differences else EQUAL
 
 
-def _of_step(step: int | None, pairs: Sequence[tuple[Found, Found]], told: set[str], *, is_only: bool) -> list[str]:
-    """What differs in a step that no earlier step has told; that of all ranks first."""
+def _of_step(pairs: Sequence[tuple[Found, Found]], told: set[str], *, is_only: bool) -> tuple[list[str], list[str]]:
+    """What differs in a step that no earlier step has told, that of all ranks first; what cannot be read."""
     groups: dict[str, list[Found]] = {}
-    for one, other in pairs:
-        for difference in differences(one.manifest, other.manifest):
-            groups.setdefault(difference.sentence, []).append(one)
+    differ, problems = differences_of(pairs)
+    for one, difference in differ:
+        groups.setdefault(difference.sentence, []).append(one)
     new = {sentence: found for sentence, found in groups.items() if sentence not in told}
     told.update(new)
     if is_only:
-        return list(new)
+        return list(new), problems
     by_ranks: dict[tuple[str, ...], list[str]] = {}
     for sentence, found in new.items():
         by_ranks.setdefault(tuple(one.owner for one in found), []).append(sentence)
     lines = []
     for owners, sentences in sorted(by_ranks.items(), key=lambda item: -len(item[0])):
-        lines.append(f"step {step}{_ranks(owners, pairs)}:")
+        lines.append(f"step {pairs[0][0].step}{_ranks(owners, pairs)}:")
         lines += [f"  {sentence}" for sentence in sentences]
-    return lines
+    return lines, problems
 
 
 def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
@@ -78,16 +77,17 @@ def _ranks(owners: Sequence[str], pairs: Sequence[tuple[Found, Found]]) -> str:
 
 
 def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
-    """What differs between the manifests of the pairs, most likely explanation first; one sentence each.
+    """What differs between the manifests of the pairs, most likely explanation first; one sentence each. Then a line
+    for each manifest that cannot be read.
 
     What only some ranks or steps show is told with these.
     """
     groups: dict[str, list[Found]] = {}
     likelihood: dict[str, float] = {}
-    for one, other in sorted(pairs, key=lambda pair: pair[0].step or 0):
-        for difference in differences(one.manifest, other.manifest):
-            groups.setdefault(difference.sentence, []).append(one)
-            likelihood.setdefault(difference.sentence, difference.likelihood)
+    differ, problems = differences_of(sorted(pairs, key=lambda pair: pair[0].step or 0))
+    for one, difference in differ:
+        groups.setdefault(difference.sentence, []).append(one)
+        likelihood.setdefault(difference.sentence, difference.likelihood)
     steps = {one.step for one, _ in pairs}
     lines = []
     for sentence, found in sorted(groups.items(), key=lambda item: -likelihood[item[0]]):
@@ -98,26 +98,34 @@ def sentences_of(pairs: Sequence[tuple[Found, Found]]) -> list[str]:
         if len(found) < len(within):
             where.append(_ranks(owners, within).removeprefix(", "))
         lines.append(f"{sentence} ({', '.join(where)})" if where else sentence)
-    return lines
+    return [*lines, *problems]
 
 
 def told_of_one(path: Path) -> tuple[list[str], int]:
     """Lines on one run: its facts, and what looks wrong in it; exit code 1 where something does."""
-    found, problems = manifests_in(path)
+    found = manifests_in(path)
     if not found:
-        return [*problems, why_none(path)], UNREADABLE
-    lines = list(problems)
+        return [why_none(path)], UNREADABLE
+    problems: list[str] = []
+    shown: list[str] = []
     wrong: dict[str, list[Found]] = {}
     for one in found:
-        for line in suspicions(one.manifest):
+        try:
+            manifest = read_manifest(one.path)
+        except DumpError as error:
+            problems.append(printable(str(error)))
+            continue
+        shown = shown or facts(manifest)
+        for line in suspicions(manifest):
             wrong.setdefault(line, []).append(one)
+    lines = [*problems]
     if len(found) > 1:
         lines.append(f"{len(found)} manifests; the first is {printable(str(found[0].path))}")
-    lines += facts(found[0].manifest)
+    lines += shown
     for line, where in wrong.items():
         several = f" ({counted(len(where), 'manifest')} of {len(found)})" if len(found) > 1 else ""
         lines.append(f"looks wrong: {line}{several}")
-    if not wrong:
+    if not wrong and shown:
         lines.append("nothing looks wrong")
     return lines, UNREADABLE if problems else DIFFERS if wrong else EQUAL
 

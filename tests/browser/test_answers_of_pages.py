@@ -86,7 +86,7 @@ def test_paper_has_the_answer_and_the_failures_and_nothing_else(
     (pictures / f"{state}.pdf").write_bytes(content)
     (section,) = page_content(page_of(state))["sections"]
     failed = section["answer"]["outcomes"].get("failed", 0)
-    assert sheets <= 2 + min(failed, 100) // 8
+    assert sheets <= 2 + min(failed, 100) // 15
     page.until("document.documentElement.dataset.theme === 'dark'")  # as it was before printing
     # What is printed, seen on the screen.
     page.run("window.dispatchEvent(new Event('beforeprint'))")

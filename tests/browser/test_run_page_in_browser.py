@@ -229,11 +229,12 @@ def test_the_selection_is_copied_and_saved(faults: Page) -> None:
     assert lines[0].startswith("**Fault: Mint.rsqrt")
     assert lines[2].startswith("- Mint.rsqrt in ")
     assert sum(line.startswith("| ") for line in lines) == faults.shown + 2
+    shown = faults.shown  # the address that stands for the file is also one of the page
     faults.click("#csv")
     faults.until("window.saved")
     saved = faults.run("return window.saved").removeprefix("\ufeff").splitlines()
     assert saved[0].startswith("link,#,Verdict,API call,Direction,Rank,Cell")
-    assert len(saved) == faults.shown + 1
+    assert len(saved) == shown + 1
     assert all("Mint.rsqrt" in line for line in saved[1:])
     faults.run("window.copied = ''")
     faults.click(".command .copy")
@@ -245,7 +246,9 @@ def test_pictures_filter_and_the_theme_changes(faults: Page) -> None:
     assert faults.texts("#dots .label")[0].endswith("Mint.rsqrt")
     faults.click("#dots .label", "Mint.rsqrt")
     faults.until("[...document.querySelectorAll('td.c-name')].every(cell => cell.textContent.includes('rsqrt'))")
+    faults.until("document.querySelectorAll('#dots .label').length === 1")  # what stands below moves up
     faults.click("#dots .label", "Mint.rsqrt")
+    faults.until("document.querySelectorAll('#dots .label').length > 1")
     faults.click("#dots .chip", "BFloat16")
     faults.until("[...document.querySelectorAll('td.c-dtype')].every(cell => cell.textContent === 'BFloat16')")
     faults.click("#reset")
@@ -279,7 +282,7 @@ def test_both_sides_of_a_comparison_stand_in_the_tree(browser: Any, page_of: Pag
     assert any("only in the golden dump" in name for name in page.texts("#tree .call .node-name"))
     page.choose("Verdict", "Only on one side")
     page.has_shown("shown > 0")
-    assert {name.removeprefix("golden.") for name in page.column("name")} >= {"Mint.mean.4"}
+    assert {name.removeprefix("golden.").split()[0] for name in page.column("name")} >= {"Mint.mean.4"}
     assert page.errors() == []
 
 

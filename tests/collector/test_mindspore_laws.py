@@ -11,7 +11,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.experimental import optim
 
 from msprobe_collector.mindspore.laws import Watch
@@ -86,7 +86,11 @@ def trained(optimizer_of: Callable[[nn.Cell], Any], *, is_jitted: bool = False) 
     network = Mlp(dropout=0.2)
     network.set_train()
     optimizer = optimizer_of(network)
-    gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return squared(network, x, y)
+
+    gradients_of = ms.value_and_grad(forward, None, optimizer.parameters)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         loss, gradients = gradients_of(x, y)
@@ -99,15 +103,15 @@ def trained(optimizer_of: Callable[[nn.Cell], Any], *, is_jitted: bool = False) 
     return [item.asnumpy() for item in network.get_parameters()]
 
 
-@pytest.mark.parametrize(
-    "optimizer_of",
-    [
-        lambda network: nn.Adam(network.trainable_params(), 1e-2),
-        lambda network: optim.AdamW(network.trainable_params(), lr=1e-2),
-        lambda network: mint.optim.SGD(network.trainable_params(), lr=1e-2, momentum=0.9),
-    ],
-    ids=["nn", "experimental", "mint"],
-)
+def adam(network: nn.Cell) -> nn.Optimizer:
+    return nn.Adam(network.trainable_params(), 1e-2)
+
+
+def adamw(network: nn.Cell) -> Any:
+    return optim.AdamW(network.trainable_params(), lr=1e-2)
+
+
+@pytest.mark.parametrize("optimizer_of", [adam, adamw], ids=["nn", "experimental"])
 def test_laws_change_no_bit_of_a_training(optimizer_of: Callable[[nn.Cell], Any], tmp_path: Path) -> None:
     plain = trained(optimizer_of)
     with watched(tmp_path):
@@ -118,12 +122,9 @@ def test_laws_change_no_bit_of_a_training(optimizer_of: Callable[[nn.Cell], Any]
 
 @pytest.mark.graph_compiler
 def test_a_step_in_a_graph_trains_as_without_laws(tmp_path: Path) -> None:
-    def momentum(network: nn.Cell) -> nn.Optimizer:
-        return nn.Momentum(network.trainable_params(), 0.05, 0.9)
-
-    plain = trained(momentum, is_jitted=True)
+    plain = trained(adam, is_jitted=True)
     with watched(tmp_path):
-        seen = trained(momentum, is_jitted=True)
+        seen = trained(adam, is_jitted=True)
     assert all(np.array_equal(one, other) for one, other in zip(plain, seen))
 
 

@@ -71,10 +71,8 @@ def test_what_an_optimizer_gets_and_leaves(kind: str, make_debugger: Any, record
     assert state
     gradients = {f"gradients.{place}" for place in ("0.weight", "0.bias", "2.weight", "2.bias")}
     assert set(before) - set(after) == {*gradients, "settings", "law"}
-    assert before["law"]["formula"]["value"] == type(KINDS[kind](network().parameters())).__name__
-    assert before["settings"][0]["lr"]["value"] == pytest.approx(
-        KINDS[kind](network().parameters()).param_groups[0]["lr"]
-    )
+    assert f"Optimizer.{before['law']['formula']['value']}.0.forward" == name
+    assert [(group["lr"]["value"], group["parameters"]["value"]) for group in before["settings"]] == [(0.1, 4)]
     norm = sum(clipped["input_kwargs"][name]["Norm"] ** 2 for name in gradients) ** 0.5
     assert clipped["output"][0]["Norm"] == pytest.approx(norm, rel=1e-6)
     scaled = min(1, 0.5 / norm)
@@ -112,7 +110,8 @@ def test_several_optimizers_and_parameters_of_no_model(make_debugger: Any, recor
     data = records()
     assert data["Optimizer.SGD.0.forward"]["input_kwargs"]["gradients.2.bias"] is None
     place = "param_groups.0.params.0"
-    assert list(data["Optimizer.SGD.1.forward"]["input_kwargs"]) == [f"parameters.{place}", f"gradients.{place}"]
+    keywords = data["Optimizer.SGD.1.forward"]["input_kwargs"]
+    assert list(keywords) == [f"parameters.{place}", "settings", "law", f"gradients.{place}"]
 
 
 def test_a_key_turns_it_off(make_debugger: Any, records: Any) -> None:

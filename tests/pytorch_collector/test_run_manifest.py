@@ -16,6 +16,7 @@ from torch import nn
 
 from msprobe_collector.dump_format.manifest import Manifest, read_manifest
 from msprobe_collector.pytorch.manifest import TorchFacts
+from msprobe_collector.recording.manifest import Fingerprints
 
 
 def network() -> nn.Module:
@@ -190,6 +191,29 @@ def test_a_fault_of_ours_costs_its_section_and_is_a_line(
     found = read_manifest(step_folder() / "run.json")
     assert (found.models, found.optimizers[0].kind) == ((), "torch.optim.adamw.AdamW")
     assert "run.json: models: ValueError: planted" in (step_folder() / "dump_error_info.log").read_text()
+
+
+def test_fingerprints_of_a_device_are_fetched_together_and_said_to_be_of_another_kind() -> None:
+    from msprobe_collector.pytorch import manifest as of_pytorch
+    from msprobe_collector.pytorch.tensor_values import sum_of_bits
+
+    fetched: list[int] = []
+
+    def fetch(numbers: Any) -> list[str]:
+        fetched.append(len(numbers))
+        return of_pytorch._fetched(numbers)
+
+    # There is no device here: what is asked of one is asked of the CPU.
+    facts = TorchFacts()
+    facts._fingerprints = Fingerprints(lambda tensor: sum_of_bits(tensor.detach()), fetch)
+    first = facts.models([network()])[0]["parameters"]
+    batch = facts.tensors([torch.ones(3), {"a": torch.zeros(2)}], {"mask": torch.ones(2)})
+    assert fetched == [4]
+    assert [one["name"] for one in facts.settled([batch])[0]] == ["input.0", "input.1.a", "kwargs.mask"]
+    assert fetched == [4, 3]
+    assert all(one["fingerprint"].startswith("sum ") for one in first)
+    assert first[0]["fingerprint"] != first[2]["fingerprint"]
+    assert facts.models([network()])[0]["parameters"] == first
 
 
 def test_secrets_are_not_read(make_debugger: Any, step_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:

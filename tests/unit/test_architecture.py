@@ -177,6 +177,7 @@ def test_frameworks_load_only_inside_functions() -> None:
                 "engines.torch_decompositions",
                 "static_graph.graph_code",
                 "msprobe_collector.mindspore.hyperparameters",
+                "msprobe_collector.mindspore.law",
                 "msprobe_collector.mindspore.manifest",
                 "msprobe_collector.pytorch.tensor_values",
                 "msprobe_collector.pytorch.api_names",

@@ -2,8 +2,8 @@
 
     python -m tools.benchmarks.laws_cost [--width 512] [--layers 12] [--steps 12] [--tokens 1024]
 
-The default has about 50 million parameters. Steps are taken in pairs, one watched and one not, in an order that changes,
-on one model and optimizer; the figure is the median over the pairs of (watched - bare) / bare.
+The default has about 50 million parameters. Steps are taken in pairs, one watched and one not, in an order that
+changes, on one model and optimizer; the figure is the median over the pairs of (watched - bare) / bare.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def main() -> None:
             bare_times.append(taken[False])
         watch.close()
     print(f"{count / 1e6:.1f} M parameters, {len(optimizer.param_groups[0]['params'])} tensors, {chosen.tokens} tokens")
-    print(f"bare step {statistics.median(bare_times):.3f} CPU seconds; laws add {100 * statistics.median(shares):.1f} %")
+    print(
+        f"bare step {statistics.median(bare_times):.3f} CPU seconds; laws add {100 * statistics.median(shares):.1f} %"
+    )
     print("pairs: " + ", ".join(f"{100 * share:.1f}" for share in shares))
 
 

@@ -157,7 +157,9 @@ def main() -> None:
             other = folder / name.partition(",")[0].replace("shards", "changed")
             write(other)
             forget(shards, other)
+            before = os.times()
             seconds, gigabytes = read_through(shards, other)
+            reading = sum(os.times()[:2]) - sum(before[:2])
             forget(shards, other)
             start, before = time.perf_counter(), os.times()
             command = [sys.executable, "-c", _COMPARED, "checkpoints", str(shards), str(other)]
@@ -166,9 +168,10 @@ def main() -> None:
             used = sum(after[2:4]) - sum(before[2:4])
             peak = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", done.stderr)[0])
             sys.stdout.write(
-                f"{name}: {gigabytes:.1f} GB in both; read {seconds:.1f} s, compared {took:.1f} s "
-                f"({gigabytes / took:.2f} GB/s), processor {used:.1f} s; peak {peak / 1e6:.0f} MB, largest tensor "
-                f"{max(largest) / 1e6:.0f} MB; exit code {done.returncode}: {done.stdout.splitlines()[-1]}\n"
+                f"{name}: {gigabytes:.1f} GB in both; read {seconds:.1f} s (processor {reading:.1f} s), "
+                f"compared {took:.1f} s (processor {used:.1f} s), {gigabytes / took:.2f} GB/s; "
+                f"peak {peak / 1e6:.0f} MB, largest tensor {max(largest) / 1e6:.0f} MB; exit code {done.returncode}: "
+                f"{done.stdout.splitlines()[-1]}\n"
             )
             sys.stdout.flush()
             shutil.rmtree(other) if other.is_dir() else other.unlink()

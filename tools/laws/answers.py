@@ -132,9 +132,25 @@ def read(entry: Entry, folder: Path, *, failure: str = "", seconds: float = 0.0)
                 told.append(Told(row["law"], names, row["message"], row["step"], rank))
             elif row["kind"] == "checked" and row["checks"]:
                 checked.add(row["law"])
+    told += _of_ranks(folder) if entry.ranks > 1 else []
     if not checked and not failure:
         failure = "no law was checked"
     return Answer(entry, tuple(told), failure, seconds, len(checked))
+
+
+def _of_ranks(folder: Path) -> list[Told]:
+    """What the suite `laws` says of all ranks together."""
+    from pytest_msprobe.suites.laws.live import read_laws
+    from pytest_msprobe.suites.laws.ranks import judge_draws, judge_replicas
+
+    files = [read_laws(file) for file in sorted(folder.glob("msprobe_laws/rank*/laws.jsonl"))]
+    found = []
+    for law, judge in (("replicas-agree", judge_replicas), ("ranks-draw-differently", judge_draws)):
+        verdict = judge(files)
+        if verdict.status == "error":
+            names = tuple(row.label for row in verdict.outputs)
+            found.append(Told(law, names, verdict.message, -1, -1))
+    return found
 
 
 def summary(answers: Sequence[Answer]) -> Iterator[str]:

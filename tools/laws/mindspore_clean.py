@@ -7,7 +7,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.experimental import optim
 
 from tools.laws.entries import clean
@@ -64,22 +64,10 @@ def rmsprop() -> None:
     regression(lambda network: nn.RMSProp(network.trainable_params(), 1e-3))
 
 
-@clean("mint.optim.Adam")
-def mint_adam() -> None:
-    """With coupled decay."""
-    regression(lambda network: mint.optim.Adam(network.trainable_params(), lr=1e-3, weight_decay=1e-2))
-
-
 @clean("experimental AdamW")
 def experimental_adamw() -> None:
     """With amsgrad."""
     regression(lambda network: optim.AdamW(network.trainable_params(), lr=1e-3, amsgrad=True))
-
-
-@clean("mint.optim.SGD")
-def mint_sgd() -> None:
-    """With Nesterov momentum."""
-    regression(lambda network: mint.optim.SGD(network.trainable_params(), lr=0.02, momentum=0.9, nesterov=True))
 
 
 @clean("experimental Adam with a schedule")

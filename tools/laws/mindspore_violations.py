@@ -7,7 +7,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.experimental import optim
 
 from tools.laws.entries import violation
@@ -81,13 +81,30 @@ def ignored_nesterov() -> None:
     "Momentum of MindSpore 2.10 on the CPU",
     laws="formula",
     at=_EVERY,
-    wrong="The CPU kernel gives the same bits with and without use_nesterov: found by a right training of this catalogue.",
+    wrong="The CPU kernel gives the same bits with and without use_nesterov; found by a training thought right.",
 )
 def ignored_by_the_kernel() -> None:
     """A regression."""
     ms.set_seed(0)
     network = Mlp()
     optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9, use_nesterov=True)
+    step = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+    for x, y in rows():
+        _, gradients = step(x, y)
+        optimizer(gradients)
+
+
+@violation(
+    "mint.optim.SGD of MindSpore 2.10 on the CPU",
+    laws=("formula", "lost updates", "step"),
+    at=_EVERY,
+    wrong="On the CPU, which mint.optim does not support, in-place additions change nothing: no parameter is updated.",
+)
+def updates_nothing() -> None:
+    """A regression."""
+    ms.set_seed(0)
+    network = Mlp()
+    optimizer = mint.optim.SGD(network.trainable_params(), lr=0.02, momentum=0.9)
     step = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
     for x, y in rows():
         _, gradients = step(x, y)

@@ -11,10 +11,16 @@ PAGE = ROOT / "docs" / "laws_quality.md"
 
 _HEAD = """# How often laws name what is wrong with a training
 
-Written by `python -m tools.laws --write-docs`; change the command, not this page. Each training is a plain script of 10
-steps that runs in a process of its own with MSPROBE_LAWS=1, on the CPU. A violation counts as *right* when the law and the
-parameter (layer, batch, part of the state) that the catalogue expects are named and nothing else is; the catalogue was
-written before the laws were read. *Held out* are trainings that were written when the laws had been mended on the others.
+Written by `python -m tools.laws --write-docs`; change the command, not this page. Each training is a plain script of
+10 steps that runs in a process of its own with MSPROBE_LAWS=1, on the CPU. A violation counts as *right* when the law
+and the parameter (layer, batch, part of the state) that the catalogue expects are named and nothing else is. *Held out*
+are trainings that were written after the laws had been mended on the others.
+
+The catalogue was written before the laws were read. First answers of the first version of the laws, before anything was
+mended: of 57 violations in PyTorch 28 right, 3 named an innocent too, 2 named another parameter, 23 missed, 1 without
+an answer; of 45 right trainings 2 alarms. Of 17 violations in MindSpore 16 right, 1 with a second law; of 16 right
+trainings 1 alarm, and three in which MindSpore's own optimizer does not do on the CPU what it says (two of them are
+violations here now).
 """
 
 

@@ -1,7 +1,8 @@
 """What one process of a training does: python -m tools.laws.process FRAMEWORK NAME.
 
-With --serve it starts trainings by fork, for each line of stdin, which is a JSON object (name, folder, environment, log):
-PyTorch is loaded once, and each training still has a process of its own in which the laws begin before the script does.
+With --serve it starts trainings by fork, for each line of stdin, which is a JSON object (name, folder, environment,
+log): PyTorch is loaded once, and each training still has a process of its own in which the laws begin before the script
+does.
 """
 
 from __future__ import annotations

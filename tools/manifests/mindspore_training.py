@@ -68,7 +68,11 @@ def train(dump: str, changes: dict) -> None:
     optimizer = optimizer_of(network, changes)
     generator = np.random.RandomState(changes.get("batch_seed", 7))
     loss_of = nn.MSELoss()
-    computed = mindspore.value_and_grad(lambda x, y: loss_of(network(x), y), None, optimizer.parameters)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return loss_of(network(x), y)
+
+    computed = mindspore.value_and_grad(loss, None, optimizer.parameters)
     steps = changes.get("step", 0) + 1
     debugger = PrecisionDebugger(task="statistics", level="L0", dump_path=dump, step=[changes.get("step", 0)])
     for _ in range(steps):

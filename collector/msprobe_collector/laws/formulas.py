@@ -105,6 +105,7 @@ class Formula:
         needs: hyper-parameters without which it cannot be computed.
         variants: settings with which other implementations of the name do it.
         whole: whether it takes sums over the parameter, so that all elements are needed.
+        by_projection: whether only the part of the change along the formula's is compared: its noise is as large.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Formula:
     needs: tuple[str, ...] = ("lr",)
     variants: Sequence[Mapping[str, Any]] = field(default=({},))
     whole: bool = False
+    by_projection: bool = False
 
 
 def _sgd(x: Inputs) -> Outputs:
@@ -312,11 +314,10 @@ def _muon_move(x: Inputs, buffer: Rounded) -> Outputs:
     adjusted = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5}.get(
         x.setting("adjust_lr_fn") or "", max(1.0, rows / columns) ** 0.5
     )
-    move_flat = matrix.reshape(-1)
-    # Each iteration runs in bfloat16, and its cubic multiplies an error by up to its slope of 3.44: five of them, 2^-8
-    # each, leave a share of the typical element; measured on random matrices: 0.05 at most of the root mean square.
-    spread = float(np.sqrt(np.mean(move_flat**2))) if move_flat.size else 0.0
-    moved = Rounded(move_flat, 0.5 * spread + 0.1 * np.abs(move_flat), unit=p.unit, tiny=p.tiny)
+    move_flat = np.ascontiguousarray(matrix).reshape(-1)
+    # The iterations run in bfloat16. What rounding puts into directions in which the gradient has nothing grows with
+    # them, by 3.44^5 = 480: it is as large as the elements, which cannot be compared one by one, and orthogonal.
+    moved = Rounded(move_flat, 0.0, unit=p.unit, tiny=p.tiny)
     p = p * (1 - x.number("lr") * x.number("weight_decay", 0.1))
     return {PARAMETER: p - (lr * adjusted) * moved}
 
@@ -409,7 +410,15 @@ FORMULAS: dict[str, Formula] = dict(
         _torch("Adamax", _adamax, "exp_avg exp_inf", "lr betas"),
         _torch("Adadelta", _adadelta, "square_avg acc_delta", "lr rho"),
         _torch("Adagrad", _adagrad, "sum"),
-        _torch("Muon", _muon, "momentum_buffer", "lr momentum", variants=({}, {"sums_gradients": True}), whole=True),
+        _torch(
+            "Muon",
+            _muon,
+            "momentum_buffer",
+            "lr momentum",
+            variants=({}, {"sums_gradients": True}),
+            whole=True,
+            by_projection=True,
+        ),
         _torch("Adafactor", _adafactor, "row_var col_var variance", "lr", whole=True),
     )
 )

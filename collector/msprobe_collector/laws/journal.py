@@ -143,17 +143,24 @@ class Journal:
         if self.is_ours:
             self._write(entry)
 
-    def close(self) -> None:
-        """Write the counts and the closing line; nothing where nothing was seen."""
+    def close(self, faults: int = 0) -> None:
+        """Write the counts and the closing line; nothing where nothing was seen.
+
+        Args:
+            faults: how many kinds of faults of ours there were: not everything was checked then.
+        """
         if not self.is_ours or not self._tallies:
             return
         self.write_counts()
+        if faults:
+            self._write({"kind": "fault", "faults": faults})
         laws = {law for (law, _), tally in self._tallies.items() if tally.checks}
         broken = sorted({law for (law, _), tally in self._tallies.items() if tally.findings})
         unchecked = {law for law, _ in self._tallies} - laws
         what = f"{len(laws)} laws were checked in {self._steps} steps"
         result = f"{len(broken)} do not hold ({listed(broken, 5)})" if broken else "all of them hold"
         missing = f"; {len(unchecked)} could not be checked" if unchecked else ""
+        missing += "; the checks themselves failed in part, see dump_error_info.log beside it" if faults else ""
         if self.path is not None:
             command = f"pytest --msprobe-dump={self._root} --msprobe-suite=laws"
             _say(f"{what}: {result}{missing}; {self.path}; {command}")

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from msprobe_collector.laws.journal import Journal
-from msprobe_collector.laws.law import Checked, Law, Unchecked
+from msprobe_collector.laws.law import Checked, Finding, Law, Unchecked
 from msprobe_collector.laws.observation import Batch, Clipping, DropoutMask, Labels, Update
 from msprobe_collector.laws.signals import BatchesDiffer, ClipNorm, DropoutLaws, LabelsAligned
+from msprobe_collector.laws.training import SCALE_REMOVED
 from msprobe_collector.laws.updates import (
     DecayAsDeclared,
     FormulaCheck,
@@ -58,13 +59,15 @@ class LawSession:
         self.step = 0
         self._source = ""
 
-    def update(self, update: Update) -> None:
-        """One call of an optimizer's `step`, when it is over."""
+    def update(self, update: Update, explained: Iterable[str] = ()) -> None:
+        """One call of an optimizer's `step`, when it is over; what laws `explained` say of it is known already."""
         self._source = update.source
         seen = FormulaCheck(update)
         for law in self._formula_laws:
             self._take(law, update.optimizer, law.check(seen), update.number, update.source)
         for other in self._update_laws:
+            if other.name in explained:
+                continue
             self._take(other, update.optimizer, other.check(update), update.number, update.source)
         self._dropout.step_ends()
         self.step += 1
@@ -72,6 +75,11 @@ class LawSession:
 
     def clipping(self, clipping: Clipping) -> None:
         """Gradients were clipped."""
+        if clipping.scale != 1:
+            names = list(clipping.names) or ["gradients"]
+            message = f"gradients are clipped while they hold the scale {clipping.scale:g} of the loss scaler"
+            found = Finding(SCALE_REMOVED, names[0], message, None, tuple(names[1:]))
+            self.say(SCALE_REMOVED, "clipping", [found], source=clipping.source)
         self._take(self._clip_norm, "clipping", self._clip_norm.check(clipping), self.step, clipping.source)
 
     def mask(self, mask: DropoutMask) -> None:
@@ -97,6 +105,6 @@ class LawSession:
     def _take(self, law: Law[Any], about: str, result: Checked, step: int, source: str) -> None:
         self.say(law.name, about, result, step=step, source=source)
 
-    def close(self) -> None:
-        """The training is over."""
-        self.journal.close()
+    def close(self, faults: int = 0) -> None:
+        """The training is over, with so many kinds of faults of ours."""
+        self.journal.close(faults)

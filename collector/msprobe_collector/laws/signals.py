@@ -30,11 +30,6 @@ class ClipNorm(Law[Clipping]):
         """Compare reported and true norm, and the norm that is left."""
         first = seen.names[0] if seen.names else "gradients"
         findings = []
-        if seen.scale != 1:
-            message = (
-                f"gradients are clipped while they hold the scale {seen.scale:g} of the loss scaler: unscale first"
-            )
-            findings.append(self.found(first, message, None, seen.names[1:]))
         if seen.unknown or seen.norm_before is None or not math.isfinite(seen.norm_before):
             return findings or Unchecked(seen.unknown or "the norm of the gradients is not finite")
         relative = 16 * unit_roundoff(seen.dtype) + 4 * math.sqrt(max(seen.size, 1)) * 2.0**-24

@@ -16,6 +16,8 @@ from msprobe_collector.laws.rounding import Rounded
 #: A margin over the bound of the running error analysis, whose constants count each operation twice already.
 _MARGIN = 2.0
 _COUNTER = "step"
+#: Settings by which own classes leave out the correction of the bias.
+_CORRECTIONS = ("correct_bias", "bias_correction", "debias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class FormulaCheck:
 
     def _compute(self, formula: Formula) -> None:
         variants = formula.variants if self.update.is_own else formula.variants[:1]
+        if self._counts_steps():
+            variants = [one for one in variants if not one.get("no_bias_correction")] or variants
         best: tuple[list[Deviation], dict[str, int]] | None = None
         for variant in variants:
             found = self._with(formula, variant)
@@ -96,6 +100,12 @@ class FormulaCheck:
                 break
         assert best is not None
         self.deviations, self.compared = best
+
+    def _counts_steps(self) -> bool:
+        """Whether a class of the user's own keeps a counter, which only a correction of the bias needs."""
+        off = any(group.get(name) is False for group in self.update.settings for name in _CORRECTIONS)
+        counts = any(_COUNTER in item.state_after for item in self.update.parameters)
+        return self.update.is_own and not off and (counts or any(_COUNTER in group for group in self.update.settings))
 
     def _with(self, formula: Formula, variant: Mapping[str, Any]) -> tuple[list[Deviation], dict[str, int]]:
         deviations: list[Deviation] = []
@@ -111,7 +121,7 @@ class FormulaCheck:
             if PARAMETER not in outputs:
                 self.not_compared += [item.name for item in batch.parameters]
             for what, right in outputs.items():
-                found, count = _compared(batch, what, right)
+                found, count = _compared(batch, what, right, by_projection=formula.by_projection and what == PARAMETER)
                 deviations += found
                 compared[what] = compared.get(what, 0) + count
         return deviations, compared
@@ -159,10 +169,11 @@ class FormulaCheck:
 
 def _counter(item: UpdatedParameter, settings: Mapping[str, Any]) -> int | None:
     """Number of the step that the parameter is in, from 1."""
+    # As it stands after the step, which is what the step has used: whether it is right, another law says.
+    if (after := item.state_after.get(_COUNTER)) is not None and after.size == 1:
+        return max(1, int(after.reshape(-1)[0]))
     if (before := item.state_before.get(_COUNTER)) is not None and before.size == 1:
         return int(before.reshape(-1)[0]) + 1
-    if _COUNTER in item.state_after:
-        return 1
     return int(settings[_COUNTER]) if isinstance(settings.get(_COUNTER), (int, float)) else None
 
 
@@ -180,7 +191,7 @@ def _batches(parameters: Iterable[UpdatedParameter], *, alone: bool) -> Iterator
     yield from map(_Batch, kinds.values())
 
 
-def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation], int]:
+def _compared(batch: _Batch, what: str, right: Rounded, *, by_projection: bool = False) -> tuple[list[Deviation], int]:
     """Deviations above the tolerance, and how many tensors were compared."""
     arrays = [item.after if what == PARAMETER else item.state_after.get(what) for item in batch.parameters]
     if any(
@@ -194,6 +205,9 @@ def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation]
     value, error = right.value.reshape(-1), np.broadcast_to(right.error, right.value.shape).reshape(-1)
     if tested.size != value.size:
         return [], 0
+    if by_projection:
+        found_along = _projected(batch.parameters[0], tested, value)
+        return ([], 0) if found_along is None else (found_along, 1)
     dtypes = [item.place_after.dtype if what == PARAMETER else _state_dtype(item, what) for item in batch.parameters]
     unit = max(map(unit_roundoff, dtypes))
     tolerance = _MARGIN * (error + 2 * unit * np.abs(value)) + smallest(dtypes[0])
@@ -214,6 +228,25 @@ def _compared(batch: _Batch, what: str, right: Rounded) -> tuple[list[Deviation]
                 scale = _factor(tested[begin:end], value[begin:end], item.before.reshape(-1), tolerance[begin:end])
             found.append(Deviation(item, what, float(sizes[worst]), float(tested[worst]), float(value[worst]), scale))
     return found, len(batch.parameters)
+
+
+#: How far the change along the formula's may be from it, of which bfloat16 makes a few percent.
+_ALONG = 0.3
+
+
+def _projected(item: UpdatedParameter, tested: Array, right: Array) -> list[Deviation] | None:
+    """The deviation of a parameter's change along that of its formula; None where rounding hides it."""
+    before = item.before.reshape(-1)
+    wanted = right - before
+    length = float(wanted @ wanted)
+    if length < float(before @ before) * (16 * unit_roundoff(item.place_after.dtype)) ** 2:
+        return None
+    share = float((tested - before) @ wanted) / length if length > 0 else 1.0
+    size = abs(share - 1) / _ALONG
+    if not size > 1:
+        return []
+    worst = int(np.argmax(np.abs(tested - right)))
+    return [Deviation(item, PARAMETER, size, float(tested[worst]), float(right[worst]), share)]
 
 
 def _state_dtype(item: UpdatedParameter, what: str) -> str:
@@ -460,11 +493,21 @@ class StorageKept(Law[Update]):
     sentence = "A step changes the values of a parameter in place: its dtype, device, shape and memory stay."
     source = "torch.optim updates in place, on which tied weights, DDP's buckets and fused kernels rely"
 
+    def __init__(self) -> None:
+        #: dtype that the last step left, by optimizer and parameter.
+        self._left: dict[str, dict[str, str]] = {}
+
     def check(self, seen: Update) -> Checked:
-        """Compare places before and after."""
+        """Compare places before and after, and dtypes with those that the step before has left."""
         findings = []
+        left = self._left.get(seen.optimizer, {})
+        self._left[seen.optimizer] = {item.name: item.place_after.dtype for item in seen.parameters}
         for item in seen.parameters:
             before, after = item.place_before, item.place_after
+            if (dtype := left.get(item.name, before.dtype)) != before.dtype:
+                message = f"its dtype is {before.dtype}, and the step before has left it as {dtype}"
+                findings.append(self.found(item.name, message))
+                continue
             for what in ("dtype", "device", "shape"):
                 if getattr(before, what) != getattr(after, what):
                     change = f"{getattr(before, what)} before the step and {getattr(after, what)} after it"

@@ -1,6 +1,6 @@
-"""What laws see of a MindSpore training around its steps: gradients, Cells, dropout, data, loss scales, clipping.
+"""What laws see of a MindSpore training around its steps: gradients, Cells, dropout, data, scales, clipping.
 
-Functions and methods are replaced while laws are watched, and each replacement calls the original with what it was given.
+Functions and methods are replaced while laws are watched; each replacement calls the original with what it was given.
 Where a graph is compiled the originals are back in place (`JitCalls`), since a compiler reads what the names hold.
 """
 
@@ -328,7 +328,7 @@ class TrainingSignals:
         return [_of_many(IN_AN_OPTIMIZER, missing, "it has a gradient and is in no optimizer: it is never updated")]
 
     def _dtypes_kept(self, parameters: Sequence[Any]) -> list[Finding]:
-        """dtypes of parameters since the last step on them."""
+        """Dtypes of parameters since the last step on them."""
         found = []
         for item in parameters:
             now = str(item.dtype)
@@ -562,7 +562,7 @@ def _of_many(law: str, parameters: Sequence[Any], message: str) -> Finding:
 
 
 def _fits(given: Array, parts: Sequence[Array]) -> tuple[float, ...]:
-    """Factors of `parts` whose sum is `given`, to within float16; () where there are none, or where they cannot be told."""
+    """Factors of `parts` whose sum is `given`, to within float16; () where there are none or they cannot be told."""
     table = np.stack(parts, axis=1)
     size = np.linalg.norm(given)
     if not np.isfinite(size) or not size or not np.all(np.isfinite(table)):
@@ -639,7 +639,7 @@ def _rate_of(cell: Any) -> float:
 def _has_modes(root: Any) -> bool:
     """Whether training mode makes a difference."""
     return any(
-        isinstance(cell, _DROPOUTS) and _rate_of(cell) > 0 or "BatchNorm" in type(cell).__name__
+        (isinstance(cell, _DROPOUTS) and _rate_of(cell) > 0) or "BatchNorm" in type(cell).__name__
         for _, cell in root.cells_and_names()
     )
 

@@ -1,6 +1,6 @@
 """Laws of a MindSpore training, checked while it runs: what is seen of optimizers, and the watch as a whole.
 
-Steps are seen at the `__call__` of the optimizers' base classes. What happens around a step is seen by `law_signals.py`.
+Steps are seen at the `__call__` of the base classes. What happens around a step is seen by `law_signals.py`.
 Nothing is seen of a step that runs inside a graph (`jit`, GRAPH_MODE).
 """
 
@@ -11,20 +11,26 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Tensor, nn
 from mindspore.experimental import optim
 
-from msprobe_collector.laws.formulas import FORMULAS
 from msprobe_collector.laws.journal import Journal
 from msprobe_collector.laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_collector.laws.session import LawSession
 from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
-from msprobe_collector.mindspore.hyperparameters import group_parameters, group_settings
+from msprobe_collector.mindspore.law_formulas import (
+    PRECISION,
+    formula_of,
+    groups_of,
+    name_of_state,
+    states_held,
+    steps_done,
+)
 from msprobe_collector.mindspore.law_signals import TrainingSignals, source_of
 from msprobe_collector.mindspore.mindspore_internals import communication_rank, is_graph_mode
 from msprobe_collector.mindspore.tensor_values import mindspore_values
@@ -35,27 +41,6 @@ from msprobe_collector.recording.swaps import MethodSwaps
 _SAMPLE, _WHOLE = 128, 1 << 14
 _EMPTY: Array = np.empty(0)
 _COUNTER = "step"
-#: Names in PyTorch of states, by the attribute that holds one for each parameter; "" for what is no moment.
-_STATES = {
-    "moment1": "exp_avg",
-    "moment2": "exp_avg_sq",
-    "moments1": "exp_avg",
-    "moments2": "exp_avg_sq",
-    "exp_avg": "exp_avg",
-    "exp_avg_sq": "exp_avg_sq",
-    "vhat": "max_exp_avg_sq",
-    "max_exp_avg_sq": "max_exp_avg_sq",
-    "moments": "momentum_buffer",
-    "accum": "momentum_buffer",
-    "ms": "square_avg",
-    "mg": "grad_avg",
-    "moment": "momentum_buffer",
-    "stat": "",
-}
-#: Attributes of nn.Optimizer with one Parameter for each that is updated which are hyper-parameters, and one for many.
-_NO_STATES = frozenset(("learning_rate", "group_lr", "weight_decay", "group_weight_decay", "parameters", "_parameters"))
-#: Names in PyTorch of hyper-parameters.
-_SETTINGS = {"use_nesterov": "nesterov", "use_amsgrad": "amsgrad", "decay": "alpha", "epsilon": "eps"}
 
 
 class _Half:
@@ -135,16 +120,16 @@ class OptimizerLaws:
         scale = getattr(optimizer, "loss_scale", 1.0)
         half = _Half(parameters, given, float(scale) if isinstance(scale, (int, float)) else 1.0)
         half.states = _states(optimizer, parameters)
-        half.settings, half.groups = _groups(optimizer, parameters)
-        half.counter = _counted(optimizer)
+        half.settings, half.groups = groups_of(optimizer, parameters)
+        half.counter = steps_done(optimizer)
         return half
 
     def _end(self, optimizer: Any, half: _Half, source: str) -> None:
         _, name, number = self._seen[id(optimizer)]
         self._seen[id(optimizer)] = optimizer, name, number + 1
         parameters = list(optimizer.parameters)
-        formula, unknown, is_own = _formula_of(optimizer)
-        states, counter = _states(optimizer, parameters), _counted(optimizer)
+        formula, unknown, is_own = formula_of(optimizer)
+        states, counter = _states(optimizer, parameters), steps_done(optimizer)
         seen = []
         for at, item in enumerate(parameters):
             before, after = half.before[at], _read(item)
@@ -172,101 +157,32 @@ class OptimizerLaws:
                     int(item.size),
                 )
             )
-        update = Update(name, formula, half.settings, seen, number, source, unknown, is_own, hyper_precision=2.0**-24)
+        update = Update(name, formula, half.settings, seen, number, source, unknown, is_own, hyper_precision=PRECISION)
         self._session.update(update)
         self._signals.step_ended(optimizer, parameters)
-
-
-def _formula_of(optimizer: Any) -> tuple[str, str, bool]:
-    """(name of the formula or "", why there is none, whether the class is the user's own)."""
-    kind = type(optimizer)
-    for base in kind.__mro__:
-        prefix = "nn." if base.__module__.startswith("mindspore.nn.") else ""
-        name = f"{prefix}{base.__name__}"
-        if base.__module__.startswith("mindspore.") and name in FORMULAS:
-            is_own = base is not kind
-            if is_own and _more_states(optimizer):
-                return "", f"{kind.__name__} is derived from {base.__name__} and keeps states of its own", True
-            return name, "", is_own
-    return "", f"no formula of {kind.__name__} is known", not kind.__module__.startswith("mindspore.")
-
-
-def _held(optimizer: Any, count: int) -> Iterable[tuple[str, Sequence[Any]]]:
-    """(attribute, one Parameter for each that the optimizer updates) of what is not these parameters themselves."""
-    own = {id(item) for item in optimizer.parameters}
-    for key, value in vars(optimizer).items():
-        is_of_each = key not in _NO_STATES and isinstance(value, (tuple, list)) and len(value) == count
-        if is_of_each and all(isinstance(item, Parameter) and id(item) not in own for item in value):
-            yield key, value
-
-
-def _more_states(optimizer: Any) -> bool:
-    return any(key not in _STATES for key, _ in _held(optimizer, len(optimizer.parameters)))
-
-
-def _name_of_state(optimizer: Any, key: str) -> str:
-    return "sum" if key == "accum" and isinstance(optimizer, nn.Adagrad) else _STATES.get(key, key)
 
 
 def _states(optimizer: Any, parameters: Sequence[Any]) -> list[dict[str, Array]]:
     """Elements of the states of each parameter, under PyTorch's names."""
     found: list[dict[str, Array]] = [{} for _ in parameters]
-    held = dict(_held(optimizer, len(parameters)))
+    held = dict(states_held(optimizer, len(parameters)))
     is_first = [bool(np.all(_read(item) == 1)) for item in held.get("stat", ())]
+    is_begun = steps_done(optimizer) != 0 or "momentum_buf" not in held
     for key, values in held.items():
-        name = _name_of_state(optimizer, key)
+        name = name_of_state(optimizer, key)
         for at, item in enumerate(values):
             # SGD's first step takes the gradient itself, as PyTorch's does where there is no buffer yet.
-            if name and not (key == "accum" and is_first and is_first[at]):
+            if name and is_begun and not (key == "accum" and is_first and is_first[at]):
                 found[at][name] = _read(item)
     return found
 
 
 def _state_places(optimizer: Any, parameters: Sequence[Any], at: int) -> dict[str, Place]:
     places = {}
-    for key, values in _held(optimizer, len(parameters)):
-        if name := _name_of_state(optimizer, key):
+    for key, values in states_held(optimizer, len(parameters)):
+        if name := name_of_state(optimizer, key):
             places[name] = _place(values[at])
     return places
-
-
-def _counted(optimizer: Any) -> int | None:
-    """How many steps the optimizer says that it has done."""
-    for key in ("state_step", "global_step"):
-        value = getattr(optimizer, key, None)
-        if isinstance(value, Tensor) and value.size == 1:
-            return int(value.asnumpy().reshape(()))
-    return None
-
-
-def _groups(optimizer: Any, parameters: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
-    """(settings of each group, under PyTorch's names; number of the group of each parameter).
-
-    Parameters that a filter keeps from decay have a group of their own.
-    """
-    numbers = {id(item): at for at, group in enumerate(group_parameters(optimizer)) for item in group}
-    groups = [_settings_of(group) for group in group_settings(optimizer)]
-    flags = getattr(optimizer, "decay_flags", None)
-    found: list[dict[str, Any]] = []
-    places: dict[tuple[int, bool], int] = {}
-    chosen = []
-    for at, item in enumerate(parameters):
-        number = numbers.get(id(item), 0)
-        is_decayed = not isinstance(flags, (tuple, list)) or at >= len(flags) or bool(flags[at])
-        key = (number, is_decayed)
-        if key not in places:
-            settings = groups[number] if number < len(groups) else {}
-            found.append(settings if is_decayed else {**settings, "weight_decay": 0.0})
-            places[key] = len(found) - 1
-        chosen.append(places[key])
-    return found, chosen
-
-
-def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {_SETTINGS.get(name, name): value for name, value in group.items()}
-    if "betas" not in settings and "beta1" in settings and "beta2" in settings:
-        settings["betas"] = (settings["beta1"], settings["beta2"])
-    return settings
 
 
 def _read(tensor: Any) -> Array:

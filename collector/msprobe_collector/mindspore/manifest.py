@@ -134,7 +134,8 @@ class MindSporeFacts:
 
     def is_model(self, layer: Any) -> bool:
         """Whether it has parameters, and is no optimizer."""
-        return not isinstance(layer, (nn.Optimizer, optim.Optimizer)) and bool(next(iter(layer.get_parameters()), None))
+        is_optimizer = isinstance(layer, (nn.Optimizer, optim.Optimizer))
+        return not is_optimizer and next(iter(layer.get_parameters()), None) is not None
 
     def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """See `RunFacts`."""

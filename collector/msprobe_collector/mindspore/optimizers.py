@@ -68,6 +68,7 @@ class OptimizerCalls:
     def _begin(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         names = self._names_of(optimizer)
         self._records.begin(_kind(optimizer), optimizer, self._values(optimizer, names))
+        self._records.gets(optimizer, _settings_of(optimizer))
         self._records.gets(optimizer, ((f"gradients.{name}", item) for name, item in zip(names, gradients)))
         self._records.gets(optimizer, _state_of(optimizer, names))
 
@@ -85,6 +86,14 @@ class OptimizerCalls:
 
 def _kind(optimizer: Any) -> str:
     return type(optimizer).__name__
+
+
+def _settings_of(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Hyper-parameters of each group, and the formula that they belong to."""
+    from msprobe_collector.mindspore.law_formulas import declared, declared_settings
+
+    yield "settings", declared_settings(optimizer)
+    yield "law", declared(optimizer)
 
 
 def _state_of(optimizer: Any, names: Sequence[str]) -> Iterator[tuple[str, Any]]:

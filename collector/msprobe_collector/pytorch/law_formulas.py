@@ -43,7 +43,7 @@ def _adds_nothing(optimizer: Any, kind: type) -> bool:
     """Whether a class derived from a known one has the hyper-parameters and states of that one, and no more."""
     base = next(base for base in kind.__mro__ if base.__module__.startswith("torch.optim."))
     try:
-        defaults = base([torch.nn.Parameter(torch.zeros(1))]).defaults
+        defaults = base([torch.nn.Parameter(torch.zeros(2, 2))]).defaults
     except Exception:
         return False
     formula = FORMULAS.get(base.__name__)

@@ -158,8 +158,9 @@ class ResumeLaw:
             findings.append(self._finding(wrong, "it is not what was saved", kept))
         states = _differing(before["states"], here["states"])
         if states and not here["states"]:
-            if kept.get("has_optimizer"):
-                message = f"the moments of {kind} were saved, and the training goes on without them"
+            if kept.get("script") == (Path(sys.argv[0]).name if sys.argv else ""):
+                was = "were saved" if kept.get("has_optimizer") else "were not saved with the parameters"
+                message = f"the moments of {kind} {was}, and the training goes on without them"
                 findings.append(self._finding(list(here["parameters"]), message, kept))
         elif states:
             findings.append(self._finding(states, "the state is not what was saved", kept))

@@ -11,6 +11,7 @@ import inspect
 import math
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -37,6 +38,7 @@ from msprobe_collector.laws.training import (
 )
 from msprobe_collector.pytorch.checkpoints import RUN_BACKWARD
 from msprobe_collector.pytorch.installation import is_searched
+from msprobe_collector.pytorch.law_averages import Averages
 from msprobe_collector.pytorch.law_draws import Draws
 from msprobe_collector.pytorch.law_models import (
     Model,
@@ -49,7 +51,15 @@ from msprobe_collector.pytorch.law_models import (
 from msprobe_collector.pytorch.law_ranks import world_size
 from msprobe_collector.pytorch.law_resume import ResumeLaw
 from msprobe_collector.pytorch.law_sources import source_of
-from msprobe_collector.pytorch.law_tensors import address_of, fingerprint_of, is_zero, norm_of, tensors_in, tokens_of
+from msprobe_collector.pytorch.law_tensors import (
+    address_of,
+    fingerprint_of,
+    first,
+    is_zero,
+    norm_of,
+    tensors_in,
+    tokens_of,
+)
 from msprobe_collector.pytorch.optimizers import clipping_functions
 from msprobe_collector.recording.guard import Guard
 from msprobe_collector.recording.swaps import ApiTarget, Installation, MethodSwaps
@@ -79,6 +89,8 @@ class _Stale:
 _DRAWS = 4
 #: Clippings of which the norm is taken again afterwards; of later ones every sixteenth.
 _CLIPPINGS = 4
+#: Steps after which what never required a gradient is not going to.
+_LONG_ENOUGH = 5
 
 
 class TrainingSignals:
@@ -103,11 +115,18 @@ class TrainingSignals:
         self._stepping: list[str] = []
         self._inner: set[tuple[str, str]] = set()
         self._trainable: dict[str, set[int]] = {}
+        #: Number of steps, and the parameters that required no gradient in any, by optimizer.
+        self._never: dict[str, tuple[int, dict[int, str]]] = {}
         #: Modules that ran since the last step: by id, whether their outputs reached another Module without a graph.
         self._ran: dict[int, tuple[weakref.ref[nn.Module], bool]] = {}
         self._outputs: dict[tuple[int, int], tuple[int, Any]] = {}
         self._clips = False
         self._clippings = 0
+        #: Elements of parameters with gradients that are in no optimizer, at the last step.
+        self._suspects: dict[int, bytes] = {}
+        #: Laws whose findings of this step another law explains.
+        self.explained: set[str] = set()
+        self.averages = Averages(session)
         self.resume.scale = self._held_scale
         self.on_load: Callable[[Any], None] = lambda optimizer: None
 
@@ -163,9 +182,14 @@ class TrainingSignals:
             self._inner.update(((self._stepping[-1], name), (name, self._stepping[-1])))
         self._stepping.append(name)
         self._ticks += 1
+        self.explained.clear()
+        if self.draws.first_mask is not None:
+            self.resume.draws()
         self.resume.step_begins(optimizer, name, names)
-        if (two := self._in_two(name, parameters, names)) is not None:
-            say(EACH_IN_ONE, name, two)
+        self.averages.step_begins(parameters, names, number, source)
+        twice = [key for key, count in Counter(map(id, _parameters_of(optimizer))).items() if count > 1]
+        two = [Finding(EACH_IN_ONE, names[key], f"it is in {name} twice, and updated twice") for key in twice]
+        say(EACH_IN_ONE, name, two + self._in_two(name, parameters, names))
         say(FRESH, name, self._fresh(parameters, names))
         say(SCALE_REMOVED, name, self._scale_at_step(optimizer, names))
         say(STAYS_TRAINABLE, name, self._stays_trainable(name, parameters, names))
@@ -174,8 +198,22 @@ class TrainingSignals:
             self._of_model(model, say, number)
         if self.running.models:
             say(GRADIENTS_ARRIVE, name, self._gradients_arrive(parameters, names))
-            if number:
-                say(IN_AN_OPTIMIZER, "models", self._in_an_optimizer())
+            has_gradient = any(item.grad is not None for item in parameters.values())
+            if number or not has_gradient:
+                missing = self._in_an_optimizer(at_once=not has_gradient)
+                say(IN_AN_OPTIMIZER, "models", missing)
+                if missing and not has_gradient:
+                    self.explained.add("something-updated")
+
+    def end(self) -> None:
+        """The training is over: what an optimizer had and never trained is known now."""
+        for name, (count, frozen) in self._never.items():
+            if count >= _LONG_ENOUGH and frozen and self._trainable.get(name):
+                paths = list(frozen.values())
+                message = f"{name} has it, and it never required a gradient in {count} steps"
+                self._session.say(
+                    STAYS_TRAINABLE, name, [Finding(STAYS_TRAINABLE, paths[0], message, None, tuple(paths[1:]))]
+                )
 
     def step_ended(self, optimizer: Any, name: str, number: int) -> None:
         """The step is over."""
@@ -203,9 +241,8 @@ class TrainingSignals:
                     "batch": batch,
                 }
             )
-        if self.draws.first_mask is not None:
-            self.resume.draws()
-            self.draws.first_mask = None
+        self.draws.first_mask = None
+        self.averages.step_ended(parameters)
         for model in self.running.models.values():
             if model.parameters.keys() & own:
                 model.batches.clear()
@@ -219,7 +256,7 @@ class TrainingSignals:
         self._outputs.clear()
         self.running.tokens = None
 
-    def _in_two(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding] | None:
+    def _in_two(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
         self._owners[name] = set(parameters)
         steps = self._order.setdefault(name, [])
         found = []
@@ -249,11 +286,15 @@ class TrainingSignals:
 
     def _stays_trainable(self, name: str, parameters: Mapping[int, Any], names: Mapping[int, str]) -> list[Finding]:
         before = self._trainable.setdefault(name, set())
+        count, never = self._never.get(name, (0, dict(names)))
+        kept = {key: path for key, path in never.items() if key in parameters and not parameters[key].requires_grad}
+        self._never[name] = count + 1, kept
         frozen = [key for key, item in parameters.items() if key in before and not item.requires_grad]
         before.update(key for key, item in parameters.items() if item.requires_grad)
         before.difference_update(frozen)
         if not frozen:
             return []
+        self.explained.add("something-updated")
         message = f"requires_grad is False since this step: {name} trains it no more"
         return [Finding(STAYS_TRAINABLE, names[frozen[0]], message, None, tuple(names[key] for key in frozen[1:]))]
 
@@ -275,19 +316,26 @@ class TrainingSignals:
         found = [names[key] for key in dict.fromkeys(without)]
         return [Finding(GRADIENTS_ARRIVE, found[0], message, None, tuple(found[1:]))]
 
-    def _in_an_optimizer(self) -> Checked:
+    def _in_an_optimizer(self, *, at_once: bool) -> list[Finding]:
+        """Parameters with gradients in no optimizer; unless `at_once`, those that nothing has changed meanwhile."""
         known = set().union(*self._owners.values())
-        missing: list[tuple[int, str]] = []
+        missing: list[tuple[int, str, Any]] = []
         for model in self.running.models.values():
             root = model.root()
             if root is None:
                 continue
             for path, item in root.named_parameters():
                 if item.requires_grad and item.grad is not None and id(item) not in known:
-                    missing.append((id(item), path))
+                    missing.append((id(item), path, item))
         if missing:
             known = ids_in_optimizers()
-        names = [path for key, path in missing if key not in known]
+        before, self._suspects = self._suspects, {}
+        names = []
+        for key, path, item in missing:
+            if key not in known:
+                self._suspects[key] = value = first(item, 64).tobytes()
+                if at_once or before.get(key) == value:
+                    names.append(path)
         if not names:
             return []
         message = "it has a gradient and is in no optimizer: it is never updated"
@@ -308,7 +356,14 @@ class TrainingSignals:
                 say(TRAINING_MODE, model.name, [])
             model.trained |= is_trained
         say(TIES_KEPT, model.name, ties_kept(root, model))
-        model.buffers = {path: (str(item.dtype), str(item.device)) for path, item in root.named_buffers()}
+        now = {path: (str(item.dtype), str(item.device)) for path, item in root.named_buffers()}
+        moved = [path for path, (dtype, _) in now.items() if model.buffers.get(path, (dtype, ""))[0] != dtype]
+        if moved and model.trained:
+            message = (
+                f"the buffer is {now[moved[0]][0]}, and the step before has left it as {model.buffers[moved[0]][0]}"
+            )
+            say(BUFFERS_KEPT, model.name, [Finding(BUFFERS_KEPT, moved[0], message, None, tuple(moved[1:]))])
+        model.buffers = now
         if model.batches:
             fingerprint = xxhash.xxh64(" ".join(sorted(set(model.batches))).encode()).hexdigest()
             self._session.batch(Batch(model.name, fingerprint, is_poor=model.is_poor))
@@ -372,9 +427,9 @@ class TrainingSignals:
             self._ran[id(module)] = weakref.ref(module), is_cut
         if isinstance(module, nn.RNNBase) and not module.bidirectional:
             self.running.is_causal = True
-        first = result[0] if isinstance(result, tuple) and result else result
-        if isinstance(first, torch.Tensor) and first.requires_grad and type(first) is torch.Tensor:
-            self._outputs[first.data_ptr(), first.numel()] = id(module), _weak_storage(first)
+        output = result[0] if isinstance(result, tuple) and result else result
+        if type(output) is torch.Tensor and output.requires_grad:
+            self._outputs[output.data_ptr(), output.numel()] = id(module), _weak_storage(output)
 
     def _look_for_cut(self, args: tuple[Any, ...]) -> None:
         """Whether an input of a Module is the output of another one, without its graph."""
@@ -430,7 +485,8 @@ class TrainingSignals:
 
     def _held_scale(self) -> float | None:
         scaler = self._scaler
-        return None if scaler is None or scaler._scale is None else float(scaler._scale)
+        scale = getattr(scaler, "_scale", None)
+        return None if scale is None else float(scale)
 
     def _note_scaled(self, scaler: Any, result: Any) -> None:
         self._scaler = scaler
@@ -440,15 +496,14 @@ class TrainingSignals:
     def _scale(self) -> float:
         """What the gradients of the last backward pass hold; 1.0 for nothing."""
         scaler = self._scaler
-        if not self._is_scaled or scaler is None or not scaler.is_enabled() or scaler._scale is None:
-            return 1.0
-        return float(scaler._scale)
+        scale = getattr(scaler, "_scale", None)
+        return 1.0 if not self._is_scaled or scale is None or not scaler.is_enabled() else float(scale)
 
     def _scale_at_step(self, optimizer: Any, names: Mapping[int, str]) -> Checked:
         if self._scaler is None:
             return Unchecked("no loss scaler is used")
         scale = self._scale()
-        state = self._scaler._per_optimizer_states.get(id(optimizer), {})
+        state = _stages(self._scaler).get(id(optimizer), {})
         stage = getattr(state.get("stage"), "name", "READY")
         if scale == 1 or stage != "READY" or getattr(optimizer, "grad_scale", None) is not None:
             return []
@@ -495,7 +550,12 @@ class TrainingSignals:
     def _norm_before(self, given: Any) -> tuple[list[Any], float | None, str] | None:
         if isinstance(given, (torch.Tensor, nn.Module)):
             given = [given] if isinstance(given, torch.Tensor) else given.parameters()
-        parameters = [item for item in given if isinstance(item, torch.Tensor) and item.grad is not None]
+        given = [item for item in given if isinstance(item, torch.Tensor)]
+        if not given:
+            message = "clipping gets no parameters (an iterator that was looked through before?), and clips nothing"
+            self._session.say("clip-norm", "clipping", [Finding("clip-norm", "gradients", message)])
+            return None
+        parameters = [item for item in given if item.grad is not None]
         if not parameters:
             return None
         norm, unknown = norm_of([item.grad for item in parameters])
@@ -527,8 +587,7 @@ class TrainingSignals:
             after = norm_of([item.grad for item in parameters])[0]
         names = {key: path for model in self.running.models.values() for key, path in model.parameters.items()}
         is_unscaled = self._scaler is not None and any(
-            getattr(state.get("stage"), "name", "") == "UNSCALED"
-            for state in self._scaler._per_optimizer_states.values()
+            getattr(state.get("stage"), "name", "") == "UNSCALED" for state in _stages(self._scaler).values()
         )
         self._session.clipping(
             Clipping(
@@ -551,6 +610,10 @@ def _coarseness(dtype: str) -> int:
     return {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}.get(dtype, 1)
 
 
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [item for group in optimizer.param_groups for item in group["params"]]
+
+
 def _weak_storage(tensor: torch.Tensor) -> Any:
     reference: Any = torch.multiprocessing.reductions.StorageWeakRef
     return reference(tensor.untyped_storage())
@@ -558,3 +621,9 @@ def _weak_storage(tensor: torch.Tensor) -> Any:
 
 def _is_gone(storage: Any) -> bool:
     return bool(storage.expired())
+
+
+def _stages(scaler: Any) -> Mapping[int, Any]:
+    """What a loss scaler keeps of each optimizer by its id; one that is not enabled keeps nothing."""
+    found: Mapping[int, Any] = getattr(scaler, "_per_optimizer_states", {})
+    return found

@@ -24,6 +24,7 @@ from torch.optim import optimizer as hooks
 
 from msprobe_collector.laws.formulas import FORMULAS
 from msprobe_collector.laws.journal import Journal
+from msprobe_collector.laws.law import Finding
 from msprobe_collector.laws.observation import Array, Place, Update, UpdatedParameter
 from msprobe_collector.laws.session import LawSession
 from msprobe_collector.laws.start import ENVIRONMENT, folder_of, left_out
@@ -186,10 +187,30 @@ class OptimizerLaws:
             return
         if not is_inner:
             names = self._name_parameters(optimizer, seen)
-            self._signals.step_begins(optimizer, seen.name, names, seen.number, source_of(frame))
-        self._halves[id(optimizer)] = self._read_before(
-            optimizer, seen, frame, formula, unknown, is_own, callable(closure)
-        )
+            arguments = optimizer, seen.name, names, seen.number, source_of(frame)
+            self._guard.enter("laws: a step begins", self._signals.step_begins, *arguments)
+        half = self._read_before(optimizer, seen, frame, formula, unknown, is_own, callable(closure))
+        self._halves[id(optimizer)] = half
+        if outer is not None and is_inner:
+            self._decayed_before(outer, half, seen)
+
+    def _decayed_before(self, outer: _Half, inner: _Half, seen: _Seen) -> None:
+        """A class may decay parameters itself before it calls the step of its base class, which does so as well."""
+        found = []
+        for at, (item, group, index) in enumerate(inner.items):
+            one, other, settings = outer.before[at], inner.before[at], inner.settings[group]
+            decay = _plain(settings.get("lr")) * _plain(settings.get("weight_decay"))
+            if not decay or not one.size or outer.items[at][2] is not index:
+                continue
+            changed = np.abs(other - one * (1 - decay)) <= 2.0**-6 * decay * np.abs(one)
+            if np.all(changed) and np.any(one):
+                found.append(seen.names.get(id(item), ""))
+        if found:
+            message = (
+                "weight decay is applied twice: by the class before it calls the step of its base class, and there"
+            )
+            finding = Finding("decay-as-declared", found[0], message, None, tuple(found[1:]))
+            self._session.say("decay-as-declared", seen.name, [finding], source=inner.source, step=seen.number)
 
     def _read_before(
         self, optimizer: Any, seen: _Seen, frame: FrameType, formula: str, unknown: str, is_own: bool, closure: bool
@@ -215,7 +236,7 @@ class OptimizerLaws:
         values, gradients = [], []
         whole_budget = 1 if formula and FORMULAS[formula].whole else 0
         turn = seen.number
-        items = [(item, number) for number, group in enumerate(optimizer.param_groups) for item in group["params"]]
+        items = _each_once(optimizer)
         for at, (item, number) in enumerate(items):
             local = local_part(item)
             index = None
@@ -322,10 +343,10 @@ class OptimizerLaws:
             precision,
         )
         seen.number += 1
-        self._session.update(update)
+        self._session.update(update, self._signals.explained)
         self._note_replicas(half, parameters, seen)
         self._reduced.forget()
-        self._signals.step_ended(optimizer, seen.name, seen.number - 1)
+        self._guard.enter("laws: a step ends", self._signals.step_ended, optimizer, seen.name, seen.number - 1)
 
     def _note_replicas(self, half: _Half, parameters: Sequence[UpdatedParameter], seen: _Seen) -> None:
         """Write digests of what ranks must have alike, after steps 1, 2, 4, 8, ..."""
@@ -378,6 +399,19 @@ class OptimizerLaws:
         return index
 
 
+def _each_once(optimizer: Any) -> list[tuple[Any, int]]:
+    """Parameters with their groups; what an optimizer has twice, once."""
+    found: dict[int, tuple[Any, int]] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for item in group["params"]:
+            found.setdefault(id(item), (item, number))
+    return list(found.values())
+
+
+def _plain(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 def _is_inside(outer: FrameType, inner: FrameType) -> bool:
     frame: FrameType | None = inner
     while frame is not None and frame is not outer:
@@ -423,7 +457,8 @@ class Watch:
         atexit.unregister(self.close)
         self.optimizers.uninstall()
         self.signals.uninstall()
-        self.guard.enter("laws: the end", self.session.close)
+        self.guard.enter("laws: the end", self.signals.end)
+        self.guard.enter("laws: the end", self.session.close, int(self.guard.faults.has_any))
 
 
 class _Quietly:

@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -88,6 +89,10 @@ class ManifestRecorder:
     """Writes the manifest of each step that is collected.
 
     What fails is a fault of the collector, which `Guard` keeps away from the training, and costs its own section only.
+
+    Attributes:
+        is_open: a step has begun, and `called` is to be shown the calls of its models.
+        roots: ids of the models; empty while none is known: then every layer is shown.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class ManifestRecorder:
         self._end_watching: Callable[[], None] | None = None
         self._written = b""
         self.is_open = False
+        self.roots: frozenset[int] = frozenset()
 
     def begin(self, step: int, layers: Sequence[Any], ranks: Mapping[str, object] | None) -> None:
         """The step begins: take what is known and write it. Once per step."""
@@ -121,6 +127,7 @@ class ManifestRecorder:
         facts = self._facts = self._make_facts()
         self.is_open = True
         self._layers, self._forwards, self._count, self._written = list(layers), [], 0, b""
+        self.roots = frozenset(map(id, layers))
         self._sections = {"schema": 1, "framework": facts.name, "step": {"number": step}}
         take = self._take
         take("versions", lambda: {**_versions(), **facts.versions()})
@@ -136,10 +143,6 @@ class ManifestRecorder:
         self._take_of_step("autocast", facts.autocast)
         self._write()
 
-    def awaits(self, layer: Any) -> bool:
-        """Whether the call of `layer` that begins is one of the model's, or the first of all while none is known."""
-        return self.is_open and (not self._layers or any(layer is known for known in self._layers))
-
     def called(self, layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """The model is called with these arguments: the batch."""
         facts = self._facts
@@ -148,7 +151,7 @@ class ManifestRecorder:
         if not self._layers:
             if not facts.is_model(layer):
                 return
-            self._layers = [layer]
+            self._layers, self.roots = [layer], frozenset((id(layer),))
             self._take("models", lambda: facts.models(self._layers))
             self._take_optimizers()
         self._count += 1
@@ -175,11 +178,12 @@ class ManifestRecorder:
     def end(self) -> None:
         """The step is over."""
         try:
+            self._stop_watching()
             self.complete()
         finally:
             self.is_open = False
-            self._stop_watching()
             self._facts, self._sections, self._layers, self._forwards = None, {}, [], []
+            self.roots = frozenset()
 
     def _take(self, name: str, ask: Callable[[], Any]) -> None:
         found = self._guard.faults.guarded(f"run.json: {name}", ask)
@@ -194,19 +198,17 @@ class ManifestRecorder:
         assert facts is not None
         self._take("optimizers", lambda: facts.optimizers(self._layers))
         self._stop_watching()
-        watch = self._guard.faults.guarded
-        self._end_watching = watch("run.json: optimizers", facts.watch_optimizers, self._optimizer_steps)
+        update = partial(self._guard.enter, "run.json: optimizers", self._update_optimizers)
+        guarded = self._guard.faults.guarded
+        self._end_watching = guarded("run.json: optimizers", facts.watch_optimizers, update)
 
     def _stop_watching(self) -> None:
         end, self._end_watching = self._end_watching, None
         if end is not None:
             self._guard.faults.guarded("run.json: optimizers", end)
 
-    def _optimizer_steps(self) -> None:
-        """An optimizer is about to update: what it does so with counts, whatever was set when the step began."""
-        self._guard.enter("run.json: optimizers", self._update_optimizers)
-
     def _update_optimizers(self) -> None:
+        """An optimizer is about to update: what it does so with counts, whatever was set when the step began."""
         facts = self._facts
         if facts is not None and self.is_open:
             state = [one.get("state") for one in self._sections.get("optimizers", ())]

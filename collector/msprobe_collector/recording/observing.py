@@ -510,7 +510,12 @@ class LayerObserver(Observer):
         def recorded(layer: Any, *args: Any, **kwargs: Any) -> Any:
             if layer is self._root and self.on_root_forward is not None:
                 self.guard.enter("counting forwards of the model", self.on_root_forward)
-            if manifest is not None and not activity.is_closed and manifest.awaits(layer):
+            if (
+                manifest is not None
+                and manifest.is_open
+                and not activity.is_closed
+                and (not manifest.roots or id(layer) in manifest.roots)
+            ):
                 self.guard.enter("the batch", manifest.called, layer, args, kwargs)
             label = self._labels.get(id(layer))
             if label is None or not recorder.is_collecting or (activity.is_inside and not sees_inside_calls):

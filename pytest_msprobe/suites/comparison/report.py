@@ -28,12 +28,12 @@ from pytest_msprobe.suites.comparison.cells import CellDifferences
 from pytest_msprobe.suites.comparison.noise import BASES
 from pytest_msprobe.suites.comparison.operations import DumpComparison, OperationComparison
 from pytest_msprobe.suites.comparison.options import ComparisonSettings
+from pytest_msprobe.suites.comparison.run_faults import RunFaults
 from pytest_msprobe.suites.comparison.sides import ComparedDump, table_stem
 from pytest_msprobe.suites.comparison.table import NO_XLSXWRITER, MergeError, RowStore, TableFiles, merge_steps
 from pytest_msprobe.suites.comparison.unmatched import why_unmatched
 from pytest_msprobe.suites.comparison.values import ValueComparison
 from pytest_msprobe.suites.contract import ANSWERS, RowSummary, SuiteError, SuiteReport, file_id
-from pytest_msprobe.support import without_numbers
 from pytest_msprobe.verdicts import FigureWire, VerdictRow
 
 if TYPE_CHECKING:
@@ -639,39 +639,17 @@ class ComparisonReport(SuiteReport):
 
     def fault(self) -> str:
         """A run that did not compare everything is not a success."""
-        divergences = [output.divergence for output in self._outputs.values()]
-        for divergence in divergences:
-            if divergence.is_unmatched:
-                return divergence.why_unmatched
-        if any(pair.diagnosis.has_fault_without_item for pair in self._diagnoses.values()):
-            return "the runs differ by more than rounding: see what is at fault above"
-        is_open = any(pair.diagnosis.is_open for pair in self._diagnoses.values())
-        if is_open and "unaccounted" not in self._suite.settings.accept:
-            return (
-                "values are beyond their limits, and it is not shown that rounding made them so: see above what is not "
-                "accounted for; --msprobe-accept=unaccounted accepts it"
-            )
-        if self._suite.pairs.lone():
-            return "not every dump has a partner, so this run is not a success"
-        if "unmatched" in self._suite.settings.accept or all(divergence.is_complete for divergence in divergences):
-            return ""
-        return (
-            "not everything could be compared, so this run is not a success; --msprobe-accept=unmatched accepts "
-            "operations and values that only one side has"
-        )
+        return self._faults.text()
 
     def fault_keys(self) -> Iterator[str]:
         """All of it: `fault` names the first reason only."""
-        for output in self._outputs.values():
-            if output.divergence.is_unmatched:
-                yield without_numbers(output.divergence.why_unmatched)
-            elif not output.divergence.is_complete and "unmatched" not in self._suite.settings.accept:
-                yield "not everything could be compared"
-        for pair in self._diagnoses.values():
-            if pair.diagnosis.has_fault_without_item:
-                faults = [each for each in pair.diagnosis.faults if each.kind not in ("born", "defined")]
-                yield from (f"{each.kind}: {each.name or f'{each.step.record}.{each.value}'}" for each in faults)
-            elif pair.diagnosis.is_open and "unaccounted" not in self._suite.settings.accept:
-                yield from (f"unaccounted: {step.record}" for step in pair.diagnosis.unexplained)
-                yield "values are beyond their limits, and it is not shown that rounding made them so"
-        yield from map(without_numbers, self._suite.pairs.lone())
+        return self._faults.keys()
+
+    @property
+    def _faults(self) -> RunFaults:
+        return RunFaults(
+            [output.divergence for output in self._outputs.values()],
+            [pair.diagnosis for pair in self._diagnoses.values()],
+            list(self._suite.pairs.lone()),
+            self._suite.settings.accept,
+        )

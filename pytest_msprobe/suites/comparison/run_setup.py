@@ -4,6 +4,7 @@ already, and in what they are set up differently, as their manifests say.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from msprobe_collector.dump_format import Dump, DumpError
 from msprobe_collector.dump_format.dump import STEP, Slot
-from msprobe_collector.dump_format.manifest import manifest_beside
+from msprobe_collector.dump_format.manifest import MANIFEST_FILE, manifest_beside
 from msprobe_collector.dump_format.values import printable
 from pytest_msprobe.manifests.folders import Found
 from pytest_msprobe.manifests.text import sentences_of
@@ -101,17 +102,7 @@ def first_difference(target: Path, golden: Path) -> str | None:
 
 
 def _manifests(pairs: list[tuple[Path, Path]]) -> list[str]:
-    """Differences of the manifests of all pairs, and a line for each manifest that cannot be used."""
-    found, problems = [], []
-    for target, golden in pairs:
-        sides = []
-        for path in (target, golden):
-            manifest, problem = manifest_beside(path)
-            problems += [problem] if problem else []
-            if manifest is not None:
-                slot = Slot.of(path.absolute())
-                step = manifest.number if slot.step is None else slot.step
-                sides.append(Found(path, manifest, step, path.absolute().parent.name))
-        if len(sides) == 2:
-            found.append((sides[0], sides[1]))
-    return [*sentences_of(found), *map(printable, dict.fromkeys(problems))]
+    """Differences of the manifests of all pairs that have both, and a line for each that cannot be used."""
+    files = [[path.with_name(MANIFEST_FILE) for path in pair] for pair in pairs]
+    both = [(Found.at(one), Found.at(other)) for one, other in files if os.path.lexists(one) and os.path.lexists(other)]
+    return sentences_of(both)

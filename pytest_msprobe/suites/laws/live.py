@@ -44,6 +44,7 @@ class LawsFile:
         replicas: lines on replicas, by optimizer and step.
         draws: lines on dropout masks, by step.
         problem: what makes it not whole, as one line.
+        fault: why not everything was checked that could be, as one line.
     """
 
     run: Mapping[str, Any]
@@ -51,6 +52,7 @@ class LawsFile:
     replicas: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     draws: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     problem: str = ""
+    fault: str = ""
 
     @property
     def rank(self) -> int:
@@ -112,6 +114,8 @@ def _take(found: LawsFile, entry: Mapping[str, Any]) -> None:
         else:
             found.draws[step] = entry
         return
+    if kind == "fault":
+        found.fault = "the checks themselves failed in part: see dump_error_info.log beside the file"
     if not isinstance(law, str) or not isinstance(about, str):
         return
     item = found.things.setdefault(about, {}).setdefault(law, Checked())

@@ -53,7 +53,8 @@ def update_of(dump: Dump, record: str, number: int) -> Update:
     law = _plain(keywords.get("law"))
     if not groups or not isinstance(law, Mapping):
         raise NotRecordedError("the record does not hold the hyper-parameters; dump again with this version")
-    parameters = _tensors_of(flatten(content))
+    renamed = law.get("states")
+    parameters = _tensors_of(flatten(content), renamed if isinstance(renamed, Mapping) else {})
     if not any(item.before is not None and item.before.data_name for item in parameters.values()):
         raise NotRecordedError("the dump holds statistics and no values; dump with the task tensor")
     counts = [int(group.get("parameters", 0) or 0) for group in groups]
@@ -154,7 +155,8 @@ def _number(leaf: Leaf | None, otherwise: Any) -> Any:
     return float(value) if isinstance(value, (int, float)) else otherwise
 
 
-def _tensors_of(leaves: list[Leaf]) -> dict[str, _Tensors]:
+def _tensors_of(leaves: list[Leaf], renamed: Mapping[str, Any]) -> dict[str, _Tensors]:
+    """The tensors by parameter; `renamed` gives the names that formulas know states by, "" for those that are none."""
     found: dict[str, _Tensors] = {}
     for leaf in leaves:
         place = _PLACE.fullmatch(leaf.path)
@@ -172,7 +174,8 @@ def _tensors_of(leaves: list[Leaf]) -> dict[str, _Tensors]:
             found[name].has_gradient = leaf.tensor is not None
         elif what == "state":
             owner, _, key = name.rpartition(".")
-            if owner in found:
+            key = str(renamed.get(key, key))
+            if owner in found and key:
                 (found[owner].state_before if side == "input" else found[owner].state_after)[key] = leaf
     return found
 

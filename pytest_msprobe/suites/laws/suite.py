@@ -144,8 +144,9 @@ class LawsSuite(Suite):
     def warnings(self) -> Iterator[str]:
         for path in self.files:
             with suppress(SuiteError):
-                if path.name == FILE and (problem := self._file(path).problem):
-                    yield problem
+                if path.name == FILE:
+                    laws = self._file(path)
+                    yield from filter(None, (laws.problem, f"{path}: {laws.fault}" if laws.fault else ""))
 
     def report(self, continued: tuple[Path, Path] | None) -> SuiteReport:
         return LawsReport(self._context.out)

@@ -222,6 +222,37 @@ def test_names_and_settings_of_both_frameworks_are_matched(sentences: Any) -> No
     assert not any("parameter" in sentence for sentence in found)
 
 
+def wrapped(run: Run, front: str) -> Run:
+    """The run with its model in a wrapper."""
+    (model,), (optimizer,) = run["models"], run["optimizers"]
+    for one in (*model["parameters"], *model["buffers"]):
+        one["name"] = f"{front}.{one['name']}"
+    for layer in model["modules"]:
+        layer["path"] = f"{front}.{layer['path']}".removesuffix(".")
+    wrapper = {"path": "", "class": "Wrapper", "training": True, "settings": {"dim": 0}}
+    model.update(modules=[wrapper, *model["modules"]])
+    model["class"] = "torch.nn.parallel.distributed.DistributedDataParallel"
+    for group in optimizer["groups"]:
+        group["parameters"] = [f"{front}.{name}" for name in group["parameters"]]
+    return run
+
+
+def test_what_is_put_around_a_model_to_run_it_is_no_difference(sentences: Any) -> None:
+    assert sentences(wrapped(a_run(), "module"), a_run()) == []
+    assert sentences(a_run(), wrapped(wrapped(a_run(), "_orig_mod"), "module")) == []
+    sharded = a_run()
+    sharded["models"][0]["class"] = "torch.distributed.fsdp.FSDPNet"
+    sharded["models"][0]["modules"][2]["class"] = "FSDPLayerNorm"
+    assert sentences(sharded, a_run()) == []
+    other = wrapped(a_run(), "module")
+    other["models"][0]["modules"][-1]["settings"]["p"] = 0.1
+    other["optimizers"][0]["groups"][0]["parameters"].pop()
+    assert sentences(other, a_run()) == [
+        "1 parameter of 4 is in no optimizer: head.weight; golden none",
+        "dropout 0.1, golden 0.0 in 1 Module: drop",
+    ]
+
+
 HOSTILE = [
     *("[]", "3", '"text"', "null", "", "{", '{"step": ' * 2000, "\x00" * 100),
     '{"models": 3, "optimizers": {"a": 1}, "step": [], "versions": [1], "ranks": "x", "script": {"command": 3}}',

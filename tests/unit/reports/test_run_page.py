@@ -88,20 +88,29 @@ def section_of(tmp_path: Path, *rows: VerdictRow) -> dict[str, Any]:
     return dict(section)
 
 
+WRONG_OUTPUT = OutputRow(
+    "output.0",
+    "",
+    "",
+    (),
+    "error",
+    figures={"ratio": 250.0},
+    rounding="not explained by rounding (900 times its tolerance)",
+)
 EXPLAINED_OUTPUT = OutputRow("output.0", "", "", (), "error", figures={"ratio": 2.0}, rounding=EXPLAINED)
 
 
 def test_the_answer_names_operation_cell_rounding_and_what_was_not_judged(tmp_path: Path) -> None:
     rows = [
         row("Mint.exp.0", 0),
-        row("Mint.rsqrt.0", 1, "error"),
+        row("Mint.rsqrt.0", 1, "error", outputs=(WRONG_OUTPUT,)),
         row("Mint.rsqrt.1", 2),
         row("Mint.matmul.0", 3, "error", outputs=(EXPLAINED_OUTPUT,)),
         row("Mint.rand.0", 4, "skip"),
     ]
     section = section_of(tmp_path, *rows)
     diagnosis = section["diagnosis"]
-    assert diagnosis["headline"].startswith("Fault: Mint.rsqrt.0 forward")
+    assert diagnosis["headline"].startswith("Fault: Mint.rsqrt.0")
     assert len(diagnosis["headline"]) <= 90
     assert [(one["record"], one["cell"], one["count"]) for one in diagnosis["at_fault"]] == [
         ("Mint.rsqrt.0.forward", "net.fc.Dense", 1)

@@ -1,10 +1,10 @@
 // The table: only the rows in sight are in the document.
 
-const ROW_HEIGHT = 30, MOST_PRINTED = 100, MOST_PRINTED_CHARACTERS = 160;
+const ROW_HEIGHT = 30, MOST_PRINTED = 100, MOST_PRINTED_CHARACTERS = 120;
 // Of the whole row what tells most comes first, so that a small screen shows it; the CSV file keeps the order of columnsOf.
 const FIRST = ["verdict", "name", "measure", "why", "level", "step", "rank", "cell", "dtype", "shape"];
 const LAST = ["source", "order"];
-const PRINTED = ["verdict", "name", "measure", "why", "step", "rank", "cell", "source"];
+const PRINTED = ["verdict", "name", "measure", "why", "step", "rank", "source"];
 
 function columnsOf(section) {
   const worst = (row) => section.worst(row);
@@ -74,10 +74,10 @@ function size(section, output) {
   return output < 0 ? NaN : JSON.parse(section.outputText("shape", output)).reduce((all, one) => all * one, 1);
 }
 
-// On paper a record has about two lines: of its source the file and the line.
+// On paper a record has about two lines: of its source the name of the file and the line.
 function printedText(column, row) {
   const text = column.text(row);
-  if (column.id === "source") return text.split(", in ")[0];
+  if (column.id === "source") return text.split(", in ")[0].split("/").pop();
   return text.length > MOST_PRINTED_CHARACTERS ? `${text.slice(0, MOST_PRINTED_CHARACTERS)}…` : text;
 }
 
@@ -118,7 +118,7 @@ function Table({ section, rows, folded, columns: all, sort, selected, isPrinting
   };
   const passes = folded || (hasPasses ? rows.reduce((count, row) => count + (section.urgency(row) === 4), 0) : 0);
   const canFold = folded > 0 || (hasPasses && passes > 0 && passes < rows.length);
-  const most = window.innerWidth < 700 ? 26 : 48; // characters of a name
+  const most = isPrinting ? 30 : window.innerWidth < 700 ? 26 : 48; // characters of a name
   const hasFirst = !sort.id && rows.length > 0 && section.urgency(rows[0]) < 4;
   if (isPrinting && !rows.length) return null;
   return html`<section class="panel" id="table" aria-label="Records"><div class="panel-head"><h2>${isPrinting ? `Failures: ${number(rows.length)}` : hasFirst ? "Records, failures first" : "Records"}</h2>

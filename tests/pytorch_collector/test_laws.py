@@ -1,0 +1,254 @@
+"""Laws of a PyTorch training: each one broken once, trainings that break none, and that nothing of it changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from law_trainings import PLANTED, train
+from torch import nn
+
+import msprobe_collector
+from msprobe_collector.laws.catalogue import LAWS
+from msprobe_collector.pytorch.laws import Watch
+
+#: Laws on ranks and files, which tests/unit/suites/laws and the tests of resuming below break.
+ELSEWHERE = {"replicas-agree", "ranks-draw-differently", "resume-continues", "labels-aligned"}
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    (path,) = folder.glob("rank*/laws.jsonl")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def findings_in(folder: Path) -> list[dict[str, Any]]:
+    assert not list(folder.glob("*/dump_error_info.log")), "a fault of ours"
+    return [line for line in lines_of(folder) if line["kind"] == "finding"]
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_law_that_does_not_hold_is_named(fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    law, parameter = PLANTED[fault]
+    train(tmp_path, fault)
+    found = [line for line in findings_in(tmp_path) if line["law"] == law]
+    assert found
+    assert any(parameter in (line["parameter"], *line["others"]) or not parameter for line in found)
+    told = capfd.readouterr().err
+    assert f"law {law}: " in told
+    assert law in told.splitlines()[-1]
+
+
+def test_every_law_is_broken_once() -> None:
+    assert {law for law, _ in PLANTED.values()} | ELSEWHERE == set(LAWS)
+
+
+def test_a_watched_training_is_the_same_to_the_bit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bare = train(None)
+    assert all(map(torch.equal, bare, train(tmp_path)))
+    assert findings_in(tmp_path) == []
+    told = capfd.readouterr().err
+    assert "laws were checked in 6 steps: all of them hold" in told
+    assert len(told.splitlines()) == 1
+
+
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "Adam": {"weight_decay": 0.01, "amsgrad": True, "fused": True},
+    "AdamW": {"maximize": True, "foreach": True},
+    "NAdam": {"decoupled_weight_decay": True, "weight_decay": 0.1},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Adagrad": {"lr_decay": 0.1},
+    "Adamax": {},
+    "Adadelta": {},
+    "Adafactor": {"weight_decay": 0.1},
+    "Muon": {"lr": 0.1},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizers_of_torch_obey_their_formulas(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(12, 20, bias=kind != "Muon").to(dtype)
+    watch = Watch(tmp_path, ["updates-arrive"])  # a step of bfloat16 may be lost, which is no fault of the formula
+    watch.install()
+    optimizer = getattr(torch.optim, kind)(net.parameters(), **OPTIMIZERS[kind])
+    for _ in range(8):
+        optimizer.zero_grad()
+        net(torch.randn(4, 12, dtype=dtype)).square().mean().backward()
+        optimizer.step()
+    watch.close()
+    assert findings_in(tmp_path) == []
+    checked = {line["law"]: line["checks"] for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    assert checked["update-formula"] == 8
+
+
+def test_a_subclass_with_another_step_is_not_judged(tmp_path: Path) -> None:
+    class Signed(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for item in self.param_groups[0]["params"]:
+                item.sub_(item.grad.sign(), alpha=0.1)
+
+    net = nn.Linear(4, 4)
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = Signed(net.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+    watch.close()
+    assert findings_in(tmp_path) == []
+    checked = {line["law"]: line for line in lines_of(tmp_path) if line["kind"] == "checked"}
+    assert checked["update-formula"]["unchecked"] == "no formula of Signed is known"
+    assert checked["gradients-are-fresh"]["checks"] == 2
+
+
+class Words(nn.Module):
+    """Causal attention over embedded tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        return self.head(nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+@pytest.mark.parametrize(("offset", "said"), [(0, "learns to copy"), (1, ""), (2, "shifted twice")])
+def test_labels_of_language_models(offset: int, said: str, tmp_path: Path) -> None:
+    net = Words()
+    watch = Watch(tmp_path, ())
+    watch.install()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        text = torch.randint(0, 50, (4, 34))
+        optimizer.zero_grad()
+        logits = net(text[:, :32])
+        nn.functional.cross_entropy(logits.flatten(0, 1), text[:, offset : offset + 32].flatten()).backward()
+        optimizer.step()
+    watch.close()
+    found = [line["message"] for line in findings_in(tmp_path) if line["law"] == "labels-aligned"]
+    assert said in found[0] if said else not found
+
+
+RESUMED = """
+import sys, torch
+from torch import nn
+from msprobe_collector.pytorch import watch_laws
+
+watch = watch_laws(sys.argv[1])
+fault, path = sys.argv[2], sys.argv[3]
+
+def make():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    return net, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+def run(net, optimizer, scheduler, begin, end):
+    for number in range(begin, end):
+        x = torch.randn(16, 8, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        if number == 2:
+            torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict(),
+                        "random": torch.get_rng_state()}, path)
+
+parts = make()
+run(*parts, 0, 5)
+net, optimizer, scheduler = make()
+saved = torch.load(path)
+net.load_state_dict(saved["net"])
+if fault != "optimizer":
+    optimizer.load_state_dict(saved["optimizer"])
+if fault != "scheduler":
+    scheduler.load_state_dict(saved["scheduler"])
+else:
+    optimizer.param_groups[0]["lr"] = 0.01
+if fault != "random":
+    torch.set_rng_state(saved["random"])
+if fault == "moment":
+    optimizer.state[net[0].weight]["exp_avg"].zero_()
+run(net, optimizer, scheduler, 0 if fault == "data" else 3, 5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "parts"),
+    [
+        ("none", set()),
+        ("optimizer", {"0.weight", "group 0"}),
+        ("scheduler", {"group 0"}),
+        ("random", {"random state"}),
+        ("moment", {"0.weight.exp_avg"}),
+        ("data", {"data position"}),
+    ],
+)
+def test_a_resumed_training_goes_on(fault: str, parts: set[str], tmp_path: Path) -> None:
+    arguments = [str(tmp_path / "laws"), fault, str(tmp_path / "saved.pt")]
+    subprocess.run([sys.executable, "-c", RESUMED, *arguments], check=True, cwd=tmp_path, timeout=120)
+    found = [line for line in findings_in(tmp_path / "laws") if line["law"] == "resume-continues"]
+    assert {line["parameter"] for line in found} == parts
+
+
+def test_without_a_line_in_the_script(tmp_path: Path) -> None:
+    """The file that the wheel puts into site-packages; workers of a data loader and children leave no files."""
+    root = Path(msprobe_collector.__file__).parents[1]
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "msprobe_laws.pth").write_bytes((root / "msprobe_laws.pth").read_bytes())
+    (tmp_path / "sitecustomize.py").write_text("import site\nsite.addsitedir('site')\n", encoding="utf-8")
+    (tmp_path / "train.py").write_text(
+        """
+import subprocess, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+if __name__ == "__main__":
+    net = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (x,) in DataLoader(TensorDataset(torch.randn(32, 8)), batch_size=8, num_workers=1):
+        net(x).square().mean().backward()
+        optimizer.step()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+""",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "MSPROBE_LAWS": "1", "PYTHONPATH": os.pathsep.join((str(tmp_path), str(root)))}
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert {line["law"] for line in findings_in(tmp_path / "msprobe_laws")} == {"gradients-are-fresh"}
+    assert done.stderr.count("msprobe: ") == 2
+    assert "train.py:10, in <module>: optimizer.step()" in done.stderr
+    without = {**environment, "MSPROBE_LAWS": ""}
+    code = "import sys; print([name for name in sys.modules if 'msprobe' in name])"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=without, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_fault_of_ours_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bare = train(None)
+    monkeypatch.setattr("msprobe_collector.pytorch.laws.arrays_of", lambda tensors: 1 / 0)
+    monkeypatch.setattr("msprobe_collector.pytorch.law_signals.fingerprint_of", lambda tensors: 1 / 0)
+    assert all(map(torch.equal, bare, train(tmp_path)))
+    assert "the checks themselves failed in part" in capfd.readouterr().err
+    assert lines_of(tmp_path)[-1] == {"kind": "fault", "faults": 1}
