@@ -79,7 +79,10 @@ def _answered(arguments: argparse.Namespace, talk: TextIO) -> tuple[Diagnosis, i
     sides = [side for side in (target, golden) if side is not None]
     steps = plan(target, golden)
     if not steps:
-        return _nothing(target, target.why_nothing or "holds nothing that a suite judges", target, golden)
+        why = target.why_nothing or "holds nothing that a suite judges"
+        if target.has_manifest and golden is not None and golden.has_manifest:
+            why = "holds a manifest and no dump.json, so that only the set-ups could be compared"
+        return _nothing(target, why, target, golden)
     if golden is not None and (why := _why_unlike(target, golden)):
         return _nothing(golden, why, target, golden)
     for side in sides:
@@ -177,7 +180,9 @@ def _what_to_do(target: Holding, golden: Holding | None) -> tuple[NextStep, ...]
     if target.has_manifest and (golden is None or golden.has_manifest):
         other = "GOLDEN" if golden is None else str(golden.path)
         return (
-            NextStep(("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how runs are set up"),
+            NextStep(
+                ("python", "-m", "pytest_msprobe", "manifest", str(target.path), other), "how both runs are set up"
+            ),
         )
     return (NextStep((), "collect a step with PrecisionDebugger (docs/collector.md), and name its dump.json"),)
 

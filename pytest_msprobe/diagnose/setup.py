@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from msgspec import structs
 
+from msprobe_collector.dump_format import DumpError
 from msprobe_collector.dump_format.manifest import read_manifest
-from msprobe_collector.dump_format.values import DumpError
 from pytest_msprobe.diagnose.looking import Holding
 from pytest_msprobe.diagnosis import AtFault, Diagnosis
 from pytest_msprobe.diagnosis.from_rows import headline_of
@@ -16,13 +18,10 @@ from pytest_msprobe.manifests.text import sentences_of
 
 def looks_wrong(holding: Holding) -> list[AtFault]:
     """What looks wrong in the manifests of one run, each thing once."""
+    found = manifests_in(holding.path) if holding.has_manifest else []
     causes: dict[str, AtFault] = {}
-    for one in manifests_in(holding.path) if holding.has_manifest else ():
-        try:
-            manifest = read_manifest(one.path)
-        except DumpError:
-            continue
-        for line in suspicions(manifest):
+    for one in found:
+        for line in _suspicions(one.path):
             known = causes.get(line)
             steps = () if one.step is None else (one.step,)
             if known is not None:
@@ -40,6 +39,14 @@ def looks_wrong(holding: Holding) -> list[AtFault]:
                 ranks=() if one.rank is None else (one.rank,),
             )
     return list(causes.values())
+
+
+def _suspicions(path: Path) -> list[str]:
+    """What looks wrong in the manifest at `path`; one that cannot be read tells nothing, and its dump may."""
+    try:
+        return suspicions(read_manifest(path))
+    except DumpError:
+        return []
 
 
 #: Sentences up to this length stand whole in the headline.

@@ -180,6 +180,7 @@ class RecordItem(pytest.Item):
         if verdict.status == "skip":
             pytest.skip(printable(verdict.message))
         if verdict.excuse:
+            self.stash[EXCUSED] = True
             pytest.xfail(printable(verdict.excuse))
         if verdict.status == "error":
             if held is not None and held.is_expected:
@@ -275,6 +276,10 @@ def row_of(
     )
 
 
+#: Set on an item whose failure the suite itself expects.
+EXCUSED: pytest.StashKey[bool] = pytest.StashKey()
+
+
 def records_among(items: Iterable[pytest.Item]) -> Iterator[RecordItem]:
     """The items that are ours."""
     return (item for item in items if isinstance(item, RecordItem))
@@ -297,7 +302,7 @@ def attach_row(item: pytest.Item, report: pytest.TestReport) -> None:
     row = _row(item, report)
     if row is not None:
         row = replace(row, outcome=_outcome(report))
-        if row.outcome == "xfailed" and item.get_closest_marker("xfail") is not None:
+        if row.outcome == "xfailed" and not item.stash.get(EXCUSED, False):
             row = row.with_property(EXPECTED, str(report.wasxfail) or "xfail mark")
         report.msprobe_row = row.to_wire()  # type: ignore[attr-defined]  # reports carry extra attributes
 

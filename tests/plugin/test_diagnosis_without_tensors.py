@@ -44,7 +44,7 @@ def step(
 
 def diagnose(pytester: pytest.Pytester, *options: str) -> tuple[pytest.RunResult, dict[str, Any]]:
     """The run, and its diagnosis."""
-    result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", ANSWER, *options)
+    result = pytester.runpytest("--msprobe-dump=target", "--msprobe-golden=golden", ANSWER, "-v", *options)
     found: dict[str, Any] = json.loads((pytester.path / "diagnosis.json").read_text(encoding="utf-8"))
     assert {fault["confidence"] for fault in found["at_fault"]} <= {"first difference only"} or found[
         "outcome"
