@@ -26,7 +26,7 @@ ELSEWHERE = {
     ("README.md", "python3 -m venv .venv-test"): ".ci/run",
     ("README.md", ". .venv/bin/activate && pip install"): ".ci/run",
     ("README.md", "pip install './pytest_msprobe-"): ".ci/installed",
-    ("README.md", "git clone URL"): "tests/plugin/test_first_verdict.py",
+    ("README.md", "git clone URL"): "tests/plugin/test_documented_commands.py",  # the commands of the next
     ("docs/first_verdict.md", "git clone URL"): "tests/plugin/test_first_verdict.py",
     ("docs/first_verdict.md", "msprobe_dump: tensors"): "tests/plugin/test_first_verdict.py",
     ("docs/first_verdict.md", "python -m msprobe_collector collect"): "tests/plugin/test_first_verdict.py",

@@ -42,7 +42,9 @@ class RepeatSettings(Options):
     seed: int = SEED
     max_memory_bytes: int = MAX_MEMORY_BYTES
     data_dir: tuple[Path, ...] = DATA_DIR
-    batch: bool = flag("run each call with other batches as well: rows alone, halved, doubled, in other order")
+    batch: bool = flag(
+        "run each call with other batches as well: rows alone, halved, doubled, in other order", is_common=True
+    )
     runs: int = option(
         "K",
         "run every API call K times on the same inputs",
