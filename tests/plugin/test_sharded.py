@@ -347,7 +347,7 @@ def test_a_logical_run_of_another_model_judges_nothing(pytester: pytest.Pytester
     DumpBuilder(pytester.path / "other/rank0").call("Mint.neg.0", [X], [-X]).write()
     result = pytester.runpytest("--msprobe-dump=tp2", "--msprobe-logical=other")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["no value was judged", "1 records were not judged: no rank has such a record"])
+    result.stdout.fnmatch_lines(["not judged: Mint.neg.0 forward: no rank has such a record", "no value was judged"])
 
 
 @pytest.mark.parametrize(
