@@ -81,8 +81,8 @@ class _Stale:
 
     def is_of(self, parameter: Any) -> bool:
         """Whether it is the gradient that `parameter` has now."""
-        is_held = self.parameter() is parameter and parameter.grad is not None
-        return is_held and address_of(parameter.grad) == self.address
+        gradient = parameter.grad if self.parameter() is parameter else None
+        return gradient is not None and address_of(gradient) == self.address
 
 
 #: Steps whose first dropout mask is compared between ranks.

@@ -80,7 +80,11 @@ class LawsSuite(Suite):
         return self._context.dumps
 
     def groups(self, file: Path) -> Iterator[Group]:
-        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks."""
+        """Records of optimizers in a dump; what was watched in a file of laws, and after the first one all ranks.
+
+        Raises:
+            SuiteError: the file says nothing of optimizers, or cannot be read.
+        """
         if file.name != FILE:
             found = list(names(self._dump(file)))
             if not found:
