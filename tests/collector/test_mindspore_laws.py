@@ -151,3 +151,40 @@ def test_an_optimizer_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None
     unchecked = {row["law"]: row["unchecked"] for row in lines(tmp_path, "checked")}
     assert unchecked["update-formula"] == "no formula of Signs is known"
     assert unchecked["in-one-optimizer"] == ""
+
+
+@pytest.mark.parametrize("kind", ["nn.Adam", "nn.SGD", "experimental"])
+def test_records_of_optimizers_hold_what_the_formula_needs(kind: str, tmp_path: Path) -> None:
+    from msprobe_collector.dump_format import Dump
+    from msprobe_collector.laws.updates import FormulaCheck, MomentsFormula, UpdateFormula
+    from msprobe_collector.mindspore import PrecisionDebugger
+    from pytest_msprobe.suites.laws.recorded import update_of
+
+    (tmp_path / "config.json").write_text(
+        json.dumps({"task": "tensor", "level": "L0", "dump_path": str(tmp_path / "dump"), "step": [], "rank": []}),
+        "utf-8",
+    )
+    network = Mlp()
+    optimizer = {
+        "nn.Adam": lambda: nn.Adam(network.trainable_params(), 1e-2, weight_decay=0.1),
+        "nn.SGD": lambda: nn.SGD(network.trainable_params(), 0.05, 0.9, 0.1, 1e-2),
+        "experimental": lambda: optim.AdamW(network.trainable_params(), lr=1e-2),
+    }[kind]()
+    made: Any = PrecisionDebugger
+    made._the_one = None
+    debugger = made(str(tmp_path / "config.json"))
+    gradients_of = ms.value_and_grad(lambda x, y: squared(network, x, y), None, optimizer.parameters)
+    for x, y in rows(2):
+        debugger.start(network)
+        _, gradients = gradients_of(x, y)
+        optimizer(gradients)
+        debugger.stop()
+        debugger.step()
+    for step in range(2):
+        dump = Dump(next((tmp_path / "dump" / f"step{step}").glob("*/dump.json")))
+        record = next(name for name in dump.record_names if name.startswith("Optimizer."))
+        update = update_of(dump, record, step)
+        assert update.settings[0]["lr"] == (0.05 if kind == "nn.SGD" else 0.01)
+        assert UpdateFormula().check(FormulaCheck(update)) == []
+        if step or kind != "nn.SGD":
+            assert MomentsFormula().check(FormulaCheck(update)) == []

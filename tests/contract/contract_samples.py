@@ -240,7 +240,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "repeat": Sample(
         _precheck,
-        ("--msprobe-dump=step0", "--msprobe-suite=repeat"),
+        ("--msprobe-dump=step0", "--msprobe-suite=repeat", "--msprobe-batch"),
         _count_api_records,
         ("repeat_result_*.csv",),
         conftest=DEVICE,

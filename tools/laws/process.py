@@ -40,8 +40,14 @@ def serve() -> None:
     """Answer each line with the number of a process, and lines `wait PID` with its exit status."""
     # What takes long to load; the scripts themselves are loaded when the laws are on.
     import torch.distributed.fsdp
-    import torch.optim._muon
-    import torch.utils.data  # noqa: F401
+    import torch.utils.data
+
+    import msprobe_collector.pytorch.laws  # noqa: F401
+
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    weight.sum().backward()
+    for make in (torch.optim.AdamW, torch.optim.Muon):  # a first step loads what it needs
+        make([weight], lr=0.1).step()
 
     for line in sys.stdin:
         words = line.split()
