@@ -113,8 +113,9 @@ class LawsSuite(Suite):
     def headline(self, record: Record) -> str:
         return f"{record.call}: {record.part}"
 
-    def api(self, record: Record) -> ApiName | None:
-        return None
+    def api(self, record: Record) -> ApiName:
+        """Type `Law` and what the law is about, so that hooks choose by it."""
+        return ApiName("Law", record.call, 0)
 
     def marks(self, record: Record) -> tuple[str, ...]:
         return (record.part.replace("-", "_"), "Law")
