@@ -148,7 +148,13 @@ def _laws(folder: Path) -> None:
             checks = 0 if law == "ties-kept" else 5
             findings = int(law == "step-counter" and rank == 0)
             reason = "" if checks else "the model has no tied parameters"
-            entry = {"kind": "checked", "law": law, "about": "AdamW", "checks": checks, "findings": findings}
+            entry = {
+                "kind": "checked",
+                "law": law,
+                "about": "AdamW" if checks else "Net",
+                "checks": checks,
+                "findings": findings,
+            }
             lines.append({**entry, "unchecked": reason})
         path = folder / "watched" / f"rank{rank}" / "laws.jsonl"
         path.parent.mkdir(parents=True)
@@ -257,6 +263,6 @@ SAMPLES: dict[str, Sample] = {
         ("--msprobe-dump=watched",),
         _count_laws,
         ("laws_result_*.csv",),
-        types=("Law",),
+        types=(),
     ),
 }
