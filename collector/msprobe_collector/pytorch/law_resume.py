@@ -10,14 +10,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pickle
-import random
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import xxhash
 
@@ -32,6 +29,8 @@ from msprobe_collector.recording.swaps import MethodSwaps
 #: Elements of each tensor that stand for it.
 _ELEMENTS = 512
 _MOST_BYTES = 1 << 26
+#: Steps after saving whose learning rates are kept.
+_RATES = 4
 
 
 class ResumeLaw:
@@ -49,6 +48,9 @@ class ResumeLaw:
         self._loaded: dict[str, Any] | None = None
         self._random = self._batch = ""
         self._has_drawn = False
+        #: Learning rates of the steps after the file was saved, those that are to be compared yet.
+        self._rates_then: list[Any] = []
+        self._resumed_steps = 0
         self.scale: Callable[[], float | None] = lambda: None
 
     def install(self) -> None:
@@ -66,7 +68,7 @@ class ResumeLaw:
 
     def model_begins(self, batch: str) -> None:
         """A model is called for the first time since a step, with a batch of this fingerprint."""
-        if self._written or self._loaded is not None:
+        if any("next" not in kept for _, kept in self._written) or self._loaded is not None:
             self._random, self._batch = _random_state(), batch
 
     def step_begins(self, optimizer: Any, name: str, names: Mapping[int, str]) -> None:
@@ -75,12 +77,16 @@ class ResumeLaw:
 
         self._optimizers[name] = weakref.ref(optimizer), names
         for path, kept in self._written:
-            kept["next"] = self._now()
+            if "next" not in kept:
+                kept["next"] = self._now()
+            kept.setdefault("rates", []).append([name.partition(".")[0], _rates(optimizer)])
             _write(path, kept)
-        self._written.clear()
+        self._written = [entry for entry in self._written if len(entry[1]["rates"]) < _RATES]
         kept_before, self._loaded = self._loaded, None
         if kept_before is not None:
             self._compare(kept_before, optimizer, name, names)
+            self._rates_then = list(kept_before.get("rates") or ())
+        self._compare_rates(optimizer, name)
         self._random = self._batch = ""
 
     def _seen_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +170,9 @@ class ResumeLaw:
                 findings.append(self._finding(list(here["parameters"]), message, kept))
         elif states:
             findings.append(self._finding(states, "the state is not what was saved", kept))
-        for number, (one, other) in enumerate(zip((after or before)["settings"], here["settings"])):
+        has_moments = bool(here["states"]) or not before["states"]
+        groups = zip((after or before)["settings"], here["settings"]) if has_moments else ()
+        for number, (one, other) in enumerate(groups):
             changed = [item for item in one if item in other and one[item] != other[item]]
             changed = [item for item in changed if after is not None or item not in ("lr", "momentum", "betas")]
             for item in changed:
@@ -173,6 +181,20 @@ class ResumeLaw:
         if then:
             findings += self._others(then, kept)
         self._say(name, findings)
+
+    def _compare_rates(self, optimizer: Any, name: str) -> None:
+        """The learning rates of the steps after loading with those after saving; the first is compared with the rest."""
+        if not self._rates_then:
+            return
+        kind, rates = self._rates_then.pop(0)
+        if kind != name.partition(".")[0]:
+            self._rates_then.clear()
+            return
+        self._resumed_steps += 1
+        if self._resumed_steps > 1 and rates != (now := _rates(optimizer)):
+            self._rates_then.clear()
+            message = f"lr is {now} in step {self._resumed_steps} after loading and was {rates} in that after saving"
+            self._say(name, [Finding(RESUME, "group 0", message)])
 
     def _others(self, then: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Finding]:
         """What differs beside the optimizer between the step after saving and the step after loading."""
@@ -199,6 +221,10 @@ class ResumeLaw:
         self._session.say(RESUME, name, result)
 
 
+def _rates(optimizer: Any) -> list[Any]:
+    return [settings.get("lr") for settings in group_settings(optimizer)]
+
+
 def _digests(optimizer: Any, names: Mapping[int, str]) -> dict[str, Any]:
     parameters, states = {}, {}
     for group in optimizer.param_groups:
@@ -223,8 +249,8 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 
 def _random_state() -> str:
+    """A digest of PyTorch's generators, from which dropout draws."""
     digest = xxhash.xxh64(torch.get_rng_state().numpy().tobytes())
-    digest.update(pickle.dumps((random.getstate(), np.random.get_state())))
     cuda: Any = torch.cuda
     if cuda.is_available() and cuda.is_initialized():
         digest.update(cuda.get_rng_state().numpy().tobytes())

@@ -124,6 +124,8 @@ class TrainingSignals:
         self._clippings = 0
         #: Elements of parameters with gradients that are in no optimizer, at the last step.
         self._suspects: dict[int, bytes] = {}
+        #: Optimizers whose parameters were frozen.
+        self._frozen: set[str] = set()
         #: Laws whose findings of this step another law explains.
         self.explained: set[str] = set()
         self.averages = Averages(session)
@@ -293,7 +295,10 @@ class TrainingSignals:
         before.update(key for key, item in parameters.items() if item.requires_grad)
         before.difference_update(frozen)
         if not frozen:
+            if name in self._frozen and not any(item.requires_grad for item in parameters.values()):
+                self.explained.add("something-updated")
             return []
+        self._frozen.add(name)
         self.explained.add("something-updated")
         message = f"requires_grad is False since this step: {name} trains it no more"
         return [Finding(STAYS_TRAINABLE, names[frozen[0]], message, None, tuple(names[key] for key in frozen[1:]))]
@@ -329,14 +334,12 @@ class TrainingSignals:
                     missing.append((id(item), path, item))
         if missing:
             known = ids_in_optimizers()
-        before, self._suspects = self._suspects, {}
-        names = []
-        for key, path, item in missing:
-            if key not in known:
-                self._suspects[key] = value = first(item, 64).tobytes()
-                if at_once or before.get(key) == value:
-                    names.append(path)
-        if not names:
+        before = self._suspects
+        self._suspects = {key: first(item, 64).tobytes() for key, _, item in missing if key not in known}
+        # Something else updates them, such as the copies of an optimizer that holds float32: some may stay by rounding.
+        is_updated = any(before.get(key, value) != value for key, value in self._suspects.items())
+        names = [path for key, path, _ in missing if key in self._suspects and (at_once or key in before)]
+        if not names or is_updated:
             return []
         message = "it has a gradient and is in no optimizer: it is never updated"
         return [Finding(IN_AN_OPTIMIZER, names[0], message, None, tuple(names[1:]))]
